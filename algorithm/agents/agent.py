@@ -251,6 +251,17 @@ def unroll(torso: Torso, rollout: Rollout) -> Tensor:
     return torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
 
 
+def select_statistics_rows(rollout: Rollout) -> Tensor:
+    """Return [T+1-burn_in, B] bool: the rows that count in the statistics of batch norms, for `batch_statistics`.
+
+    They are the rows that are learned from, as a state (valid rows) or as a next state (the row after a valid row
+    that does not terminate).
+    """
+    valid = rollout.valid[rollout.burn_in :]
+    has_successor, none = valid & rollout.alive[rollout.burn_in :], torch.zeros_like(valid[:1])
+    return torch.cat((valid, none)) | torch.cat((none, has_successor))
+
+
 def check_burn_in(burn_in: int, network: Torso | Policy) -> None:
     """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
     if burn_in and not network.stored_state_size:

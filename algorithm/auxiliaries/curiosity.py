@@ -106,5 +106,5 @@ class Curiosity(Auxiliary):
 
     def _encode(self, inputs: AuxiliaryInputs) -> Tensor:
         """Return phi(x_t) [T+1, B, F]; with gradient if the models train its encoder."""
-        phi = inputs.unroll(self.encoder) if self.encoder else inputs.features
+        phi = inputs.unroll_trained(self.encoder) if self.encoder else inputs.features
         return phi.detach() if self.settings.model == "forward" else phi

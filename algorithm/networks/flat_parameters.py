@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.constraints import Constraint, find_constraints
+from algorithm.networks.normalization import BatchNorm, find_batch_norms
+
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
+TARGET_PREFIX = "target/"  # before the name of a target network in the names of batch statistics
 Place = Callable[[Tensor], Tensor]  # returns the tensor that other processes share in place of a new one
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -28,6 +32,7 @@ class TargetNetwork(Generic[Network]):
         self.source = source
         self.network = network
         self.source_vector = self.vector = torch.empty(0)  # set by `use_vectors`
+        self.source_statistics = self.statistics = torch.empty(0)  # set by `use_batch_statistics`
 
     def initialize(self) -> None:
         """Copy the parameters of the source, and exclude the network from gradients."""
@@ -42,6 +47,10 @@ class TargetNetwork(Generic[Network]):
             source = view_contiguous(list(self.source.parameters()))
             self.source_vector = trained[source.storage_offset() :][: len(source)]
 
+    def use_batch_statistics(self, statistics: Tensor, source: Tensor) -> None:
+        """Keep the running statistics of batches of the network, and those of the source."""
+        self.statistics, self.source_statistics = statistics, source
+
     def share_buffers(self) -> None:
         """Make the buffers of the network those of the source."""
         if self.source is not None:
@@ -49,16 +58,22 @@ class TargetNetwork(Generic[Network]):
                 own.data = shared.data
 
     def polyak_update(self, rate: float) -> None:
-        """Move all parameters towards the source: target <- target + rate * (source - target)."""
+        """Move all parameters towards the source: target <- target + rate * (source - target).
+
+        The same for the running statistics of batches, which a target network does not learn from batches of its own.
+        """
         self.vector.lerp_(self.source_vector, rate)
+        if len(self.statistics):
+            self.statistics.lerp_(self.source_statistics, rate)
 
 
 class FlatParameters:
     """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
-    `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `all_parameters`
-    both (float32). `statistics` (float64; float32 on mps) holds the buffers of the modules with running statistics. A
-    target network shares the buffers of its source: both read the same statistics.
+    `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `batch_statistics`
+    the running statistics of batch norms in both, `all_parameters` all three (float32). `statistics` (float64; float32
+    on mps) holds the buffers of the modules with running statistics of observed rows. A target network shares the
+    buffers of its source: both read the same statistics.
 
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.
@@ -96,16 +111,31 @@ class FlatParameters:
             name: list(target.network.parameters()) for name, target in target_networks.items()
         }
 
-        size = sum(parameter.numel() for parameter in trainable)
-        tensors = trainable + list(chain.from_iterable(target_tensors.values()))
+        in_targets = list(chain.from_iterable(target_tensors.values()))
+        norms = _find_norms_by_name(groups, target_networks)
+        all_norms = list(chain.from_iterable(norms.values()))
+        tensors = [*trainable, *in_targets, *(norm.running for norm in all_norms)]
         self._module_parameters = flatten_tensors(tensors, torch.float32, device)
         self.all_parameters = place(self._module_parameters)
-        self.vector, self.target_vector = self.all_parameters[:size], self.all_parameters[size:]
+        sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, in_targets)]
+        self.vector, self.target_vector, self.batch_statistics = self.all_parameters.tensor_split(
+            [sizes[0], sum(sizes)]
+        )
+        self._increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
+        self.batch_statistics_slices = _compute_slices(
+            {name: [norm.running for norm in layers] for name, layers in norms.items()}
+        )
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(trainable, self.gradient)
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
             target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
+            columns = self.batch_statistics_slices.get(TARGET_PREFIX + name)
+            if columns and target.source is not None:
+                source = [norm.running for norm in find_batch_norms([target.source])]
+                target.use_batch_statistics(self.batch_statistics[columns], self._view_shared(source))
+        self._constraints = self._find_constraints(groups.values())
+        self._target_constraints = self._find_constraints(target.network for target in target_networks.values())
 
         for module in (*groups.values(), *statistics.values()):
             for buffer in module.buffers():  # the running statistics among them are flattened below
@@ -119,12 +149,15 @@ class FlatParameters:
             target.share_buffers()
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
-        """Return each flat tensor with the names of its slices, by kind."""
-        return {
+        """Return each flat tensor with the names of its slices, by kind; without batch norms three kinds."""
+        slices = {
             "parameters": (self.vector, self.group_slices),
             "target_networks": (self.target_vector, self.target_slices),
             "statistics": (self.statistics, self.statistics_slices),
         }
+        if self.batch_statistics_slices:
+            slices["batch_statistics"] = (self.batch_statistics, self.batch_statistics_slices)
+        return slices
 
     def state(self) -> State:
         """Return copies of all slices on the CPU, by kind and name."""
@@ -155,6 +188,35 @@ class FlatParameters:
             current.copy_(saved)
         self.publish_statistics()
         self.fetch()
+
+    def reset_increments(self) -> None:
+        """Set the increments of the running statistics to 0, before the passes of another batch."""
+        self._increments.zero_()
+
+    def complete_step(self) -> None:
+        """Apply the constraints of the trained parameters, and add the increments to the running statistics."""
+        for constrain, parameters in self._constraints:
+            constrain(parameters)
+        if len(self._increments):
+            self.batch_statistics += self._increments
+
+    def apply_target_constraints(self) -> None:
+        """Change the parameters of the target networks so that the constraints of their modules hold."""
+        for constrain, parameters in self._target_constraints:
+            constrain(parameters)
+
+    def _find_constraints(self, modules: Iterable[nn.Module]) -> list[tuple[Constraint, Tensor]]:
+        """Return the constraint and the flat parameters of each layer of some modules that has a constraint."""
+        return [
+            (constrain, self._view_shared(parameters))
+            for module in modules
+            for constrain, parameters in find_constraints(module)
+        ]
+
+    def _view_shared(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the part of `all_parameters` that consecutive tensors of modules have, as one view."""
+        part = view_contiguous(tensors)
+        return self.all_parameters[part.storage_offset() :][: len(part)]
 
     def fetch(self) -> None:
         """Copy the shared parameters and statistics to the modules of this process."""
@@ -212,6 +274,15 @@ def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
         slices[name] = slice(start, end)
         start = end
     return slices
+
+
+def _find_norms_by_name(
+    groups: Mapping[str, nn.Module], target_networks: Mapping[str, TargetNetwork[Any]]
+) -> dict[str, list[BatchNorm]]:
+    """Return the batch norms of each group and of each target network that has any, in their order."""
+    modules = {**groups, **{TARGET_PREFIX + name: target.network for name, target in target_networks.items()}}
+    norms = {name: find_batch_norms([module]) for name, module in modules.items()}
+    return {name: layers for name, layers in norms.items() if layers}
 
 
 def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ MIN_MULTIPLICATIONS = 8_000_000
 MIN_VALUES = 2**17
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+NumpyFunction = Callable[[np.ndarray], np.ndarray]  # a module as a function of arrays, for acting
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -43,6 +45,11 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if not _is_large(x, weight):
         return _multiply_by_output(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
     return _multiply_large(_multiply_by_output, x, weight, bias)
+
+
+def make_numpy_form(module: Any) -> NumpyFunction | None:
+    """Return a module as a function of arrays, on views of its parameters; None if it has no such form."""
+    return module.numpy() if hasattr(module, "numpy") else None
 
 
 class Linear(nn.Linear):

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
+from algorithm.networks.linear import make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 
@@ -115,7 +117,7 @@ class Torso(nn.Module):
         """
         recurrent_state, frames, begin = self.split_memory(memory)
         if self.memory and begin < burn_in:
-            with torch.no_grad():
+            with torch.no_grad(), batch_statistics(None):
                 _, recurrent_state = self.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
         return self.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))[0]
 
@@ -200,14 +202,14 @@ class Torso(nn.Module):
 
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """Return `step` without memory in numpy, on views of the parameters; None if a part has no numpy form."""
-        parts = [*self.encoders, *([self.body] if self.body else [])]
-        if self.state_size or not all(hasattr(part, "numpy") for part in parts):
+        encoders = [make_numpy_form(encoder) for encoder in self.encoders]
+        body = make_numpy_form(self.body) if self.body else lambda x: x
+        if self.state_size or body is None or None in encoders:
             return None
-        encoders = [(name, encoder.numpy()) for name, encoder in zip(self.names, self.encoders, strict=True)]
-        body = self.body.numpy() if self.body else lambda x: x
+        encode_by_name: Any = dict(zip(self.names, encoders, strict=True))
 
         def step(obs: Mapping[str, np.ndarray]) -> np.ndarray:
-            encoded = [encode(obs[name]) for name, encode in encoders]
+            encoded = [encode(obs[name]) for name, encode in encode_by_name.items()]
             return body(encoded[0] if len(encoded) == 1 else np.concatenate(encoded, -1))
 
         return step

@@ -130,6 +130,7 @@ class Learner:
             The report of the losses. Its TD errors are in numpy.
         """
         batch = rollout.convert(self._upload)
+        self.parameters.reset_increments()
         if not batch.targets:
             self._transform_rewards(batch)
         self.agent.progress = self._compute_progress()
@@ -253,11 +254,13 @@ class Learner:
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
     def _step_groups(self) -> bool:
-        """Step each group, then update the targets. Return whether all steps are finite."""
+        """Step each group, commit batch statistics, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
         is_finite = all([step(progress) for step in self._steps])
+        self.parameters.complete_step()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
+        self.parameters.apply_target_constraints()
         return is_finite
 
     def _step_and_undo(self, finite: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from algorithm.auxiliaries.curiosity import Curiosity, CuriositySettings
 from algorithm.networks import Blueprint, FlatParameters, Gru, Mlp
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import PassThrough, make_a2c, make_acer, random_rollout_of, to_float64
+from tests.builders import PassThrough, make_a2c, make_acer, random_rollout_of, to_float64, update
 
 LANES, ROWS = 4, 6
 SPECS = {
@@ -181,6 +181,16 @@ def test_the_errors_of_the_reward_are_reused_in_the_loss_of_the_same_batch_only(
     )
     torch.no_grad()(curiosity.reward)(other)
     assert torch.equal(compute_gradient(), expected)
+
+
+def test_batch_norms_of_its_encoder_learn_from_each_batch():
+    role = Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"])
+    agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}, body=Mlp(5, norm="batch")))
+    learner = Learner(agent, role, {"curiosity": Curiosity(CuriositySettings())}, None)
+    statistics = learner.parameters.batch_statistics[learner.parameters.batch_statistics_slices["auxiliary/curiosity"]]
+    before = statistics.clone()
+    update(learner, random_rollout_of(agent, role, rows=ROWS))
+    assert not torch.equal(statistics, before)
 
 
 def test_the_features_of_the_agent_contain_its_memory():

@@ -24,6 +24,7 @@ from algorithm.networks import (
     StdHead,
     Temperature,
     Torso,
+    batch_statistics,
 )
 from algorithm.specs import Role
 
@@ -59,12 +60,13 @@ class SacActor(ABC):
     groups: Mapping[str, ParameterGroup]
 
     @abstractmethod
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
         """Evaluate the policy at all rows of a rollout.
 
         Args:
             features: [T+1, B, F] without gradient.
             obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
+            rows: Rows [T+1, B] bool that count in the statistics of batch norms.
 
         Returns:
             The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
@@ -121,8 +123,9 @@ class SoftPolicy(SacActor):
                 self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
             )
 
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
-        outputs = self.network.compute_outputs(features[:-1])
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
+        with batch_statistics(rows, commits=True):
+            outputs = self.network.compute_outputs(features[:-1])
         with torch.no_grad():
             all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
             policy = self.family(self.network.mask_logits(all_outputs, obs))
@@ -212,7 +215,7 @@ class EpsilonGreedy(SacActor):
         self.groups = {}
 
     @torch.no_grad()
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
         policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
         no_cost = torch.zeros_like(policy.probs)
         output = PolicyOutput(policy=policy, reparameterized=policy.rsample(), entropy_cost=no_cost)

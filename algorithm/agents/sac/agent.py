@@ -21,6 +21,7 @@ from algorithm.agents.agent import (
     RewardTransform,
     check_burn_in,
     mean_weights,
+    select_statistics_rows,
     td_error_stats,
     unroll,
     weighted_means,
@@ -29,7 +30,7 @@ from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, S
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
 from algorithm.losses import clipped_error, soft_state_value, squared_error, surrogate_loss
-from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso
+from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.returns import EstimatorInputs, TraceClipping, get_estimator, rescale, unscale
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -99,8 +100,10 @@ class Sac(Agent):
         return CriticEnsemble(blueprint, torso, encoded_size, n_values, self.settings.ensemble_q_num)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        features = unroll(self.critics.torso, rollout)
-        with torch.no_grad():
+        rows = select_statistics_rows(rollout)
+        with batch_statistics(rows, commits=True):
+            features = unroll(self.critics.torso, rollout)
+        with torch.no_grad(), batch_statistics(rows):
             target_features = unroll(self.target.network.torso, rollout) if self.torso_is_trainable else features
         rollout = rollout.drop_burn_in()
         valid, critic_indices = rollout.valid, self._sample_critics()
@@ -109,15 +112,16 @@ class Sac(Agent):
         # One sample of the policy's actions at every row: for the losses of the actor at the first T rows, for the
         # targets at the last T rows.
         detached_features = features.detach()
-        all_steps, outputs = self.actor.evaluate(detached_features, rollout.obs)
+        all_steps, outputs = self.actor.evaluate(detached_features, rollout.obs, rows)
         policy_output = all_steps.select_rows(slice(-1))
-        with torch.no_grad():
+        with torch.no_grad(), batch_statistics(rows[1:]):
             target = self._compute_target(
                 rollout, target_features, policy_output, all_steps.select_rows(slice(1, None)), critic_indices
             )
 
         # Eq. 5: the critics descend 1/2 (target - Q)^2.
-        q_all, q = self._evaluate_taken(self.critics, features[:-1], rollout.raw_action)
+        with batch_statistics(valid, commits=True):
+            q_all, q = self._evaluate_taken(self.critics, features[:-1], rollout.raw_action)
         with torch.no_grad():
             error = self._compute_error(target, q, target_features, rollout)
         losses = {"critic": surrogate_loss(weights * error, q)}

@@ -1,0 +1,80 @@
+"""Constraints of parameters, which hold after every step of the optimizer, also in target networks.
+
+A module with an attribute `constraint` has one: a function that changes its own parameters, as one flat tensor, in
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Constraint = Callable[[Tensor], object]
+
+TINY = torch.finfo(torch.float32).tiny
+SQUARINGS = 6
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """A constraint that scales each of `rows` equal parts of the parameters to the Euclidean norm `norm`."""
+
+    rows: int
+    norm: float
+
+    def __call__(self, parameters: Tensor) -> None:
+        rows = parameters.view(self.rows, -1)
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=TINY)
+        rows.div_(norms if self.norm == 1 else norms.div_(self.norm))
+
+
+@dataclass(frozen=True)
+class SpectralNorm:
+    """A constraint that divides weights [rows, columns], the first of the parameters, by a spectral norm above 1.
+
+    With G = W W^T (or W^T W, if that is smaller) the norm is taken as the root of |G^64|^(1/64) in the Frobenius norm,
+    from six squarings. It is never too small, and too large by at most a factor of size^(1/256): 2% for 256 units.
+    """
+
+    rows: int
+    columns: int
+
+    def __call__(self, parameters: Tensor) -> None:
+        weight = parameters[: self.rows * self.columns].view(self.rows, self.columns)
+        power = weight @ weight.T if self.rows < self.columns else weight.T @ weight
+        log_norm = torch.zeros((), device=weight.device)  # G^k = power * exp(log_norm)
+        for _ in range(SQUARINGS):
+            norm = power.norm().clamp(min=TINY)
+            power = power / norm
+            power, log_norm = power @ power, 2 * (log_norm + norm.log())
+        log_norm = log_norm + power.norm().clamp(min=TINY).log()
+        weight.div_((log_norm / 2 ** (SQUARINGS + 1)).exp().clamp(min=1))
+
+
+def set_constraint(layer: Any, constraint: Constraint) -> None:
+    """Set the constraint of a layer whose first parameter is `weight`, and apply it to the initial weights."""
+    layer.constraint = constraint
+    constraint(layer.weight.data.view(-1))
+
+
+def limit_spectral_norm(layer: Any) -> None:
+    """Constrain a linear layer, or a convolution as a matrix of its channels, to a spectral norm of at most 1."""
+    rows = len(layer.weight)
+    set_constraint(layer, SpectralNorm(rows, layer.weight.numel() // rows))
+
+
+def find_constraints(module: nn.Module) -> Iterator[tuple[Constraint, list[Tensor]]]:
+    """Yield the constraint of each layer of a module that has one, and the parameters of this layer."""
+    for layer in module.modules():
+        constraint: Constraint | None = getattr(layer, "constraint", None)
+        if constraint:
+            yield constraint, list(layer.parameters(recurse=False))
+
+
+def has_constraints(module: nn.Module) -> bool:
+    """Return whether a layer of a module has a constraint."""
+    return any(True for _ in find_constraints(module))
