@@ -26,9 +26,12 @@ class ParameterGroup:
 
     module: nn.Module
     learning_rate: float  # natural: delta, the largest mean KL divergence of the policy, in nats
-    learning_rate_schedule: str = "constant"  # constant | linear (to 0 at max_step)
-    optimizer: str = "adam"  # adam | rmsprop | natural (see Agent.divergence), which steps after the other groups
-    optimizer_beta1: float = 0.9  # adam: decay of the mean of gradients
+    learning_rate_schedule: str = "constant"  # constant | linear | cosine
+    learning_rate_final_fraction: float = 0.0  # linear, cosine: the learning rate at max_step over `learning_rate`
+    # adam | adamw | rmsprop | natural (see Agent.divergence), which steps after the other groups
+    optimizer: str = "adam"
+    weight_decay: float = 0.0  # adamw: rate at which parameters decay to 0, relative to the learning rate
+    optimizer_beta1: float = 0.9  # adam, adamw: decay of the mean of gradients
     optimizer_decay: float = 0.99  # of the mean of squared gradients: Adam's beta2, RMSprop's alpha
     optimizer_epsilon: float = 1e-8
     epsilon_inside: bool = False  # rmsprop: epsilon is added inside the square root; False: to the root, as in torch
@@ -60,6 +63,19 @@ class DataSchedule:
     # Only without a replay:
     epochs: int | None = None  # passes over a rollout that `Agent.prepare` has prepared; None: one update, unprepared
     minibatches: int = 1  # parts of a prepared rollout, with an update each
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterReset:
+    """A reset of all parameters of an agent, `theta <- shrink theta + (1 - shrink) new`, every `every` updates.
+
+    With `shrink` 0 the new parameters replace the old ones (Nauman et al. 2024, arXiv 2405.16158); larger values are
+    shrink-and-perturb (Ash & Adams 2020, arXiv 1910.08475).
+    """
+
+    every: int
+    shrink: float
+    make_groups: Callable[[], Mapping[str, ParameterGroup]]  # the agent's groups with new initial parameters
 
 
 class RewardSettings(Protocol):
@@ -147,7 +163,11 @@ class Agent(ABC):
     streams: Mapping[str, RewardStream] = {}
     needs_behavior: bool = True  # whether `loss` needs the statistics from which the executed actions were drawn
     rng: np.random.Generator  # for sampling actions
-    progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
+    random_steps: int = 0  # number of rows, over all lanes, that are collected with `act_uniformly`, at the start
+    reset: ParameterReset | None = None
+    # Set before each `loss`:
+    progress: float = 0.0  # fraction of max_step that has been collected
+    update: int = 1  # number of the update (the first is 1)
 
     @classmethod
     def supports_streams(cls, settings: Any) -> bool:
@@ -173,6 +193,13 @@ class Agent(ABC):
         """
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
+    def act_uniformly(self, step: Step, memory: np.ndarray) -> Decision:
+        """Draw an action from a uniform distribution over all actions for each lane, with the arguments of `act`.
+
+        It is called in the first rows of a run if `random_steps` is set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} sets random_steps, but has no `act_uniformly`")
+
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         """Select the most probable action for each lane of `step`, with the arguments of `act`."""
         return self._decide(step, memory, self.family.mode)
@@ -194,7 +221,10 @@ class Agent(ABC):
 
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report."""
+        """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report.
+
+        The optimizer steps the groups that have a scalar; the others keep their parameters and moments in this update.
+        """
 
     def divergence(self, rollout: Rollout) -> Divergence:
         """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from copy import deepcopy
 from functools import reduce
 from operator import or_
@@ -21,6 +21,7 @@ from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliarySet
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
+from algorithm.training.resets import reset_parameters
 from algorithm.training.rewards import RewardNormalizer
 
 
@@ -84,6 +85,7 @@ class Learner:
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
+        self._idle_groups: Set[str] = set()  # the groups that the last loss leaves as they are
         names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
         self._steps = [self._make_group_step(name, groups[name]) for name in names]
         for step in self._steps:
@@ -132,10 +134,11 @@ class Learner:
         batch = rollout.convert(self._upload)
         if not batch.targets:
             self._transform_rewards(batch)
-        self.agent.progress = self._compute_progress()
+        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
+        self._idle_groups = self.agent.groups.keys() - losses.keys()
         auxiliary_metrics = self._compute_gradient(batch, losses, report)
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
@@ -168,6 +171,9 @@ class Learner:
         """
         self._step_if_finite()
         self._counts[0] += 1
+        if (reset := self.agent.reset) and self.updates % reset.every == 0:
+            optimizers = [step.optimizer for step in self._steps if step.name in self.agent.groups]
+            reset_parameters(reset, self.agent, self.parameters, optimizers)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
@@ -255,7 +261,7 @@ class Learner:
     def _step_groups(self) -> bool:
         """Step each group, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
-        is_finite = all([step(progress) for step in self._steps])
+        is_finite = all([step(progress) for step in self._steps if step.name not in self._idle_groups])
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
         return is_finite

@@ -66,8 +66,7 @@ class Reactor(Agent):
             burn_in=warmup_rows + settings.burn_in_step,
             warmup_rows=warmup_rows,
         )
-        return_bound = min(-settings.v_min, settings.v_max) / settings.reward_scale  # only return_max reads it
-        self.reward_transform = RewardTransform.from_settings(settings, return_bound=return_bound)
+        self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
 
     def _make_network(self, blueprint: Blueprint, role: Role) -> BranchedActorCritic:
         return BranchedActorCritic(
