@@ -48,8 +48,10 @@ class CategoricalSettings:
             raise ValueError(f"v_min {self.v_min} and v_max {self.v_max} are too close for {self.n_atoms} atoms")
 
     @property
-    def return_bound(self) -> float:
-        """The largest magnitude of returns before `reward_scale` that the atoms contain; only `return_max` reads it."""
+    def return_bound(self) -> float | None:
+        """The largest magnitude of returns before `reward_scale` that `return_max` scales to; None without it."""
+        if self.reward_normalization != "return_max":
+            return None
         return min(-self.v_min, self.v_max) / self.reward_scale
 
     def make_support(self) -> Support:

@@ -123,9 +123,9 @@ def sum_rewards(
 ) -> tuple[Float[Tensor, "T *B"], Float[Tensor, "T *B"], Int[Tensor, "T *B"]]:
     """Return the parts of n-step returns without off-policy correction (`n_step_return` with lambda 1).
 
-    The return of step t is R_t + D_t V_{end_t}: R_t is the sum of up to `horizon` discounted rewards, D_t the product of
-    their discounts, and end_t the step after them. Fewer rewards are summed before the end of the sequence, and before
-    a step that is not valid.
+    The return of step t is R_t + D_t V_{end_t}: R_t is the sum of up to `horizon` discounted rewards, D_t the product
+    of their discounts, and end_t the step after them. Fewer rewards are summed before the end of the sequence, and
+    before a step that is not valid.
 
     Args:
         reward: r [T, *B].

@@ -239,7 +239,7 @@ class CategoricalCritic(Critic):
         return target - outputs.softmax(-1)
 
     def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor:
-        return cross_entropy(target, outputs.log_softmax(-1)).mean(0)
+        return cross_entropy(target.expand_as(outputs), outputs.log_softmax(-1)).mean(0)
 
     def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor:
         """Return the total variation between the target and the mean distribution, as Reactor (1704.04651, 3.3)."""
