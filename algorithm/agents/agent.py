@@ -281,6 +281,15 @@ def unroll(torso: Torso, rollout: Rollout) -> Tensor:
     return torso.unroll(rollout.obs, rollout.first, rollout.memory, rollout.burn_in)
 
 
+def select_statistics_rows(rollout: Rollout) -> Tensor:
+    """Return [T+1-burn_in, B] bool: the rows that count in the statistics of batch norms, for `batch_statistics`.
+
+    They are the valid rows, and the observation after the last row if that row is valid.
+    """
+    valid = rollout.valid[rollout.burn_in :]
+    return torch.cat((valid, valid[-1:]))
+
+
 def check_burn_in(burn_in: int, network: Torso | Policy) -> None:
     """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
     if burn_in and not network.stored_state_size:

@@ -3,7 +3,7 @@
 An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
 
     encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, FrameStack
-    hidden layers                Mlp, NoisyMlp
+    hidden layers                Mlp, NoisyMlp, Residual
     memories                     Gru, Lstm, Attention
     augmentations                RandomShift
 
@@ -14,6 +14,7 @@ the spec of an observation and returns a function of rows of this observation.
 
 from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
 from algorithm.networks.augmentation import RandomShift, random_shift
+from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.branched import BranchedActorCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
@@ -27,6 +28,7 @@ from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
+from algorithm.networks.residual import Residual
 from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.temperature import Temperature
 from algorithm.networks.torso import Torso
@@ -55,6 +57,7 @@ __all__ = [
     "OneHot",
     "Policy",
     "RandomShift",
+    "Residual",
     "RunningMoments",
     "SeparateCritic",
     "StdHead",
@@ -62,6 +65,7 @@ __all__ = [
     "Temperature",
     "Torso",
     "Vector",
+    "batch_statistics",
     "collect_noise",
     "random_shift",
 ]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
+from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
 from algorithm.networks.heads import HeadSpec, SharedHeads
-from algorithm.networks.mlp import NumpyFunction
+from algorithm.networks.linear import NumpyFunction
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -167,7 +168,7 @@ class BranchedActorCritic(Policy):
         states = [policy_state if branch is self.policy else critic_state for branch in branches]
         recurrent_state, frames, begin = self.torso.split_memory(torso_memory)
         if self.stored_state_size and begin < burn_in:
-            with torch.no_grad():
+            with torch.no_grad(), batch_statistics(None):
                 features, recurrent_state = self.torso.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
                 rows = first[begin:burn_in]
                 states = [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from algorithm.networks.constraints import Constraint, find_constraints
+from algorithm.networks.normalization import find_batch_norms
 
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
 Place = Callable[[Tensor], Tensor]  # returns the tensor that other processes share in place of a new one
@@ -28,6 +31,7 @@ class TargetNetwork(Generic[Network]):
         self.source = source
         self.network = network
         self.source_vector = self.vector = torch.empty(0)  # set by `use_vectors`
+        self.source_statistics = self.statistics = torch.empty(0)  # set by `use_batch_statistics`
 
     def initialize(self) -> None:
         """Copy the parameters of the source, and exclude the network from gradients."""
@@ -42,6 +46,10 @@ class TargetNetwork(Generic[Network]):
             source = view_contiguous(list(self.source.parameters()))
             self.source_vector = trained[source.storage_offset() :][: len(source)]
 
+    def use_batch_statistics(self, statistics: Tensor, source: Tensor) -> None:
+        """Keep the running statistics of batches of the network, and those of the source."""
+        self.statistics, self.source_statistics = statistics, source
+
     def share_buffers(self) -> None:
         """Make the buffers of the network those of the source."""
         if self.source is not None:
@@ -49,16 +57,22 @@ class TargetNetwork(Generic[Network]):
                 own.data = shared.data
 
     def polyak_update(self, rate: float) -> None:
-        """Move all parameters towards the source: target <- target + rate * (source - target)."""
+        """Move all parameters towards the source: target <- target + rate * (source - target).
+
+        The same for the running statistics of batches, which a target network does not learn from batches of its own.
+        """
         self.vector.lerp_(self.source_vector, rate)
+        if len(self.statistics):
+            self.statistics.lerp_(self.source_statistics, rate)
 
 
 class FlatParameters:
     """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
-    `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `all_parameters`
-    both (float32). `statistics` (float64; float32 on mps) holds the buffers of the modules with running statistics. A
-    target network shares the buffers of its source: both read the same statistics.
+    `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `batch_statistics`
+    the running statistics of batch norms in both, `all_parameters` all three (float32). `statistics` (float64; float32
+    on mps) holds the buffers of the modules with running statistics of observed rows. A target network shares the
+    buffers of its source: both read the same statistics.
 
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.
@@ -96,16 +110,33 @@ class FlatParameters:
             name: list(target.network.parameters()) for name, target in target_networks.items()
         }
 
-        size = sum(parameter.numel() for parameter in trainable)
-        tensors = trainable + list(chain.from_iterable(target_tensors.values()))
+        target_tensors_in_order = list(chain.from_iterable(target_tensors.values()))
+        modules = {**groups, **{f"target/{name}": target.network for name, target in target_networks.items()}}
+        norms = {name: find_batch_norms([module]) for name, module in modules.items()}
+        norms_in_order = list(chain.from_iterable(norms.values()))
+        tensors = [*trainable, *target_tensors_in_order, *(norm.running for norm in norms_in_order)]
         self._module_parameters = flatten_tensors(tensors, torch.float32, device)
         self.all_parameters = place(self._module_parameters)
-        self.vector, self.target_vector = self.all_parameters[:size], self.all_parameters[size:]
+        sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, target_tensors_in_order)]
+        self.vector, self.target_vector, self.batch_statistics = self.all_parameters.tensor_split(
+            [sizes[0], sum(sizes)]
+        )
+        self._increments = flatten_tensors([norm.increment for norm in norms_in_order], torch.float32, device)
+        self.batch_statistics_slices = _compute_slices(
+            {name: [norm.running for norm in layers] for name, layers in norms.items() if layers}
+        )
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(trainable, self.gradient)
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
             target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
+            if norms[f"target/{name}"] and target.source is not None:
+                source = [norm.running for norm in find_batch_norms([target.source])]
+                target.use_batch_statistics(
+                    self.batch_statistics[self.batch_statistics_slices[f"target/{name}"]], self._view_shared(source)
+                )
+        self._constraints = self._find_constraints(groups.values())
+        self._target_constraints = self._find_constraints(target.network for target in target_networks.values())
 
         for module in (*groups.values(), *statistics.values()):
             for buffer in module.buffers():  # the running statistics among them are flattened below
@@ -124,6 +155,7 @@ class FlatParameters:
             "parameters": (self.vector, self.group_slices),
             "target_networks": (self.target_vector, self.target_slices),
             "statistics": (self.statistics, self.statistics_slices),
+            "batch_statistics": (self.batch_statistics, self.batch_statistics_slices),
         }
 
     def state(self) -> State:
@@ -155,6 +187,38 @@ class FlatParameters:
             current.copy_(saved)
         self.publish_statistics()
         self.fetch()
+
+    def reset_increments(self) -> None:
+        """Forget the statistics of the last batch, before the passes of another one."""
+        self._increments.zero_()
+
+    def commit_increments(self) -> None:
+        """Add to the running statistics of batches what the passes that commit have contributed."""
+        if len(self._increments):
+            self.batch_statistics[: len(self._increments)] += self._increments
+
+    def apply_constraints(self) -> None:
+        """Change the trained parameters so that the constraints of their modules hold."""
+        for constrain, parameters in self._constraints:
+            constrain(parameters)
+
+    def apply_target_constraints(self) -> None:
+        """Change the parameters of the target networks so that the constraints of their modules hold."""
+        for constrain, parameters in self._target_constraints:
+            constrain(parameters)
+
+    def _find_constraints(self, modules: Iterable[nn.Module]) -> list[tuple[Constraint, Tensor]]:
+        """Return the constraint and the flat parameters of each layer of some modules that has a constraint."""
+        return [
+            (constrain, self._view_shared(parameters))
+            for module in modules
+            for constrain, parameters in find_constraints(module)
+        ]
+
+    def _view_shared(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the part of `all_parameters` that consecutive tensors of modules have, as one view."""
+        part = view_contiguous(tensors)
+        return self.all_parameters[part.storage_offset() :][: len(part)]
 
     def fetch(self) -> None:
         """Copy the shared parameters and statistics to the modules of this process."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import BranchFactory, build_module
-from algorithm.networks.linear import linear_by_output
-from algorithm.networks.mlp import Mlp, NumpyFunction, make_numpy_linear
+from algorithm.networks.linear import NumpyFunction, linear_by_output
+from algorithm.networks.mlp import Mlp, make_numpy_linear
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
 # Bounds of the logarithm of a learned std above std_min. The upper bound is wider than tanh can resolve and finite.

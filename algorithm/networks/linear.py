@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ MIN_MULTIPLICATIONS = 8_000_000
 MIN_VALUES = 2**17
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+NumpyFunction = Callable[[np.ndarray], np.ndarray]  # a module as a function of arrays, for acting
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.linear import Linear, linear
+from algorithm.networks.linear import Linear, NumpyFunction, linear
 
 MAX_SIZE = 2**31 - 1
-
-NumpyFunction = Callable[[np.ndarray], np.ndarray]
 
 # Each activation works in place on the output of a layer, which nothing else reads: the gradients of relu and tanh
 # follow from their results.
@@ -125,6 +123,8 @@ def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> NumpyFunc
         outputs: The number of outputs to compute, the first of the layer; None: all.
     """
     weight = layer.weight.detach().numpy()[:outputs].T
+    if layer.bias is None:
+        return lambda x: x @ weight
     bias = layer.bias.detach().numpy()[:outputs]
     return lambda x: x @ weight + bias
 

@@ -14,6 +14,7 @@ from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
 from algorithm.networks.mlp import collect_noise
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
@@ -129,6 +130,7 @@ def _list_mutable_tensors(network: nn.Module) -> Iterator[list[Tensor]]:
     yield list(network.parameters())
     moments = [module for module in network.modules() if isinstance(module, RunningMoments)]
     yield [buffer for module in moments for buffer in module.buffers()]
+    yield [norm.running for norm in find_batch_norms([network])]
     yield collect_noise([network])
 
 

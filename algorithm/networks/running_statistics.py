@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import NumpyFunction
+from algorithm.networks.linear import NumpyFunction
 
 
 class RunningMoments(nn.Module):

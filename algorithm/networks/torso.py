@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
@@ -115,7 +116,7 @@ class Torso(nn.Module):
         """
         recurrent_state, frames, begin = self.split_memory(memory)
         if self.memory and begin < burn_in:
-            with torch.no_grad():
+            with torch.no_grad(), batch_statistics(None):
                 _, recurrent_state = self.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
         return self.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))[0]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from copy import deepcopy
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,13 +14,13 @@ from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
-from algorithm.networks.precision import CPU, Placement, set_precision
+from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliarySet
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
-from algorithm.training.resets import reset_parameters
+from algorithm.training.resets import reset_if_due
 from algorithm.training.rewards import RewardNormalizer
 
 
@@ -54,6 +53,7 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
+        self._upload = partial(upload, device=self.device)
         # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
         # undone.
         self.checks_gradient = self.device.type == "cpu"
@@ -135,6 +135,7 @@ class Learner:
         if not batch.targets:
             self._transform_rewards(batch)
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
+        self.parameters.reset_increments()
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
@@ -171,9 +172,7 @@ class Learner:
         """
         self._step_if_finite()
         self._counts[0] += 1
-        if (reset := self.agent.reset) and self.updates % reset.every == 0:
-            optimizers = [step.optimizer for step in self._steps if step.name in self.agent.groups]
-            reset_parameters(reset, self.agent, self.parameters, optimizers)
+        reset_if_due(self.agent, self.parameters, self._steps, self.updates)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
@@ -259,11 +258,17 @@ class Learner:
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
     def _step_groups(self) -> bool:
-        """Step each group, then update the targets. Return whether all steps are finite."""
+        """Step each group, then update the targets. Return whether all steps are finite.
+
+        Constraints hold after it, and the running statistics of batch norms contain this batch.
+        """
         progress = self._compute_progress()
         is_finite = all([step(progress) for step in self._steps if step.name not in self._idle_groups])
+        self.parameters.apply_constraints()
+        self.parameters.commit_increments()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
+        self.parameters.apply_target_constraints()
         return is_finite
 
     def _step_and_undo(self, finite: Tensor) -> Tensor:
@@ -279,14 +284,6 @@ class Learner:
         batch.reward = self.reward_normalizer.scale(batch.reward)
         if self.auxiliaries:
             self.auxiliaries.add_rewards(batch)
-
-    def _upload(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cpu":
-            return tensor
-        if self.device.type != "cuda" or not array.size:
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy
 
     def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
         part = self.parameters.group_slices[name]

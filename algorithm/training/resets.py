@@ -6,29 +6,46 @@ from collections.abc import Iterable
 
 import torch
 
-from algorithm.agents.agent import Agent, ParameterReset
+from algorithm.agents.agent import Agent
 from algorithm.networks import FlatParameters
-from algorithm.training.optimizers import Optimizer
+from algorithm.networks.normalization import find_batch_norms
+from algorithm.training.optimizers import GroupStep
 
 
 @torch.no_grad()
-def reset_parameters(
-    reset: ParameterReset, agent: Agent, parameters: FlatParameters, optimizers: Iterable[Optimizer]
-) -> None:
-    """Reset the parameters of an agent and of its target networks, by the same new parameters, and all moments.
+def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[GroupStep], update: int) -> None:
+    """Reset the parameters of an agent after an update, if it has resets and one of them is due.
+
+    Its target networks are reset by the same new parameters, and so are the running statistics of batch norms. The
+    moments of the optimizers become 0. Auxiliaries keep everything.
 
     Args:
-        reset: The reset.
         agent: The agent; its groups are the first of `parameters`.
-        parameters: The flat parameters, perhaps with further groups, which stay.
-        optimizers: The optimizers of the agent's groups.
+        parameters: The flat parameters.
+        steps: The steps of all groups.
+        update: The number of the update (the first is 1).
     """
-    new = torch.cat([p.flatten() for group in reset.make_groups().values() for p in group.module.parameters()])
-    vector = parameters.vector[: len(new)]
-    old = vector.clone()
-    vector.copy_(new)
-    for target in agent.target_networks.values():  # of which the source has the new parameters now
+    reset = agent.reset
+    if not reset or update % reset.every:
+        return
+    modules = [group.module for group in reset.make_groups().values()]
+    new_tensors = [
+        torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()]),
+        torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))]),
+    ]
+    vectors = [
+        vector[: len(new)]
+        for vector, new in zip((parameters.vector, parameters.batch_statistics), new_tensors, strict=True)
+    ]
+    old_tensors = [vector.clone() for vector in vectors]
+    for vector, new in zip(vectors, new_tensors, strict=True):
+        vector.copy_(new)
+    for target in agent.target_networks.values():  # whose sources have the new parameters now
         target.polyak_update(1 - reset.shrink)
-    vector.lerp_(old, reset.shrink)
-    for optimizer in optimizers:
-        optimizer.moments.zero_()
+    for vector, old in zip(vectors, old_tensors, strict=True):
+        vector.lerp_(old, reset.shrink)
+    parameters.apply_constraints()
+    parameters.apply_target_constraints()
+    for step in steps:
+        if step.name in agent.groups:
+            step.optimizer.moments.zero_()

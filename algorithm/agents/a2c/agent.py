@@ -17,13 +17,14 @@ from algorithm.agents.agent import (
     LossReport,
     make_stream_metrics,
     mean_weights,
+    select_statistics_rows,
     td_error_stats,
     unroll,
     weighted_means,
 )
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
-from algorithm.networks import Blueprint
+from algorithm.networks import Blueprint, batch_statistics
 from algorithm.returns import RewardStream, add_advantages
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -48,8 +49,9 @@ class A2C(StateValueAgent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         settings, valid = self.settings, rollout.valid
-        features = unroll(self.policy.torso, rollout)
-        outputs = self.policy.compute_outputs(features)
+        with batch_statistics(select_statistics_rows(rollout), commits=True):
+            features = unroll(self.policy.torso, rollout)
+            outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
             statistics, v, stream_values = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics[:-1], rollout.obs))

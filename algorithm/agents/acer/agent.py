@@ -29,13 +29,14 @@ from algorithm.agents.agent import (
     check_burn_in,
     make_stream_metrics,
     mean_weights,
+    select_statistics_rows,
     td_error_stats,
     unroll,
     weighted_means,
 )
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
-from algorithm.networks import ActorCritic, Blueprint, TargetNetwork
+from algorithm.networks import ActorCritic, Blueprint, TargetNetwork, batch_statistics
 from algorithm.returns import (
     ESTIMATORS,
     EstimatorInputs,
@@ -112,16 +113,21 @@ class Acer(Agent):
         return bool(settings.critic == "state_value")
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        features = unroll(self.policy.torso, rollout)
-        critic_network, critic_features = self.separate_critic or self.policy, features
-        outputs = self.policy.compute_outputs(features)
-        if self.separate_critic:
-            critic_features = features.detach()
-            outputs = torch.cat((outputs, self.separate_critic(critic_features)), -1)
+        rows = select_statistics_rows(rollout)
+        with batch_statistics(rows, commits=True):
+            features = unroll(self.policy.torso, rollout)
+            critic_network, critic_features = self.separate_critic or self.policy, features
+            outputs = self.policy.compute_outputs(features)
+            if self.separate_critic:
+                critic_features = features.detach()
+                outputs = torch.cat((outputs, self.separate_critic(critic_features)), -1)
         with_burn_in, rollout = rollout, rollout.drop_burn_in()
         statistics, values = outputs.detach().split([self.family.statistics_size, self.critic.n_values], -1)
         policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
-        action_advantages = self.critic.evaluate_actions(critic_network, critic_features, policy, rollout.raw_action)
+        with batch_statistics(rows, commits=True):
+            action_advantages = self.critic.evaluate_actions(
+                critic_network, critic_features, policy, rollout.raw_action
+            )
         with torch.inference_mode():
             output = self.critic.evaluate(values, policy, rollout.raw_action, action_advantages)
             average = self._compute_policy(self.average_policy.network, with_burn_in)
@@ -262,7 +268,8 @@ class Acer(Agent):
 
     def _compute_policy(self, network: ActorCritic, rollout: Rollout) -> ClosedFormDistribution:
         """Return the policy of a network, such as the average policy (section 3.3), at the T rows after the burn-in."""
-        outputs = network.compute_outputs(unroll(network.torso, rollout)[:-1])
+        with batch_statistics(select_statistics_rows(rollout)):
+            outputs = network.compute_outputs(unroll(network.torso, rollout)[:-1])
         statistics = outputs[..., : self.family.statistics_size]
         return self.family(network.mask_logits(statistics, rollout.drop_burn_in().obs))
 

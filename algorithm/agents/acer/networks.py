@@ -10,6 +10,8 @@ from algorithm.agents.actor_critic import make_parameter_group, make_std_head
 from algorithm.agents.agent import ParameterGroup
 from algorithm.distributions import CategoricalFamily, ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, collect_noise
+from algorithm.networks.constraints import has_constraints
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import Role
 
 
@@ -45,7 +47,7 @@ def make_separate_critic(
     The critic's step would leave the trust region if it changed layers of the policy.
 
     Raises:
-        ValueError: The policy has noisy layers, or augments its observations.
+        ValueError: The policy has noisy layers, batch norms or unit weights, or augments its observations.
     """
     if settings.trust_region != "full":
         return None
@@ -58,6 +60,11 @@ def make_separate_critic(
         raise ValueError(
             "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
             "use Mlp in place of NoisyMlp, or trust_region efficient"
+        )
+    if find_batch_norms([policy]) or has_constraints(policy):
+        raise ValueError(
+            "trust_region full does not support batch norms or unit weights in the policy, since they change it after "
+            "the line search; use another norm and no unit_weights, or trust_region efficient"
         )
     return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
 

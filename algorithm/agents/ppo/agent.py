@@ -25,7 +25,7 @@ from algorithm.agents.agent import (
 from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import clipped_error, clipped_importance, squared_error, surrogate_loss
-from algorithm.networks import Blueprint
+from algorithm.networks import Blueprint, batch_statistics
 from algorithm.returns import RewardStream, add_advantages
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -69,8 +69,9 @@ class Ppo(StateValueAgent):
         settings, valid, targets = self.settings, rollout.valid, rollout.targets
         rows = slice(len(rollout))
         obs = {name: value[rows] for name, value in rollout.obs.items()}  # for auxiliaries, there is one more row
-        features = self.policy.torso.unroll(obs, rollout.first[rows], rollout.memory)
-        outputs = self.policy.compute_outputs(features)
+        with batch_statistics(valid, commits=True):
+            features = self.policy.torso.unroll(obs, rollout.first[rows], rollout.memory)
+            outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
             statistics, v, stream_values = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics, rollout.obs))

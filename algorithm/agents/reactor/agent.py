@@ -21,6 +21,7 @@ from algorithm.agents.agent import (
     RewardTransform,
     check_burn_in,
     mean_weights,
+    select_statistics_rows,
     td_error_stats,
     weighted_means,
 )
@@ -29,7 +30,7 @@ from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
 from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
-from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork
+from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork, batch_statistics
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, Role
 
@@ -80,8 +81,10 @@ class Reactor(Agent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         settings, network = self.settings, self.policy
-        outputs = network.unroll(rollout)
-        with torch.no_grad():
+        rows = select_statistics_rows(rollout)
+        with batch_statistics(rows, commits=True):
+            outputs = network.unroll(rollout)
+        with torch.no_grad(), batch_statistics(rows):
             target_values = self.target.network.unroll_critic(rollout)
         rollout = rollout.drop_burn_in()
         with torch.inference_mode():

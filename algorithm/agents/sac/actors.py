@@ -24,7 +24,9 @@ from algorithm.networks import (
     StdHead,
     Temperature,
     Torso,
+    batch_statistics,
 )
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
@@ -58,9 +60,11 @@ class SacActor(ABC):
     policy: Policy
     groups: Mapping[str, ParameterGroup]
 
+    has_batch_norms: bool = False  # whether statistics of batches differ from running statistics
+
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        """Evaluate the policy at some rows.
+        """Evaluate the policy at some rows, with running statistics.
 
         Args:
             features: [T, B, F] without gradient.
@@ -68,12 +72,17 @@ class SacActor(ABC):
         """
 
     @abstractmethod
-    def evaluate_for_update(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
         """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
+
+        Batch norms use the statistics of all T+1 rows, states and next states.
 
         Args:
             features: [T+1, B, F] without gradient.
             obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
+            rows: Rows [T+1, B] bool that count in these statistics.
 
         Returns:
             The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
@@ -123,6 +132,7 @@ class SoftPolicy(SacActor):
         self.continuous_target_entropy = family.n_continuous * compute_target_entropy(settings)
         self.temperature = Temperature(len(self.action_kinds), settings.init_log_alpha, settings.use_auto_alpha)
         heads = nn.ModuleList([self.network.heads])
+        self.has_batch_norms = bool(find_batch_norms([heads]))
         self.groups = {
             "policy": make_adam_group(heads, settings, settings.learning_rate_policy, settings.max_grad_norm_policy)
         }
@@ -136,11 +146,19 @@ class SoftPolicy(SacActor):
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         return self._sample(self.network.compute_outputs(features), obs)
 
-    def evaluate_for_update(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
-        outputs = self.network.compute_outputs(features[:-1])
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
+        if self.has_batch_norms:
+            with batch_statistics(rows, commits=True):
+                all_outputs = self.network.compute_outputs(features)
+            outputs = all_outputs[:-1]
+        else:  # the last row needs no gradient
+            outputs = self.network.compute_outputs(features[:-1])
+            with torch.no_grad():
+                all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
         with torch.no_grad():
-            all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
-            return self._sample(all_outputs, obs), outputs
+            return self._sample(all_outputs.detach(), obs), outputs
 
     def _sample(self, outputs: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
@@ -231,7 +249,9 @@ class EpsilonGreedy(SacActor):
             policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
         )
 
-    def evaluate_for_update(self, features: Tensor, obs: Mapping[str, Tensor]) -> tuple[PolicyOutput, Tensor]:
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+    ) -> tuple[PolicyOutput, Tensor]:
         output = self.evaluate(features, obs)
         return output, output.policy.statistics
 

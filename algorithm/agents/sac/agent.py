@@ -9,6 +9,7 @@ dimensions are sampled, with gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,12 +30,24 @@ from algorithm.agents.agent import (
 )
 from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy, make_adam_group
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
+from algorithm.agents.sac.evaluation import ActionEvaluator, select_learned_rows
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
 from algorithm.losses import surrogate_loss
-from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso
+from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySteps:
+    """The policy at the rows of a rollout."""
+
+    learned_steps: PolicyOutput  # at the T rows, with the statistics of the batch; at the next rows without an update
+    outputs: Tensor | None  # of the policy's network at the T rows, with gradient; None if the policy is not updated
+    steps: PolicyOutput  # at the T rows; only targets of several steps read them
+    next_steps: PolicyOutput  # at the rows after them
 
 
 class Sac(Agent):
@@ -52,12 +65,20 @@ class Sac(Agent):
         self.settings, self.rng = settings, rng
         self.family = HybridFamily(spec.continuous, spec.branches)
         self.critic = make_critic(settings, is_continuous=bool(spec.continuous))
-        torso, target_torso = (Torso(blueprint, role.obs_specs) for _ in range(2))
+        torso, *target_torsos = (
+            Torso(blueprint, role.obs_specs) for _ in range(2 if settings.target == "average" else 1)
+        )
         # Without trainable parameters the target torso computes the same features, so that one pass is enough.
         self.torso_is_trainable = any(True for _ in torso.parameters())
         self.critics = self._make_critics(blueprint, torso)
-        self.target = TargetNetwork(self.critics, self._make_critics(blueprint, target_torso))
-        self.target_networks = {"target": self.target}
+        self.target: TargetNetwork[CriticEnsemble] | None = None
+        if target_torsos:
+            self.target = TargetNetwork(self.critics, self._make_critics(blueprint, target_torsos[0]))
+            self.target_networks = {"target": self.target}
+        self.target_critics = self.target.network if self.target else self.critics
+        self.evaluator = ActionEvaluator(self.family)
+        self.torso_has_batch_norms = bool(find_batch_norms([torso]))
+        self.critics_have_batch_norms = bool(find_batch_norms([self.critics.critics]))
         self.actor: SacActor = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
@@ -108,42 +129,32 @@ class Sac(Agent):
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        features = unroll(self.critics.torso, rollout)
-        with torch.no_grad():
-            target_features = unroll(self.target.network.torso, rollout) if self.torso_is_trainable else features
+        features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
         valid, critic_indices = rollout.valid, self._sample_critics()
-        weights, detached_features = mean_weights(valid, rollout.weight), features.detach()
-
-        # One sample of the policy's actions at every row: for the losses of the actor at the first T rows, for the
-        # targets at the last T rows.
-        updates_policy = self.update % self.settings.policy_update_every == 0
-        if updates_policy:
-            all_steps, outputs = self.actor.evaluate_for_update(detached_features, rollout.obs)
-        else:
-            all_steps = self.actor.evaluate(detached_features, rollout.obs)
-        policy_output, next_steps = all_steps.select_rows(slice(-1)), all_steps.select_rows(slice(1, None))
+        weights = mean_weights(valid, rollout.weight)
+        policy = self._evaluate_policy(rollout, features.detach(), acting_features)
 
         # Eq. 5: the critics learn from r + gamma V(x').
-        values, taken_values = self._evaluate_taken(self.critics, features[:-1], rollout.raw_action)
+        next_actions = policy.next_steps.reparameterized.actions
+        values, taken_values, next_values = self._evaluate_critics(
+            rollout, features, target_features, next_actions, critic_indices
+        )
         with torch.no_grad():
-            next_values = self._evaluate_all_actions(
-                self.target.network, target_features[1:], next_steps.reparameterized.actions, critic_indices
-            )
-            experience = self._make_experience(rollout, target_features, policy_output, next_steps, critic_indices)
+            experience = self._make_experience(rollout, target_features, policy, critic_indices)
             critic = self.critic.evaluate(taken_values, next_values, experience)
-            direction = weights[(...,) + (None,) * len(self.critic.value_shape)] * critic.ascent_direction
+            direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
         losses = {"critic": surrogate_loss(direction, taken_values)}
-        if updates_policy:
-            evaluate_actions = partial(self._evaluate_policy_actions, detached_features[:-1], values, critic_indices)
-            losses |= self.actor.compute_losses(policy_output, outputs, weights, evaluate_actions)
+        if policy.outputs is not None:
+            evaluate_actions = partial(self._evaluate_policy_actions, acting_features[:-1], values, critic_indices)
+            losses |= self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
         taken_values = taken_values.detach()
 
         def compute_metrics() -> dict[str, Tensor]:
             metric_values = {
                 "train/critic_loss": critic.compute_loss(),
                 "train/value": self.critic.compute_values(taken_values).mean(0),
-                **self.actor.compute_metrics(policy_output),
+                **self.actor.compute_metrics(policy.learned_steps),
             }
             return {
                 **weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values),
@@ -152,70 +163,127 @@ class Sac(Agent):
 
         return losses, LossReport(compute_metrics, lambda: td_error_stats(valid, critic.compute_error()), features)
 
-    def _make_experience(
+    def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.
+
+        Batch norms of critics and target critics use the statistics of all rows, states and next states; those of the
+        policy, which reads features without gradient, running statistics.
+        """
+        rows = select_learned_rows(rollout.drop_burn_in())
+        with batch_statistics(rows, commits=True):
+            features = unroll(self.critics.torso, rollout)
+        target_features = acting_features = features.detach()
+        with torch.no_grad():
+            if self.target and self.torso_is_trainable:
+                with batch_statistics(rows):
+                    target_features = unroll(self.target.network.torso, rollout)
+            if self.torso_has_batch_norms:
+                acting_features = unroll(self.critics.torso, rollout)
+        return features, target_features, acting_features
+
+    def _evaluate_policy(self, rollout: Rollout, features: Tensor, acting_features: Tensor) -> PolicySteps:
+        """Return the policy at the rows of a rollout.
+
+        If no batch norm makes a difference, one sample of the policy's actions at every row serves for the losses of
+        the actor at the first T rows, and for the targets at the last T rows.
+
+        Args:
+            rollout: T rows.
+            features: Features of the update [T+1, B, F] without gradient.
+            acting_features: Features with running statistics [T+1, B, F] without gradient.
+        """
+        outputs, obs = None, rollout.obs
+        if self.update % self.settings.policy_update_every == 0:
+            all_steps, outputs = self.actor.evaluate_for_update(features, obs, select_learned_rows(rollout))
+            learned_steps = all_steps.select_rows(slice(-1))
+        if outputs is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
+            first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
+            all_steps = self.actor.evaluate(
+                acting_features[first:], {name: value[first:] for name, value in obs.items()}
+            )
+        next_steps = all_steps.select_rows(slice(-len(rollout), None))
+        return PolicySteps(
+            learned_steps=next_steps if outputs is None else learned_steps,
+            outputs=outputs,
+            steps=all_steps.select_rows(slice(len(rollout))),
+            next_steps=next_steps,
+        )
+
+    def _evaluate_critics(
         self,
         rollout: Rollout,
+        features: Tensor,
         target_features: Tensor,
-        policy_output: PolicyOutput,
-        next_steps: PolicyOutput,
+        next_actions: Tensor,
         critic_indices: Sequence[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs of all critics for (x, a), and those of M target critics for (x', a') without gradient.
+
+        Args:
+            rollout: T rows.
+            features: Features of the critics [T+1, B, F].
+            target_features: Features of the target critics [T+1, B, F].
+            next_actions: a', the continuous dimensions of each combination [T, B, K, c].
+            critic_indices: The M critics.
+
+        Returns:
+            The two results of `ActionEvaluator.evaluate_taken`, and outputs [M, T, B, K, *v].
+        """
+        evaluator = self.evaluator
+        if not self.critics_have_batch_norms:
+            values, taken_values = evaluator.evaluate_taken(self.critics, features[:-1], rollout.raw_action)
+            with torch.no_grad():
+                next_values = evaluator.evaluate_combinations(
+                    self.target_critics, target_features[1:], next_actions, critic_indices
+                )
+            return values, taken_values, next_values
+        values, taken_values, next_values = evaluator.evaluate_jointly(
+            self.critics, features, rollout, next_actions, commits=True
+        )
+        if not self.target:
+            return values, taken_values, next_values.detach()[critic_indices]
+        with torch.no_grad():
+            _, _, next_values = evaluator.evaluate_jointly(
+                self.target_critics, target_features, rollout, next_actions, critic_indices
+            )
+        return values, taken_values, next_values
+
+    def _make_experience(
+        self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int]
     ) -> Experience:
         """Return the ingredients of the targets.
 
         Args:
             rollout: T rows.
             target_features: Features of the target critics [T+1, B, F].
-            policy_output: The policy at the T rows.
-            next_steps: The policy at the rows after them.
+            policy: The policy.
             critic_indices: The critics of this update.
         """
         alpha_scale, raw_action, taken = self.settings.alpha_critic_scale, rollout.raw_action, None
         if self.settings.n_step > 1:
+            distribution = policy.steps.policy
             taken = TakenActions(
                 raw_action=raw_action,
-                policy=policy_output.policy,
+                policy=distribution,
                 behavior=self.family(rollout.behavior),
-                entropy_cost=alpha_scale * self.actor.compute_entropy_cost(policy_output.policy, raw_action),
+                entropy_cost=alpha_scale * self.actor.compute_entropy_cost(distribution, raw_action),
             )
-        cost = next_steps.entropy_cost
+
+        def evaluate_target(indices: Sequence[int] | None) -> Tensor:
+            with batch_statistics(rollout.valid):
+                return self.evaluator.evaluate_taken(self.target_critics, target_features[:-1], raw_action, indices)[1]
+
+        cost = policy.next_steps.entropy_cost
         return Experience(
             reward=rollout.reward,
             discount=self.settings.gamma * rollout.alive,
             valid=rollout.valid,
-            next_probs=next_steps.policy.probs,
+            next_probs=policy.next_steps.policy.probs,
             next_entropy_cost=cost if alpha_scale == 1 else alpha_scale * cost,
             taken=taken,
             critic_indices=critic_indices,
-            evaluate_target=lambda indices: self._evaluate_taken(
-                self.target.network, target_features[:-1], raw_action, indices
-            )[1],
+            evaluate_target=evaluate_target,
         )
-
-    def _evaluate_taken(
-        self, critics: CriticEnsemble, features: Tensor, raw_action: Tensor, critic_indices: Sequence[int] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the outputs of M critics at rows [T, B], of the shape *v for each value.
-
-        Returns:
-            The outputs for every combination [M, T, B, K, *v] (K is 1 with continuous dimensions: only the output for
-            the taken combination is computed), and the outputs for the taken actions [M, T, B, *v].
-        """
-        axis = features.ndim  # of the combinations
-        if self.family.n_continuous:
-            values = critics(features, self.family.encode(raw_action).unsqueeze(-2), critic_indices)
-            return values, values.squeeze(axis)
-        values = critics(features, None, critic_indices)
-        combination = self.family.find_combination(raw_action)
-        index = combination[(...,) + (None,) * len(critics.value_shape)]
-        index = index.expand(*values.shape[:axis], 1, *critics.value_shape)
-        return values, values.gather(axis, index).squeeze(axis)
-
-    def _evaluate_all_actions(
-        self, critics: CriticEnsemble, features: Tensor, continuous_actions: Tensor, critic_indices: Sequence[int]
-    ) -> Tensor:
-        """Return the outputs [M, ..., K, *v] for every combination with its continuous dimensions [..., K, c]."""
-        encoded_actions = self.family.encode_per_combination(continuous_actions) if self.family.n_continuous else None
-        return critics(features, encoded_actions, critic_indices)
 
     def _evaluate_policy_actions(
         self, features: Tensor, values: Tensor, critic_indices: Sequence[int], continuous_actions: Tensor
@@ -232,7 +300,7 @@ class Sac(Agent):
         if not self.family.n_continuous:
             return self.critic.reduce_ensemble(values.detach()[critic_indices]), None
         continuous_actions = continuous_actions.requires_grad_()
-        values = self._evaluate_all_actions(self.critics, features, continuous_actions, critic_indices)
+        values = self.evaluator.evaluate_combinations(self.critics, features, continuous_actions, critic_indices)
         q = self.critic.reduce_ensemble(values)
         (action_gradient,) = torch.autograd.grad(q, continuous_actions, torch.ones_like(q))
         return q.detach(), action_gradient
@@ -243,9 +311,9 @@ class Sac(Agent):
         return list(range(n_critics)) if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
-        return self.critic.compute_values(self._evaluate_taken(self.critics, features, raw_action)[1])
+        return self.critic.compute_values(self.evaluator.evaluate_taken(self.critics, features, raw_action)[1])
 
     def update_targets(self, update: int) -> None:
         """Update the target critics (Algorithm 1), every `update_target_per_step` optimizer steps."""
-        if update % self.settings.update_target_per_step == 0:
+        if self.target and update % self.settings.update_target_per_step == 0:
             self.target.polyak_update(self.settings.tau)

@@ -38,8 +38,11 @@ class SacSettings(CategoricalSettings):
     max_grad_norm_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
     gamma: Annotated[float, Range(at_least=0, at_most=1)]
     policy_update_every: Annotated[int, Range(at_least=1), Unless(discrete_dqn_like=True)]
-    tau: Annotated[float, Range(at_least=0, at_most=1)]
-    update_target_per_step: Annotated[int, Range(at_least=1)]
+    target: Annotated[
+        Literal["average", "none"], FixedOnResume("the saved networks have target critics if this is average")
+    ]
+    tau: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(target="average")]
+    update_target_per_step: Annotated[int, Range(at_least=1), OnlyIf(target="average")]
     ensemble_q_num: Annotated[
         int, Range(at_least=1, at_most=1000), FixedOnResume("the saved networks have this number of critics")
     ]  # N
@@ -102,6 +105,8 @@ class SacSettings(CategoricalSettings):
             self._check_categorical()
         if self.n_step > self.sequence_length:
             raise ValueError(f"n_step {self.n_step} must not be above sequence_length {self.sequence_length}")
+        if self.target == "none" and self.clip_epsilon is not None:
+            raise ValueError("target none has no target critics for clip_epsilon; set it to null")
         if self.ensemble_q_sample > self.ensemble_q_num:
             raise ValueError(
                 f"ensemble_q_sample {self.ensemble_q_sample} is above ensemble_q_num {self.ensemble_q_num}"

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import NumpyFunction, check_sizes
+from algorithm.networks.linear import NumpyFunction
+from algorithm.networks.mlp import check_sizes
 from algorithm.specs import ObsSpec
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.mlp import NumpyFunction
+from algorithm.networks.linear import NumpyFunction
 from algorithm.networks.running_statistics import Normalizer
 from algorithm.specs import ObsSpec
 

@@ -1,0 +1,93 @@
+"""The choice between running statistics and those of a batch, for layers that normalize batches.
+
+A layer uses its running statistics, unless a pass through the network is within a block of `batch_statistics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowWeights:
+    """The weights of the rows of a batch in its statistics.
+
+    Without any valid row, the weights are those of all rows, and nothing is committed.
+    """
+
+    weights: Tensor  # [N] float32; the sum is 1
+    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: from the variance of the batch to an unbiased one
+    commits: Tensor  # 1 if statistics of this batch are committed, otherwise 0, a scalar
+
+
+class BatchRows:
+    """The rows of the batches that pass through a network in a block of `batch_statistics`."""
+
+    def __init__(self, valid: Tensor, commits: bool):
+        self.valid, self.commits = valid, commits
+        self._weights: dict[torch.Size, RowWeights] = {}
+
+    def select(self, shape: torch.Size) -> RowWeights:
+        """Return the weights of the rows of an input [*shape, F]; see `batch_statistics`.
+
+        Raises:
+            ValueError: The input has other rows than the batch.
+        """
+        if shape not in self._weights:
+            # Not as an inference tensor, which another pass could not save for its gradient.
+            with torch.inference_mode(False), torch.no_grad():
+                self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1))
+        return self._weights[shape]
+
+    def _expand(self, shape: torch.Size) -> Tensor:
+        valid = self.valid
+        if shape.numel() == valid.numel():
+            return valid
+        if len(shape) == 1 and shape.numel() % valid.numel() == 0:
+            return valid.unsqueeze(-1).expand(*valid.shape, shape.numel() // valid.numel())
+        if len(shape) < valid.ndim or shape[-valid.ndim] > len(valid):
+            raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
+        return valid[: shape[-valid.ndim]].expand(shape)
+
+
+_BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=None)
+
+
+@contextmanager
+def batch_statistics(valid: Tensor | None, *, commits: bool = False) -> Iterator[None]:
+    """Normalize with the statistics of each batch, in all passes through networks within the block.
+
+    Without batch normalization in the network, the block has no effect.
+
+    Args:
+        valid: The rows [T, B] bool whose values count in the statistics; all rows are normalized. A layer whose input
+            has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for [..., T, B],
+            the same for each; for [T * B * K], K values for each row. None: running statistics, as outside of a block.
+        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). If
+            several passes of the block go through a layer, it is the last that counts.
+    """
+    token = _BATCH_ROWS.set(None if valid is None else BatchRows(valid, commits))
+    try:
+        yield
+    finally:
+        _BATCH_ROWS.reset(token)
+
+
+def get_batch_rows() -> BatchRows | None:
+    """Return the rows of the innermost block of `batch_statistics`; None for running statistics."""
+    return _BATCH_ROWS.get()
+
+
+def _weigh_rows(valid: Tensor) -> RowWeights:
+    """Return the weights of rows [N] bool, without waiting for the device."""
+    rows = valid.float()
+    n = rows.sum()
+    has_rows = (n > 0).float()
+    weights = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+    return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), commits=has_rows)

@@ -1,0 +1,225 @@
+"""Layers that normalize features: over the rows of a batch, or over the features of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
+from algorithm.networks.constraints import Constraint, RowNorm
+from algorithm.networks.linear import NumpyFunction
+
+
+class BatchNorm(nn.Module):
+    """Batch normalization (Ioffe & Szegedy 2015, arXiv 1502.03167): y = (x - mean) / std * weight + bias per feature.
+
+    Mean and variance are running statistics, or within `batch_statistics` those of the rows of the batch. The running
+    ones are neither learned by gradients nor buffers: `running` and `increment` are parts of flat tensors of
+    FlatParameters. A pass that commits writes to `increment` by how much its batch changes `running`.
+
+    Args:
+        size: Number F of features; [..., F] -> [..., F].
+        momentum: Weight of a batch in the running statistics.
+        epsilon: Added to the variance.
+        unit_weights: Whether weight and bias together keep their initial norm sqrt(F).
+
+    Attributes:
+        running: Running mean and (unbiased) variance, concatenated [2 F].
+        increment: The change of `running` by the batch of the present update, 0 without one.
+    """
+
+    def __init__(self, size: int, *, momentum: float = 0.01, epsilon: float = 1e-5, unit_weights: bool = False):
+        super().__init__()
+        self.size, self.momentum, self.epsilon = size, momentum, epsilon
+        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
+        self.running = torch.cat((torch.zeros(size), torch.ones(size)))
+        self.increment = torch.zeros_like(self.running)
+        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = get_batch_rows()
+        if rows is None:
+            scale, shift = self.compute_affine()
+            return torch.addcmul(shift, x.float(), scale)
+        row_weights, flat = rows.select(x.shape[:-1]), x.reshape(-1, self.size).float()
+        with torch.no_grad():
+            mean = row_weights.weights @ flat
+            normalized = flat - mean
+            variance = row_weights.weights @ normalized.square()
+            inverse_std = torch.rsqrt(variance + self.epsilon)
+            normalized.mul_(inverse_std)
+        weight, bias = self._renormalize(mean, inverse_std)
+        if rows.commits:
+            self._set_increment(mean, variance, row_weights)
+        y = _BatchNormalization.apply(flat, normalized, inverse_std, row_weights.weights, weight, bias)
+        return y.view(x.shape)
+
+    def compute_affine(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
+        mean, variance = self.running[: 2 * self.size].chunk(2)
+        scale = self.weight * torch.rsqrt(variance + self.epsilon)
+        return scale, self.bias - mean * scale
+
+    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight and bias [F] of a batch with these moments."""
+        return self.weight, self.bias
+
+    @torch.no_grad()
+    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
+        moments = torch.cat((mean, variance * row_weights.unbiased))
+        part = slice(2 * self.size)
+        torch.mul(moments - self.running[part], self.momentum * row_weights.commits, out=self.increment[part])
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` with running statistics in numpy, on views: later updates have effect."""
+        weight, bias, epsilon = self.weight.detach().numpy(), self.bias.detach().numpy(), self.epsilon
+        mean, variance = np.split(self.running.numpy()[: 2 * self.size], 2)
+        return lambda x: (x - mean) * (weight / np.sqrt(variance + epsilon)) + bias
+
+
+class BatchRenorm(BatchNorm):
+    """Batch renormalization (Ioffe 2017, arXiv 1702.03275, Alg. 1): y = ((x - mean) / std * r + d) * weight + bias.
+
+    r = std / running std in [1 / max_r, max_r] and d = (mean - running mean) / running std in [-max_d, max_d], both
+    without gradient, bring the normalization of a batch close to that with the running statistics. For the first
+    `warmup` committed batches r is 1 and d is 0 (Bhatt et al. 2024, arXiv 1902.05605, CrossQ).
+
+    Args:
+        size: As of BatchNorm, as the following.
+        momentum: See BatchNorm.
+        epsilon: See BatchNorm.
+        unit_weights: See BatchNorm.
+        max_r: Largest r.
+        max_d: Largest |d|.
+        warmup: Number of batches; the count is the last value of `running`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        momentum: float = 0.01,
+        epsilon: float = 1e-5,
+        unit_weights: bool = False,
+        max_r: float = 3.0,
+        max_d: float = 5.0,
+        warmup: int = 100_000,
+    ):
+        super().__init__(size, momentum=momentum, epsilon=epsilon, unit_weights=unit_weights)
+        self.max_r, self.max_d, self.warmup = max_r, max_d, warmup
+        self.running = torch.cat((self.running, torch.zeros(1)))
+        self.increment = torch.zeros_like(self.running)
+
+    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            running_mean, running_variance = self.running[:-1].chunk(2)
+            inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
+            is_warm = self.running[-1] >= self.warmup
+            r = (inverse_running_std / inverse_std).clamp(1 / self.max_r, self.max_r)
+            d = ((mean - running_mean) * inverse_running_std).clamp(-self.max_d, self.max_d)
+            r, d = torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
+        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
+
+    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
+        super()._set_increment(mean, variance, row_weights)
+        self.increment[-1] = row_weights.commits
+
+
+class LayerNorm(nn.LayerNorm):
+    """Normalization over the features of each row (Ba et al. 2016, arXiv 1607.06450): [..., F] -> [..., F].
+
+    Args:
+        size: Number F of features.
+        unit_weights: Whether weight and bias together keep their initial norm sqrt(F).
+    """
+
+    def __init__(self, size: int, *, unit_weights: bool = False):
+        super().__init__(size)
+        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on views of the parameters."""
+        weight, bias, epsilon = self.weight.detach().numpy(), self.bias.detach().numpy(), self.eps
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            centered = x - x.mean(-1, keepdims=True)
+            return centered / np.sqrt(np.square(centered).mean(-1, keepdims=True) + epsilon) * weight + bias
+
+        return forward
+
+
+class RmsNorm(nn.Module):
+    """Division of each row by its root mean square (Zhang & Sennrich 2019, arXiv 1910.07467): [..., F] -> [..., F].
+
+    Args:
+        size: Number F of features.
+        unit_weights: Whether the weight keeps its initial norm sqrt(F).
+    """
+
+    def __init__(self, size: int, *, unit_weights: bool = False, epsilon: float = 1e-6):
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(torch.ones(size)), epsilon
+        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float()
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on a view of the parameter."""
+        weight, epsilon = self.weight.detach().numpy(), self.epsilon
+        return lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
+
+
+NORMS: dict[str, Callable[..., Any]] = {
+    "batch": BatchNorm,
+    "batch_renorm": BatchRenorm,
+    "layer": LayerNorm,
+    "rms": RmsNorm,
+}
+
+
+def check_norm(factory: str, norm: str | None) -> None:
+    """Check the name of a normalization that the factory named `factory` uses. Raises ValueError for an unknown one."""
+    if norm is not None and norm not in NORMS:
+        raise ValueError(f"{factory} has the norm {norm!r}; there are {', '.join(NORMS)}, and None")
+
+
+def make_norm(norm: str, size: int, *, unit_weights: bool = False) -> Any:
+    """Return the layer of a normalization by its name."""
+    return NORMS[norm](size, unit_weights=unit_weights)
+
+
+def find_batch_norms(modules: Iterable[nn.Module]) -> list[BatchNorm]:
+    """Return the layers of some modules that have running statistics of batches, in order."""
+    return [layer for module in modules for layer in module.modules() if isinstance(layer, BatchNorm)]
+
+
+class _BatchNormalization(torch.autograd.Function):
+    """The normalization of a batch, with the gradient that passes through its mean and variance.
+
+    Inputs: x [N, F], the only input that depends on the batch for the gradient; the same normalized; the inverse
+    standard deviation [F]; the weights [N] of the rows in mean and variance; weight and bias [F].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, normalized: Tensor, inverse_std: Tensor, rows: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(normalized, inverse_std, rows, weight)
+        return torch.addcmul(bias, normalized, weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, Tensor, Tensor]:
+        (gradient,), (normalized, inverse_std, rows, weight) = gradients, ctx.saved_tensors
+        bias_gradient, weight_gradient = gradient.sum(0), (gradient * normalized).sum(0)
+        x_gradient = None
+        if ctx.needs_input_grad[0]:
+            by_moments = torch.addcmul(bias_gradient, normalized, weight_gradient).mul_(rows.unsqueeze(1))
+            x_gradient = torch.sub(gradient, by_moments, out=by_moments).mul_(inverse_std * weight)
+        return x_gradient, None, None, None, weight_gradient, bias_gradient

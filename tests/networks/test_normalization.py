@@ -1,0 +1,206 @@
+"""Normalization layers against torch's and against formulas written out, and their running statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algorithm.networks import batch_statistics
+from algorithm.networks.normalization import NORMS, BatchNorm, BatchRenorm, LayerNorm, RmsNorm, make_norm
+
+SIZE = 5
+
+
+def rows(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(*shape, SIZE, generator=generator) + torch.arange(SIZE)
+
+
+def perturbed(layer):
+    """Return a layer with other parameters and running statistics than the initial ones."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+        if isinstance(layer, BatchNorm):
+            layer.running[:SIZE].normal_()
+            layer.running[SIZE : 2 * SIZE].uniform_(0.5, 2)
+    return layer
+
+
+def commit(layer: BatchNorm) -> None:
+    layer.running += layer.increment
+    layer.increment.zero_()
+
+
+def torch_norm(layer: BatchNorm) -> nn.BatchNorm1d:
+    """Return torch's layer with the same parameters and running statistics."""
+    other = nn.BatchNorm1d(SIZE, eps=1e-5, momentum=0.01)
+    with torch.no_grad():
+        other.weight.copy_(layer.weight)
+        other.bias.copy_(layer.bias)
+        other.running_mean.copy_(layer.running[:SIZE])
+        other.running_var.copy_(layer.running[SIZE:])
+    return other
+
+
+def gradients(function, layer, x):
+    """Return outputs, and the gradients of x, weight and bias for a random direction."""
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    y = function(x)
+    direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+    (y * direction).sum().backward()
+    return [y.detach(), x.grad, layer.weight.grad.clone(), layer.bias.grad.clone()]
+
+
+def test_batch_norm_equals_torchs_in_both_modes():
+    layer, x = perturbed(BatchNorm(SIZE)), rows(7)
+    other = torch_norm(layer)
+
+    def batch(x):
+        with batch_statistics(torch.ones(7, dtype=torch.bool), commits=True):
+            return layer(x)
+
+    for ours, theirs in zip(gradients(batch, layer, x), gradients(other.train(), other, x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    commit(layer)
+    torch.testing.assert_close(layer.running, torch.cat((other.running_mean, other.running_var)))
+    for ours, theirs in zip(gradients(layer, layer, x), gradients(other.eval(), other, x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
+    layer = perturbed(BatchNorm(SIZE))
+    valid = torch.tensor([True, False, True, True, False, True])
+
+    def reference(x):
+        selected = x[valid]
+        y = (x - selected.mean(0)) / (selected.var(0, correction=0) + 1e-5).sqrt()
+        return y * layer.weight + layer.bias
+
+    def batch(x):
+        with batch_statistics(valid):
+            return layer(x)
+
+    for ours, expected in zip(gradients(batch, layer, rows(6)), gradients(reference, layer, rows(6)), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch_renorm"])
+def test_invalid_rows_do_not_count(norm):
+    layer, x = perturbed(make_norm(norm, SIZE)), rows(4, 3)
+    valid = torch.rand(4, 3, generator=torch.Generator().manual_seed(2)) < 0.6
+    changed = torch.where(valid.unsqueeze(-1), x, 1e3 * rows(4, 3, seed=1))
+    results = []
+    for batch in (x, changed):
+        with batch_statistics(valid, commits=True):
+            y = layer(batch)
+        results.append((y[valid], layer.increment.clone()))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_without_valid_rows_commits_nothing():
+    layer = perturbed(BatchRenorm(SIZE))
+    with batch_statistics(torch.zeros(6, dtype=torch.bool), commits=True):
+        y = layer(rows(6))
+    assert y.isfinite().all()
+    assert not layer.increment.any()
+
+
+def test_a_pass_that_does_not_commit_leaves_the_statistics():
+    layer = perturbed(BatchNorm(SIZE))
+    with batch_statistics(torch.ones(6, dtype=torch.bool)):
+        layer(rows(6))
+    layer(rows(6))
+    assert not layer.increment.any()
+
+
+def test_blocks_nest_and_end_with_an_exception():
+    layer, x, valid = perturbed(BatchNorm(SIZE)), rows(6), torch.ones(6, dtype=torch.bool)
+    running = layer(x)
+    with pytest.raises(ZeroDivisionError), batch_statistics(valid):
+        batch = layer(x)
+        with batch_statistics(None):
+            torch.testing.assert_close(layer(x), running)
+        torch.testing.assert_close(layer(x), batch)
+        raise ZeroDivisionError
+    assert not torch.allclose(batch, running)
+    torch.testing.assert_close(layer(x), running)
+
+
+def test_the_rows_of_an_input_are_found_by_its_shape():
+    """All shapes of T rows and B columns, with more values for each row, and with fewer rows."""
+    layer, valid = perturbed(BatchNorm(SIZE)), torch.tensor([[True, False, True], [True, True, False]])
+
+    def normalize(x, mask):
+        with batch_statistics(mask):
+            return layer(x)
+
+    x = rows(2, 3)
+    expected = normalize(x, valid)
+    torch.testing.assert_close(normalize(x.flatten(0, 1), valid), expected.flatten(0, 1))
+    torch.testing.assert_close(normalize(x[:1], valid), normalize(x[0], valid[0]).unsqueeze(0))
+    tiled, many = rows(4, 2, 3), rows(2, 3, 4)
+    torch.testing.assert_close(normalize(tiled, valid), normalize(tiled, valid.expand(4, 2, 3)))
+    repeated = valid.unsqueeze(-1).expand(2, 3, 4)
+    torch.testing.assert_close(normalize(many.flatten(0, 2), valid), normalize(many, repeated).flatten(0, 2))
+    with pytest.raises(ValueError, match=r"rows \[3, 3\] does not fit batch statistics of rows \[2, 3\]"):
+        normalize(rows(3, 3), valid)
+
+
+@pytest.mark.parametrize("committed", [2, 3])
+def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
+    """Algorithm 1 of Ioffe 2017 in float64, with standard deviations for which r and d reach their bounds."""
+    layer, x = perturbed(BatchRenorm(SIZE, warmup=3)), rows(8)
+    with torch.no_grad():
+        layer.running[SIZE : 2 * SIZE] = torch.tensor([1e-4, 1.0, 9.0, 2e4, 4.0])
+        layer.running[0] = 40.0
+    layer.running[-1] = committed
+    batch, running = x.double(), layer.running.double()
+    mean, std = batch.mean(0), (batch.var(0, correction=0) + 1e-5).sqrt()
+    running_std = (running[SIZE : 2 * SIZE] + 1e-5).sqrt()
+    r, d = (std / running_std).clamp(1 / 3, 3), ((mean - running[:SIZE]) / running_std).clamp(-5, 5)
+    if committed < 3:
+        r, d = torch.ones(SIZE), torch.zeros(SIZE)
+    else:
+        assert r.max() == 3 and r.min() < 0.34 and d.min() == -5 and ((r > 0.34) & (r < 2.9)).any()
+
+    def reference(x):
+        y = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt() * r.float() + d.float()
+        return y * layer.weight + layer.bias
+
+    def normalize(x):
+        with batch_statistics(torch.ones(8, dtype=torch.bool), commits=True):
+            return layer(x)
+
+    for ours, expected in zip(gradients(normalize, layer, x), gradients(reference, layer, x), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    commit(layer)
+    assert layer.running[-1] == committed + 1
+    torch.testing.assert_close(layer.running[:SIZE].double(), running[:SIZE] + 0.01 * (mean - running[:SIZE]))
+    y = (x - layer.running[:SIZE]) / (layer.running[SIZE:-1] + 1e-5).sqrt() * layer.weight + layer.bias
+    torch.testing.assert_close(layer(x), y, rtol=1e-4, atol=1e-4)
+
+
+def test_layer_norm_and_rms_norm_equal_torchs():
+    x = rows(6)
+    layer, rms = perturbed(LayerNorm(SIZE)), perturbed(RmsNorm(SIZE))
+    torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (SIZE,), layer.weight, layer.bias))
+    torch.testing.assert_close(rms(x), nn.functional.rms_norm(x, (SIZE,), rms.weight, 1e-6))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_numpy_equals_torch_also_after_an_update(norm):
+    layer = perturbed(make_norm(norm, SIZE))
+    in_numpy, x = layer.numpy(), rows(6)
+    for _ in range(2):
+        np.testing.assert_allclose(in_numpy(x.numpy()), layer(x).detach(), rtol=1e-5, atol=1e-5)
+        with batch_statistics(torch.ones(6, dtype=torch.bool), commits=True):
+            layer(x)
+        if isinstance(layer, BatchNorm):
+            commit(layer)
+        with torch.no_grad():
+            layer.weight += 1
