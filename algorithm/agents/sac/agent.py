@@ -75,10 +75,8 @@ class Sac(Agent):
         if target_torsos:
             self.target = TargetNetwork(self.critics, self._make_critics(blueprint, target_torsos[0]))
             self.target_networks = {"target": self.target}
-        self.target_critics = self.target.network if self.target else self.critics
-        self.evaluator = ActionEvaluator(self.family)
+        self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
-        self.critics_have_batch_norms = bool(find_batch_norms([self.critics.critics]))
         self.actor: SacActor = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
@@ -137,7 +135,7 @@ class Sac(Agent):
 
         # Eq. 5: the critics learn from r + gamma V(x').
         next_actions = policy.next_steps.reparameterized.actions
-        values, taken_values, next_values = self._evaluate_critics(
+        values, taken_values, next_values = self.evaluator.evaluate_pairs(
             rollout, features, target_features, next_actions, critic_indices
         )
         with torch.no_grad():
@@ -198,9 +196,8 @@ class Sac(Agent):
             learned_steps = all_steps.select_rows(slice(-1))
         if outputs is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
             first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
-            all_steps = self.actor.evaluate(
-                acting_features[first:], {name: value[first:] for name, value in obs.items()}
-            )
+            next_obs = {name: value[first:] for name, value in obs.items()}
+            all_steps = self.actor.evaluate(acting_features[first:], next_obs)
         next_steps = all_steps.select_rows(slice(-len(rollout), None))
         return PolicySteps(
             learned_steps=next_steps if outputs is None else learned_steps,
@@ -208,45 +205,6 @@ class Sac(Agent):
             steps=all_steps.select_rows(slice(len(rollout))),
             next_steps=next_steps,
         )
-
-    def _evaluate_critics(
-        self,
-        rollout: Rollout,
-        features: Tensor,
-        target_features: Tensor,
-        next_actions: Tensor,
-        critic_indices: Sequence[int],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs of all critics for (x, a), and those of M target critics for (x', a') without gradient.
-
-        Args:
-            rollout: T rows.
-            features: Features of the critics [T+1, B, F].
-            target_features: Features of the target critics [T+1, B, F].
-            next_actions: a', the continuous dimensions of each combination [T, B, K, c].
-            critic_indices: The M critics.
-
-        Returns:
-            The two results of `ActionEvaluator.evaluate_taken`, and outputs [M, T, B, K, *v].
-        """
-        evaluator = self.evaluator
-        if not self.critics_have_batch_norms:
-            values, taken_values = evaluator.evaluate_taken(self.critics, features[:-1], rollout.raw_action)
-            with torch.no_grad():
-                next_values = evaluator.evaluate_combinations(
-                    self.target_critics, target_features[1:], next_actions, critic_indices
-                )
-            return values, taken_values, next_values
-        values, taken_values, next_values = evaluator.evaluate_jointly(
-            self.critics, features, rollout, next_actions, commits=True
-        )
-        if not self.target:
-            return values, taken_values, next_values.detach()[critic_indices]
-        with torch.no_grad():
-            _, _, next_values = evaluator.evaluate_jointly(
-                self.target_critics, target_features, rollout, next_actions, critic_indices
-            )
-        return values, taken_values, next_values
 
     def _make_experience(
         self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int]
@@ -271,7 +229,8 @@ class Sac(Agent):
 
         def evaluate_target(indices: Sequence[int] | None) -> Tensor:
             with batch_statistics(rollout.valid):
-                return self.evaluator.evaluate_taken(self.target_critics, target_features[:-1], raw_action, indices)[1]
+                critics = self.evaluator.target_critics or self.critics
+                return self.evaluator.evaluate_taken(critics, target_features[:-1], raw_action, indices)[1]
 
         cost = policy.next_steps.entropy_cost
         return Experience(

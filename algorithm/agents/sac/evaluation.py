@@ -12,6 +12,7 @@ from torch import Tensor
 
 from algorithm.distributions import HybridFamily
 from algorithm.networks import CriticEnsemble, batch_statistics
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.rollout import Rollout
 
 
@@ -20,10 +21,51 @@ class ActionEvaluator:
 
     Args:
         family: The distributions of the policy.
+        critics: The critics.
+        target_critics: The target critics; None: the critics give the targets, too.
     """
 
-    def __init__(self, family: HybridFamily):
-        self.family = family
+    def __init__(self, family: HybridFamily, critics: CriticEnsemble, target_critics: CriticEnsemble | None):
+        self.family, self.critics, self.target_critics = family, critics, target_critics
+        self.is_joint = bool(find_batch_norms([critics.critics]))
+
+    def evaluate_pairs(
+        self,
+        rollout: Rollout,
+        features: Tensor,
+        target_features: Tensor,
+        next_actions: Tensor,
+        critic_indices: Sequence[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs of all critics for (x, a), and those of M critics for (x', a') without gradient.
+
+        Args:
+            rollout: T rows.
+            features: Features of the critics [T+1, B, F].
+            target_features: Features of the critics of the targets [T+1, B, F].
+            next_actions: a', the continuous dimensions of each combination in the rows 1 to T [T, B, K, c].
+            critic_indices: The M critics.
+
+        Returns:
+            The two results of `evaluate_taken` for all critics, and outputs [M, T, B, K, *v].
+        """
+        if not self.is_joint:
+            outputs, taken = self.evaluate_taken(self.critics, features[:-1], rollout.raw_action)
+            with torch.no_grad():
+                next_outputs = self.evaluate_combinations(
+                    self.target_critics or self.critics, target_features[1:], next_actions, critic_indices
+                )
+            return outputs, taken, next_outputs
+        outputs, taken, next_outputs = self._evaluate_jointly(
+            self.critics, rollout, features, next_actions, commits=True
+        )
+        if not self.target_critics:
+            return outputs, taken, next_outputs.detach()[critic_indices]
+        with torch.no_grad():
+            _, _, next_outputs = self._evaluate_jointly(
+                self.target_critics, rollout, target_features, next_actions, critic_indices
+            )
+        return outputs, taken, next_outputs
 
     def evaluate_taken(
         self, critics: CriticEnsemble, features: Tensor, raw_action: Tensor, critic_indices: Sequence[int] | None = None
@@ -47,11 +89,11 @@ class ActionEvaluator:
         encoded_actions = self.family.encode_per_combination(continuous_actions) if self.family.n_continuous else None
         return critics(features, encoded_actions, critic_indices)
 
-    def evaluate_jointly(
+    def _evaluate_jointly(
         self,
         critics: CriticEnsemble,
-        features: Tensor,
         rollout: Rollout,
+        features: Tensor,
         next_actions: Tensor,
         critic_indices: Sequence[int] | None = None,
         *,
@@ -61,20 +103,13 @@ class ActionEvaluator:
 
         Thus batch norms normalize both parts in the same way (Bhatt et al. 2024, arXiv 1902.05605).
 
-        Args:
-            critics: The critics.
-            features: Features of all rows [T+1, B, F].
-            rollout: T rows.
-            next_actions: a', the continuous dimensions of each combination in the rows 1 to T [T, B, K, c].
-            critic_indices: The M critics; None: all.
-            commits: Whether running statistics learn from the batch.
-
-        Returns:
-            The two results of `evaluate_taken` for (x, a), and the outputs for (x', a') [M, T, B, K, *v].
+        `commits` is whether running statistics learn from the batch; for the other arguments and the results see
+        `evaluate_pairs`.
         """
-        # The successor of row t is row t+1. Critics of all actions thus evaluate each of the T+1 rows once. Critics of
-        # given actions evaluate rows 1 to T - 1 twice, with the taken actions and with those of the policy. A row
-        # counts in the statistics as x if it is valid, and as x' if the row before it is valid and no termination.
+        # The successor of row t is row t+1: the T+1 rows contain x (the first T) and x' (the last T). Critics of all
+        # actions evaluate each row once; critics of given actions evaluate rows 1 to T-1 twice, with the taken action
+        # as x and with the policy's as x'. In the statistics, a row counts as x if it is valid, and as x' if the row
+        # before it is valid and does not terminate.
         valid, has_successor = rollout.valid, rollout.valid & rollout.alive
         if not self.family.n_continuous:
             with batch_statistics(select_learned_rows(rollout), commits=commits):
