@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, select_statistics_rows
 from algorithm.annotations import Range
-from algorithm.networks import TargetNetwork, Torso
+from algorithm.networks import TargetNetwork, Torso, batch_statistics
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -76,6 +76,15 @@ class AuxiliaryInputs:
         batch, stored = self.batch, encoder.stored_state_size
         memory = torch.cat((batch.memory[:, :stored], self._select_frames(encoder)), -1)
         return encoder.unroll(batch.obs, batch.first, memory, batch.burn_in + begin)
+
+    def unroll_trained(self, encoder: Torso) -> Tensor:
+        """Return the features [T+1, B, F] of a torso that the auxiliary trains.
+
+        With gradient, its batch norms use the statistics of the batch, and commit them.
+        """
+        rows = select_statistics_rows(self.batch) if torch.is_grad_enabled() else None
+        with batch_statistics(rows, commits=True):
+            return self.unroll(encoder)
 
     def select_inputs(self, torso: Torso) -> dict[str, Tensor]:
         """Return the inputs {name: [(T+1) * B, ...]} of the encoders of a torso at all rows, for `Torso.encode_inputs`.

@@ -88,7 +88,7 @@ class Curiosity(Auxiliary):
 
     def _encode(self, inputs: AuxiliaryInputs) -> Tensor:
         """Return phi(x_t) [T+1, B, F]."""
-        return inputs.unroll(self.encoder) if self.encoder else inputs.features
+        return inputs.unroll_trained(self.encoder) if self.encoder else inputs.features
 
     def _compute_forward_error(self, phi: Tensor, inputs: AuxiliaryInputs) -> Tensor:
         """Return 1/2 |phi'_t+1 - phi_t+1|^2 [T, B] (Eq. 5-6)."""

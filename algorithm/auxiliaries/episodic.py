@@ -134,7 +134,7 @@ class Episodic(Auxiliary):
 
     def _embed(self, inputs: AuxiliaryInputs) -> Tensor:
         """Return the embeddings [T+1, B, E]."""
-        return self.embedding(inputs.unroll(self.encoder)) if self.encoder else inputs.features
+        return self.embedding(inputs.unroll_trained(self.encoder)) if self.encoder else inputs.features
 
 
 def compute_keys(observations: list[np.ndarray], cell_size: float | None) -> np.ndarray:

@@ -16,6 +16,14 @@ from torch import Tensor, nn
 
 from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.export.onnx_friendly_memory import OnnxAttention, OnnxAttentionLayer, OnnxGru, OnnxLstm
+from algorithm.export.onnx_friendly_norms import (
+    OnnxBatchNorm,
+    OnnxLayerNorm,
+    OnnxNormalizedStack,
+    OnnxResidual,
+    OnnxResidualBlock,
+    OnnxRmsNorm,
+)
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
@@ -24,7 +32,10 @@ from algorithm.networks.heads import LOG_STD_BOUNDS, SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
+from algorithm.networks.mlp import NormalizedStack
+from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
 from algorithm.networks.policy import GreedyQPolicy
+from algorithm.networks.residual import ResidualBlock, ResidualLayers
 from algorithm.networks.running_statistics import Normalizer
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
@@ -279,4 +290,11 @@ REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
     LstmMemory: OnnxLstm,
     AttentionMemory: OnnxAttention,
     AttentionLayer: OnnxAttentionLayer,
+    NormalizedStack: OnnxNormalizedStack,
+    ResidualLayers: OnnxResidual,
+    ResidualBlock: OnnxResidualBlock,
+    BatchNorm: OnnxBatchNorm,
+    BatchRenorm: OnnxBatchNorm,
+    LayerNorm: OnnxLayerNorm,
+    RmsNorm: OnnxRmsNorm,
 }

@@ -3,7 +3,7 @@
 An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
 
     encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, FrameStack
-    hidden layers                Mlp, NoisyMlp, Residual
+    hidden layers                Mlp, NoisyMlp, Residual, UnitSphere, Chain
     memories                     Gru, Lstm, Attention
     augmentations                RandomShift
 
@@ -28,7 +28,7 @@ from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
-from algorithm.networks.residual import Residual
+from algorithm.networks.residual import Chain, Residual, UnitSphere
 from algorithm.networks.running_statistics import RunningMoments
 from algorithm.networks.temperature import Temperature
 from algorithm.networks.torso import Torso
@@ -38,6 +38,7 @@ __all__ = [
     "Attention",
     "Blueprint",
     "BranchedActorCritic",
+    "Chain",
     "Conv",
     "CriticEnsemble",
     "Encoder",
@@ -64,6 +65,7 @@ __all__ = [
     "TargetNetwork",
     "Temperature",
     "Torso",
+    "UnitSphere",
     "Vector",
     "batch_statistics",
     "collect_noise",

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 Constraint = Callable[[Tensor], object]
 
+TINY = torch.finfo(torch.float32).tiny
+SQUARINGS = 6
+
 
 @dataclass(frozen=True)
 class RowNorm:
@@ -25,7 +28,30 @@ class RowNorm:
     def __call__(self, parameters: Tensor) -> None:
         rows = parameters.view(self.rows, -1)
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_(self.norm / norms.clamp(min=torch.finfo(rows.dtype).tiny))
+        rows.mul_(self.norm / norms.clamp(min=TINY))
+
+
+@dataclass(frozen=True)
+class SpectralNorm:
+    """A constraint that divides weights [rows, columns], the first of the parameters, by a spectral norm above 1.
+
+    With G = W W^T (or W^T W, if that is smaller) the norm is taken as the root of |G^64|^(1/64) in the Frobenius norm,
+    from six squarings. It is never too small, and too large by at most a factor of size^(1/256): 2% for 256 units.
+    """
+
+    rows: int
+    columns: int
+
+    def __call__(self, parameters: Tensor) -> None:
+        weight = parameters[: self.rows * self.columns].view(self.rows, self.columns)
+        power = weight @ weight.T if self.rows < self.columns else weight.T @ weight
+        log_norm = torch.zeros((), device=weight.device)  # G^k = power * exp(log_norm)
+        for _ in range(SQUARINGS):
+            norm = power.norm().clamp(min=TINY)
+            power = power / norm
+            power, log_norm = power @ power, 2 * (log_norm + norm.log())
+        log_norm = log_norm + power.norm().clamp(min=TINY).log()
+        weight.div_((log_norm / 2 ** (SQUARINGS + 1)).exp().clamp(min=1))
 
 
 def find_constraints(module: nn.Module) -> Iterator[tuple[Constraint, list[Tensor]]]:

@@ -150,13 +150,15 @@ class FlatParameters:
             target.share_buffers()
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
-        """Return each flat tensor with the names of its slices, by kind."""
-        return {
+        """Return each flat tensor with the names of its slices, by kind; without batch norms three kinds."""
+        slices = {
             "parameters": (self.vector, self.group_slices),
             "target_networks": (self.target_vector, self.target_slices),
             "statistics": (self.statistics, self.statistics_slices),
-            "batch_statistics": (self.batch_statistics, self.batch_statistics_slices),
         }
+        if self.batch_statistics_slices:
+            slices["batch_statistics"] = (self.batch_statistics, self.batch_statistics_slices)
+        return slices
 
     def state(self) -> State:
         """Return copies of all slices on the CPU, by kind and name."""
@@ -189,18 +191,15 @@ class FlatParameters:
         self.fetch()
 
     def reset_increments(self) -> None:
-        """Forget the statistics of the last batch, before the passes of another one."""
+        """Set the increments of the running statistics to 0, before the passes of another batch."""
         self._increments.zero_()
 
-    def commit_increments(self) -> None:
-        """Add to the running statistics of batches what the passes that commit have contributed."""
-        if len(self._increments):
-            self.batch_statistics[: len(self._increments)] += self._increments
-
-    def apply_constraints(self) -> None:
-        """Change the trained parameters so that the constraints of their modules hold."""
+    def complete_step(self) -> None:
+        """Apply the constraints of the trained parameters, and add the increments to the running statistics."""
         for constrain, parameters in self._constraints:
             constrain(parameters)
+        if len(self._increments):
+            self.batch_statistics += self._increments
 
     def apply_target_constraints(self) -> None:
         """Change the parameters of the target networks so that the constraints of their modules hold."""

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.constraints import SpectralNorm
 from algorithm.networks.flat_parameters import flatten_tensors
 from algorithm.networks.linear import Linear, NumpyFunction, linear
+from algorithm.networks.normalization import check_norm, make_norm
 
 MAX_SIZE = 2**31 - 1
 
@@ -31,18 +33,30 @@ class Mlp:
     Args:
         units: Units of each layer, at least one layer.
         activation: "relu" (default) or "tanh".
+        norm: Normalization of the input and of the result of each activation: "batch", "batch_renorm" (CrossQ),
+            "layer", "rms", or None for none (default). See Residual.
+        spectral_norm: Whether the weights of each layer keep a spectral norm of at most 1, by division after every
+            step of the optimizer (Gouk et al. 2021, arXiv 1804.04368); False by default.
 
     Raises:
-        ValueError: No layer, a size below 1, or an unknown activation.
+        ValueError: No layer, a size below 1, an unknown activation, or an unknown norm.
     """
 
-    def __init__(self, *units: int, activation: str = "relu"):
+    def __init__(self, *units: int, activation: str = "relu", norm: str | None = None, spectral_norm: bool = False):
         check_layers("Mlp", units, activation)
+        check_norm("Mlp", norm)
         self.units = units
         self.activation = activation
+        self.norm, self.spectral_norm = norm, spectral_norm
 
     def __call__(self, size: int) -> LayerStack:
-        layers = [make_orthogonal_linear(inputs, units, gain=2**0.5) for inputs, units in pairwise((size, *self.units))]
+        sizes = (size, *self.units)
+        layers = [make_orthogonal_linear(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes)]
+        if self.spectral_norm:
+            for layer in layers:
+                layer.set_constraint(SpectralNorm(layer.out_features, layer.in_features))
+        if self.norm:
+            return NormalizedStack(layers, [make_norm(self.norm, size) for size in sizes], self.activation)
         return LayerStack(layers, make_numpy_linear, self.units[-1], self.activation)
 
 
@@ -83,6 +97,34 @@ class LayerStack(nn.Module):
         return forward
 
 
+class NormalizedStack(LayerStack):
+    """A sequence of linear layers, with a norm before each of them and one after the last activation."""
+
+    def __init__(self, layers: list[Linear], norms: list[nn.Module], activation: str):
+        super().__init__(layers, make_numpy_linear, layers[-1].out_features, activation)
+        self.norms: Any = nn.ModuleList(norms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norms[0](x)
+        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
+            x = norm(self.activate(layer.forward(x)))
+        return x
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on views of the parameters and running statistics."""
+        first, *norms = (norm.numpy() for norm in self.norms)
+        layers = [self.make_numpy_layer(layer) for layer in self.layers]
+        activate = self.activate_numpy
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            x = first(x)
+            for layer, norm in zip(layers, norms, strict=True):
+                x = norm(activate(layer(x)))
+            return x
+
+        return forward
+
+
 def check_activation(name: str) -> str:
     """Return the name of an activation. Raises ValueError for an unknown one."""
     if name not in ACTIVATIONS:
@@ -107,7 +149,7 @@ def check_sizes(factory: str, *sizes: object) -> None:
             )
 
 
-def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> Linear:
     """Return a linear layer with orthogonal weights times `gain`, and biases 0."""
     layer = Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.constraints import Constraint, RowNorm
+from algorithm.networks.blueprint import LayersFactory, build_module
+from algorithm.networks.constraints import RowNorm, SpectralNorm
 from algorithm.networks.linear import Linear, NumpyFunction
 from algorithm.networks.mlp import check_sizes, make_numpy_linear
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
@@ -31,9 +33,11 @@ class Residual:
             linear layers have no biases.
         unit_weights: Whether each row of each linear layer keeps the norm 1, and the weights of each norm the norm
             sqrt(features), after every step of the optimizer; False by default.
+        spectral_norm: Whether the weights of each linear layer keep a spectral norm of at most 1, as those of Mlp;
+            False by default.
 
     Raises:
-        ValueError: A size below 1, an unknown norm, or unit weights without a norm.
+        ValueError: A size below 1, an unknown norm, unit weights without a norm, or with a spectral norm.
     """
 
     width: int
@@ -42,12 +46,15 @@ class Residual:
     expansion: int = 4
     norm: str | None = "batch"
     unit_weights: bool = False
+    spectral_norm: bool = False
 
     def __post_init__(self) -> None:
         check_sizes("Residual", self.width, self.blocks, self.expansion)
         check_norm("Residual", self.norm)
         if self.unit_weights and self.norm is None:
             raise ValueError("Residual has unit_weights without a norm, which sets the scale of features: give a norm")
+        if self.unit_weights and self.spectral_norm:
+            raise ValueError("Residual has unit_weights and spectral_norm: give one or the other")
 
     def __call__(self, size: int) -> ResidualLayers:
         return ResidualLayers(self, size)
@@ -118,22 +125,104 @@ class ResidualBlock(nn.Module):
         return forward
 
 
-class ResidualLinear(Linear):
-    """A linear layer, whose rows of weights may keep the norm 1."""
+@dataclass(frozen=True)
+class UnitSphere:
+    """A factory of layers without parameters: append a constant, then scale each row to norm 1. [..., F] -> [..., F+1].
 
-    def __init__(self, settings: Residual, inputs: int, outputs: int):
-        super().__init__(inputs, outputs, bias=settings.norm is None)
-        self.constraint: Constraint | None = RowNorm(outputs, 1.0) if settings.unit_weights else None
+    The constant keeps the length of the row, relative to its size (Lee et al. 2025, arXiv 2502.15280, SimbaV2).
+
+    Args:
+        shift: The constant, above 0; 3 by default, the paper's value.
+
+    Raises:
+        ValueError: A `shift` that is not above 0.
+    """
+
+    shift: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not self.shift > 0:
+            raise ValueError(f"UnitSphere's shift is {self.shift}; it must be above 0")
+
+    def __call__(self, size: int) -> UnitSphereLayers:
+        return UnitSphereLayers(size, self.shift)
 
 
-def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> ResidualLinear:
-    """Return a linear layer with orthogonal weights times `gain`, or rows of norm 1."""
-    layer = ResidualLinear(settings, inputs, outputs)
+class UnitSphereLayers(nn.Module):
+    """The layers of a UnitSphere: [..., F] -> [..., F+1]."""
+
+    def __init__(self, inputs: int, shift: float):
+        super().__init__()
+        self.size, self.shift = inputs + 1, shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat((x, 0 * x[..., :1] + self.shift), -1)
+        return x / x.square().sum(-1, keepdim=True).sqrt()
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy."""
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            x = np.concatenate((x, np.full_like(x[..., :1], self.shift)), -1)
+            return x / np.sqrt(np.square(x).sum(-1, keepdims=True))
+
+        return forward
+
+
+class Chain:
+    """A factory of layers that follow each other: `Chain(UnitSphere(), Residual(128))`.
+
+    Args:
+        factories: Factories of layers, at least one.
+
+    Raises:
+        ValueError: No factory.
+    """
+
+    def __init__(self, *factories: LayersFactory):
+        if not factories:
+            raise ValueError("Chain needs at least one factory of layers, as in Chain(UnitSphere(), Residual(128))")
+        self.factories = factories
+
+    def __call__(self, size: int) -> ChainedLayers:
+        layers: list[Any] = []
+        for factory in self.factories:
+            layers.append(build_module(factory, size, "forward"))
+            size = layers[-1].size
+        return ChainedLayers(layers, size)
+
+
+class ChainedLayers(nn.Sequential):
+    """The layers of a Chain: [..., F] -> [..., size]."""
+
+    def __init__(self, layers: list[nn.Module], size: int):
+        super().__init__(*layers)
+        self.size = size
+
+    def numpy(self) -> NumpyFunction | None:
+        """Return `forward` in numpy, on views of the parameters; None if a part has no numpy form."""
+        if not all(hasattr(layer, "numpy") for layer in self):
+            return None
+        parts = [layer.numpy() for layer in cast("Iterable[Any]", self)]
+
+        def forward(x: np.ndarray) -> np.ndarray:
+            for part in parts:
+                x = part(x)
+            return x
+
+        return forward
+
+
+def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> Linear:
+    """Return a linear layer with orthogonal weights times `gain`, and the constraint of the settings."""
+    layer = Linear(inputs, outputs, bias=settings.norm is None)
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-    if layer.constraint:
-        layer.constraint(layer.weight.data)
+    if settings.unit_weights:
+        layer.set_constraint(RowNorm(outputs, 1.0))
+    elif settings.spectral_norm:
+        layer.set_constraint(SpectralNorm(outputs, inputs))
     return layer
 
 

@@ -258,14 +258,10 @@ class Learner:
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
     def _step_groups(self) -> bool:
-        """Step each group, then update the targets. Return whether all steps are finite.
-
-        Constraints hold after it, and the running statistics of batch norms contain this batch.
-        """
+        """Step each group, commit batch statistics, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
         is_finite = all([step(progress) for step in self._steps if step.name not in self._idle_groups])
-        self.parameters.apply_constraints()
-        self.parameters.commit_increments()
+        self.parameters.complete_step()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
         self.parameters.apply_target_constraints()

@@ -44,7 +44,8 @@ def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[Group
         target.polyak_update(1 - reset.shrink)
     for vector, old in zip(vectors, old_tensors, strict=True):
         vector.lerp_(old, reset.shrink)
-    parameters.apply_constraints()
+    parameters.reset_increments()
+    parameters.complete_step()
     parameters.apply_target_constraints()
     for step in steps:
         if step.name in agent.groups:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("registered_fakes")
 NN = """
 from torch import nn
 from algorithm.networks import (
-    Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, RandomShift, Vector
+    Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, RandomShift, Residual, Vector
 )
 from tests.fakes import RunningSum
 blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
@@ -118,6 +118,25 @@ RUNS = {
     "noisy layers": {
         "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
         "body": "NoisyMlp(8)",
+    },
+    "batch statistics and unit weights, sac": {
+        "base_config": {
+            "algorithm": "SAC",
+            "env_type": "ANY_ACTION",
+            "env_name": "any",
+            "env_args": {"continuous": 1, "branches": [3]},
+            "evaluate_every": 50,
+        },
+        "sac_config": {"n_step": 1},
+        "body": "Residual(6, 1, norm='batch_renorm', unit_weights=True)",
+        "memory": "None, critic=Residual(6, 1), policy=Mlp(5, norm='batch')",
+    },
+    "batch statistics, gru": {
+        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "acer_config": {"burn_in_step": 3},
+        "auxiliaries": {"curiosity": {"units": 8}},
+        "body": "Residual(6, 1)",
+        "memory": "Gru(6)",
     },
     "hybrid": {
         "base_config": {
@@ -450,6 +469,7 @@ def test_saving_changes_nothing(kind, tmp_path):
         "sac, hybrid and recurrent",
         "reactor, lazy, memories of policy and critic, skipping",
         "several roles, one of them late",
+        "batch statistics and unit weights, sac",
     ],
 )
 def test_acting_on_a_copy_changes_nothing_also_after_a_resume(kind, tmp_path, monkeypatch):

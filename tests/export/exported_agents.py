@@ -8,6 +8,7 @@ from algorithm.export.export import ExportResult, export_role
 from algorithm.networks import (
     Attention,
     Blueprint,
+    Chain,
     Conv,
     FrameStack,
     Gru,
@@ -16,8 +17,11 @@ from algorithm.networks import (
     Mlp,
     NoisyMlp,
     OneHot,
+    Residual,
+    UnitSphere,
     Vector,
 )
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_acer
 
@@ -35,6 +39,10 @@ NETS = {
     "frames": (IMAGE, Blueprint({"Camera": FrameStack(3, Conv((4, 3, 2), units=8)), "*": FrameStack(2, Vector())})),
     "frames and lstm": (IMAGE, Blueprint({"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}, memory=Lstm(4))),
     "noisy": (VECTOR, Blueprint(body=NoisyMlp(8))),
+    "residual": (VECTOR, Blueprint(body=Chain(UnitSphere(), Residual(6)), policy=Residual(8, 1, norm="batch_renorm"))),
+    "residual, norms of rows": (VECTOR, Blueprint(body=Residual(6, norm="layer"), policy=Residual(6, norm="rms"))),
+    "norms": (VECTOR, Blueprint(body=Mlp(8, 6, norm="batch"), policy=Mlp(6, norm="layer", activation="tanh"))),
+    "residual after convolutions": (IMAGE, Blueprint(CONV, body=Residual(6, norm="batch_renorm", unit_weights=True))),
 }
 # Networks of Reactor: memories of policy and critic after the torso, which may have a memory and past frames, too.
 BRANCHES = {
@@ -64,7 +72,7 @@ def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
 
 
 def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **changes):
-    """Return an agent for playing with random weights and random observation statistics."""
+    """Return an agent for playing with random weights, and random statistics of observations and of batches."""
     agent = make(role, blueprint, seed, **changes)
     with torch.no_grad():
         for parameter in agent.policy.parameters():
@@ -72,6 +80,9 @@ def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **
         for module in agent.running_statistics().values():
             for moments in module:
                 moments.merge(torch.randn(50, *moments.mean.shape) * 2 + 1)
+        for norm in find_batch_norms([agent.policy]):
+            norm.running[: norm.size].normal_()
+            norm.running[norm.size : 2 * norm.size].uniform_(0.1, 2)
     agent.policy.eval()
     return agent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -16,9 +17,10 @@ from algorithm.errors import UserError
 from algorithm.export import export
 from algorithm.export.checker import find_violations
 from algorithm.export.export import ExportFailed, export_role
+from algorithm.export.onnx_friendly import to_onnx_friendly
 from algorithm.export.onnx_model import OnnxModel, make_session, run_session
 from algorithm.export.signature import Signature
-from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
+from algorithm.networks import Blueprint, Gru, Mlp, RandomShift, Residual
 from algorithm.returns import RewardStream
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -40,6 +42,16 @@ def test_every_kind_passes_the_checker_and_equals_its_agent(net, action, opset, 
     assert exported.parity < 1e-5
     assert find_violations(exported.path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
+
+
+def test_batch_norms_are_folded_into_linear_layers(tmp_path):
+    specs = {"obs": ObsSpec((5,))}
+    agent = agent_of(role_of(specs, ACTIONS["discrete"]), Blueprint(policy=Residual(6), critic=Residual(6)))
+    layers = agent.policy.heads.layers[0]
+    onnx_friendly, x = to_onnx_friendly(deepcopy(layers).requires_grad_(False)), torch.randn(50, 5)
+    torch.testing.assert_close(onnx_friendly(x), layers(x), rtol=1e-5, atol=1e-5)
+    operators = [type(module).__name__ for module in onnx_friendly.modules() if not list(module.children())]
+    assert operators == ["Linear", *(["Linear", "ReLU"] * 2) * 2, "OnnxRmsNorm"]
 
 
 @pytest.mark.parametrize("net", ["convnet", "frames"])

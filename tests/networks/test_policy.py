@@ -11,7 +11,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
-from algorithm.networks import Blueprint, CriticEnsemble, GreedyQPolicy, Gru, Lstm, Mlp, NoisyMlp, Torso, Vector
+from algorithm.networks import (
+    Blueprint,
+    Chain,
+    CriticEnsemble,
+    GreedyQPolicy,
+    Gru,
+    Lstm,
+    Mlp,
+    NoisyMlp,
+    Residual,
+    Torso,
+    Vector,
+)
 from algorithm.networks.encoders.vector import Scale
 from algorithm.networks.precision import CPU, Placement
 from algorithm.rollout import Rollout
@@ -24,6 +36,7 @@ from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observat
 SEPARATE = Placement(learning=torch.device("cpu:0"), acting=CPU)
 BLUEPRINTS = {
     "plain": Blueprint(body=Mlp(16)),
+    "residual": Blueprint(body=Residual(6, 1, norm="batch_renorm"), policy=Mlp(5, norm="batch")),
     "normalized": Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)),
     "noisy": Blueprint(body=NoisyMlp(16), critic=NoisyMlp(8)),
     "a memory, and an encoder without numpy": Blueprint(encoders={"*": Doubling()}, body=Mlp(8), memory=RunningSum),
@@ -197,7 +210,8 @@ def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, chan
     role = Role(4, {name: ObsSpec((size,)) for name, size in sizes.items()} | masks, spec)
     encoders = {"moving": Vector(normalize=True), "scaled": Vector((2.0, 0.5)), "*": Vector()}
     critic = Gru(8) if make is make_reactor else None
-    blueprint = Blueprint(encoders=encoders, body=NoisyMlp(16), memory=RunningSum, policy=Mlp(8), critic=critic)
+    body = Chain(NoisyMlp(16), Mlp(6, norm="batch_renorm", spectral_norm=True), Residual(6, 1, unit_weights=True))
+    blueprint = Blueprint(encoders=encoders, body=body, memory=RunningSum, policy=Mlp(8, norm="batch"), critic=critic)
     meta = torch.device("meta")
     with meta:  # a CPU tensor cannot become a view of a tensor on this device, as it can on a GPU
         agent = make(role, blueprint, reward_normalization="return_std", reward_clip=1.0, **changes)

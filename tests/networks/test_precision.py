@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp
+from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp, Residual
 from algorithm.networks.precision import Placement
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_reactor, make_role, random_rollout, update
@@ -87,8 +87,9 @@ def test_acting_is_exact_and_both_networks_learn_in_bfloat16():
         assert network(tensors(obs), torch.zeros(6, 0))[0].dtype == torch.float32
 
 
-def test_outputs_stay_float32():
-    learner = learner_of(BF16, Blueprint(body=Mlp(16)), reward_normalization="return_std")
+@pytest.mark.parametrize("body", [Mlp(16), Residual(16, unit_weights=True), Mlp(16, norm="layer")])
+def test_outputs_stay_float32(body):
+    learner = learner_of(BF16, Blueprint(body=body), reward_normalization="return_std")
     report = update(learner, random_rollout(np.random.default_rng(0)))
     assert {value.dtype for value in report.compute_metrics().values()} == {torch.float32}
     assert report.compute_td_errors().dtype == np.float32

@@ -17,7 +17,8 @@ from tests.builders import make_acer, make_role, random_rollout, update
 if sys.platform == "win32":
     pytest.skip("workers need the locks of POSIX", allow_module_level=True)
 
-from algorithm.networks import Blueprint, Mlp, Vector
+from algorithm.networks import Blueprint, Mlp, Residual, Vector
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.training.learner import Learner
@@ -40,9 +41,9 @@ class Sgd(Optimizer):
         vector.sub_(gradient, alpha=RATE)
 
 
-def make_learner(memory, lock="full", return_bound=None, **changes):
+def make_learner(memory, lock="full", return_bound=None, body=None, **changes):
     role = make_role()
-    agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8)), **changes)
+    agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=body or Mlp(8)), **changes)
     if return_bound:
         agent.reward_transform = replace(
             agent.reward_transform, reward_normalization="return_max", return_bound=return_bound
@@ -144,23 +145,48 @@ def test_the_largest_return_of_all_processes_is_kept(lock):
     assert moments.count == sum(rewards_of_process(number).valid.sum() for number in range(2))
 
 
-def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one():
+@pytest.mark.parametrize("body", [Mlp(8), Residual(6, 1, unit_weights=True)])
+def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one(body):
     """After each update, the parameters of the modules are those in shared memory, bit for bit."""
-    shared, role = make_learner(SharedMemory(1)), make_role()
-    plain = Learner(make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8))), role, {}, None)
+    shared, role = make_learner(SharedMemory(1), body=body), make_role()
+    plain = Learner(make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=body)), role, {}, None)
     for seed in range(20):
         batch = random_rollout(np.random.default_rng(seed))
         for learner in (shared, plain):
             learner.observe(batch)
             learner.compute_gradients(batch)
             learner.apply_gradients()
-    for name, tensor in plain.parameters.state()["parameters"].items():
-        assert shared.parameters.state()["parameters"][name].equal(tensor)
+    for kind, tensors in plain.parameters.state().items():
+        for name, tensor in tensors.items():
+            assert shared.parameters.state()[kind][name].equal(tensor)
     modules = torch.cat([parameter.flatten() for parameter in shared.agent.policy.parameters()])
     assert modules.equal(shared.parameters.vector)
     assert shared.state().keys() == plain.state().keys()
     for name, tensor in plain.state().items():
         assert shared.state()[name].equal(tensor)
+
+
+def learn_statistics(memory, lock, number):
+    torch.set_num_threads(1)
+    learner = make_learner(memory, lock, body=Residual(6, 1))
+    for seed in range(10):
+        learner.compute_gradients(random_rollout(np.random.default_rng(10 * number + seed)))
+        learner.apply_gradients()
+
+
+def test_processes_share_the_statistics_of_batches():
+    """Each commits 10 batches with the weight 0.01, to the mean of the input."""
+    memory = SharedMemory(2)
+    learner = make_learner(memory, body=Residual(6, 1))
+    assert run(learn_statistics, memory, "full") == [0, 0]
+    learner.fetch()
+    shared = learner.parameters.batch_statistics
+    first, *_ = norms = find_batch_norms([learner.agent.policy])
+    assert torch.cat([norm.running for norm in norms]).equal(shared[: sum(2 * norm.size for norm in norms)])
+    rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(20)]
+    rows = [np.concatenate((rollout.valid, rollout.valid[-1:])) for rollout in rollouts]
+    means = [rollout.obs["obs"][valid].mean(0) for rollout, valid in zip(rollouts, rows, strict=True)]
+    np.testing.assert_allclose(first.running[: first.size], 0.01 * np.sum(means, 0), atol=2e-3)
 
 
 def die_in_a_step(memory, number):
