@@ -101,6 +101,12 @@ def test_random_steps_of_continuous_actions_exclude_importance_ratios(spec):
 
 def test_checkpoints_name_the_target_network():
     assert list(make_sac().target_networks) == ["target"]
+    assert list(make_sac(target="none").target_networks) == []
+
+
+def test_a_clipped_error_needs_target_critics():
+    with pytest.raises(ValueError, match="target none has no target critics for clip_epsilon; set it to null"):
+        sac_settings(target="none", clip_epsilon=0.5)
 
 
 @pytest.mark.parametrize("spec", [ActionSpec(2), ActionSpec(0, (3,)), ActionSpec(1, (3,))], ids=str)
