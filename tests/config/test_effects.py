@@ -143,7 +143,7 @@ def check(*assignments):
         ),
         (
             [*REACTOR, "reactor_config.optimizer=rmsprop", "reactor_config.optimizer_beta1=0.5"],
-            "reactor_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+            "reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
         ),
         (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
         (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),

@@ -18,7 +18,6 @@ from algorithm.agents.agent import (
     Agent,
     DataSchedule,
     LossReport,
-    RewardTransform,
     check_burn_in,
     mean_weights,
     select_statistics_rows,
@@ -27,6 +26,7 @@ from algorithm.agents.agent import (
 )
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
 from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance

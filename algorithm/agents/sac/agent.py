@@ -21,13 +21,13 @@ from algorithm.agents.agent import (
     DataSchedule,
     LossReport,
     ParameterReset,
-    RewardTransform,
     check_burn_in,
     mean_weights,
     td_error_stats,
     unroll,
     weighted_means,
 )
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy, make_adam_group
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
 from algorithm.agents.sac.evaluation import ActionEvaluator, select_learned_rows
