@@ -243,10 +243,12 @@ def unroll(torso: Torso, rollout: Rollout) -> Tensor:
 def select_statistics_rows(rollout: Rollout) -> Tensor:
     """Return [T+1-burn_in, B] bool: the rows that count in the statistics of batch norms, for `batch_statistics`.
 
-    They are the valid rows, and the observation after the last row if that row is valid.
+    They are the rows that are learned from, as a state (valid rows) or as a next state (the row after a valid row
+    that does not terminate).
     """
     valid = rollout.valid[rollout.burn_in :]
-    return torch.cat((valid, valid[-1:]))
+    has_successor, none = valid & rollout.alive[rollout.burn_in :], torch.zeros_like(valid[:1])
+    return torch.cat((valid, none)) | torch.cat((none, has_successor))
 
 
 def check_burn_in(burn_in: int, network: Torso | Policy) -> None:

@@ -46,14 +46,14 @@ class BatchRows:
         return self._weights[shape]
 
     def _expand(self, shape: torch.Size) -> Tensor:
-        valid = self.valid
-        if shape.numel() == valid.numel():
-            return valid
-        if len(shape) == 1 and shape.numel() % valid.numel() == 0:
-            return valid.unsqueeze(-1).expand(*valid.shape, shape.numel() // valid.numel())
-        if len(shape) < valid.ndim or shape[-valid.ndim] > len(valid):
-            raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
-        return valid[: shape[-valid.ndim]].expand(shape)
+        """Return the valid rows in the shape of an input."""
+        valid, axes = self.valid, self.valid.ndim
+        if len(shape) == 1 or axes == 1:
+            if shape.numel() % valid.numel() == 0:
+                return valid.reshape(-1, 1).expand(-1, shape.numel() // valid.numel())
+        elif len(shape) >= axes and shape[1 - axes :] == valid.shape[1:] and shape[-axes] <= len(valid):
+            return valid[: shape[-axes]].expand(shape)
+        raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
 
 
 _BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=None)
@@ -66,9 +66,10 @@ def batch_statistics(valid: Tensor | None, *, commits: bool = False) -> Iterator
     Without batch normalization in the network, the block has no effect.
 
     Args:
-        valid: The rows [T, B] bool whose values count in the statistics; all rows are normalized. A layer whose input
-            has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for [..., T, B],
-            the same for each; for [T * B * K], K values for each row. None: running statistics, as outside of a block.
+        valid: The rows [T, B], or [n], bool whose values count in the statistics; all rows are normalized. A layer
+            whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
+            [..., T, B], the same for each; for [T * B * K], K values for each row. None: running statistics, as
+            outside of a block.
         commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). If
             several passes of the block go through a layer, it is the last that counts.
     """

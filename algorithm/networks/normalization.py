@@ -48,14 +48,13 @@ class BatchNorm(nn.Module):
         row_weights, flat = rows.select(x.shape[:-1]), x.reshape(-1, self.size).float()
         with torch.no_grad():
             mean = row_weights.weights @ flat
-            normalized = flat - mean
-            variance = row_weights.weights @ normalized.square()
+            centered = flat - mean
+            variance = row_weights.weights @ centered.square()
             inverse_std = torch.rsqrt(variance + self.epsilon)
-            normalized.mul_(inverse_std)
         weight, bias = self._renormalize(mean, inverse_std)
         if rows.commits:
             self._set_increment(mean, variance, row_weights)
-        y = _BatchNormalization.apply(flat, normalized, inverse_std, row_weights.weights, weight, bias)
+        y = _BatchNormalization.apply(flat, centered, inverse_std, row_weights.weights, weight, bias)
         return y.view(x.shape)
 
     def compute_affine(self) -> tuple[Tensor, Tensor]:
@@ -202,24 +201,28 @@ def find_batch_norms(modules: Iterable[nn.Module]) -> list[BatchNorm]:
 class _BatchNormalization(torch.autograd.Function):
     """The normalization of a batch, with the gradient that passes through its mean and variance.
 
-    Inputs: x [N, F], the only input that depends on the batch for the gradient; the same normalized; the inverse
-    standard deviation [F]; the weights [N] of the rows in mean and variance; weight and bias [F].
+    Inputs: x [N, F]; x minus the mean of the batch; the inverse standard deviation [F]; the weights [N] of the rows in
+    mean and variance; weight and bias [F].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, normalized: Tensor, inverse_std: Tensor, rows: Tensor, weight: Tensor, bias: Tensor
+        ctx: Any, x: Tensor, centered: Tensor, inverse_std: Tensor, rows: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(normalized, inverse_std, rows, weight)
-        return torch.addcmul(bias, normalized, weight)
+        scale = inverse_std * weight
+        ctx.save_for_backward(centered, inverse_std, rows, scale)
+        return torch.addcmul(bias, centered, scale)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, Tensor, Tensor]:
-        (gradient,), (normalized, inverse_std, rows, weight) = gradients, ctx.saved_tensors
-        bias_gradient, weight_gradient = gradient.sum(0), (gradient * normalized).sum(0)
-        x_gradient = None
-        if ctx.needs_input_grad[0]:
-            by_moments = torch.addcmul(bias_gradient, normalized, weight_gradient).mul_(rows.unsqueeze(1))
-            x_gradient = torch.sub(gradient, by_moments, out=by_moments).mul_(inverse_std * weight)
+        (gradient,), (centered, inverse_std, rows, scale) = gradients, ctx.saved_tensors
+        products = gradient * centered
+        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(inverse_std)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, weight_gradient, bias_gradient
+        # scale * (gradient - rows * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
+        by_std = (scale * inverse_std).mul_(weight_gradient)
+        x_gradient = torch.addcmul(scale * bias_gradient, centered, by_std, out=products)
+        x_gradient.mul_(rows.neg().unsqueeze(1)).addcmul_(gradient, scale)
         return x_gradient, None, None, None, weight_gradient, bias_gradient

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithm.agents.agent import mean_weights
-from algorithm.networks import Blueprint, Gru, Mlp, Vector
+from algorithm.networks import Blueprint, Gru, Mlp, Residual, Vector
 from algorithm.rollout import Step
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout
 
@@ -89,6 +89,31 @@ def test_running_statistics_include_valid_rows_only(make_agent):
     ((moments,),) = agent.running_statistics().values()
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("has_memory", [False, True])
+@pytest.mark.parametrize("name", [name for name in MAKE_AGENT if name != "acer, full"])
+def test_batch_statistics_include_the_rows_only_that_are_learned_from(name, has_memory):
+    """As states, or as the next states of rows that do not terminate; burn-in does not count."""
+    memory = Gru(6) if has_memory else None
+    has_burn_in = has_memory and name in ("acer", "sac", "reactor")
+    agent = MAKE_AGENT[name](
+        make_role(COLUMNS), Blueprint(body=Residual(4, 1), memory=memory), **{"burn_in_step": 2} if has_burn_in else {}
+    )
+    rollout = make_rollout(agent)
+    rollout.burn_in = burn_in = 2 if has_burn_in else 0
+    agent.loss(rollout)
+    norm = agent.policy.torso.body.input_norm
+    batch_mean = norm.increment[: norm.size] / norm.momentum
+    valid, alive = rollout.valid[burn_in:], rollout.alive[burn_in:]
+    counts = [
+        (t < len(valid) and valid[t, b]) or (t > 0 and not rollout.targets and valid[t - 1, b] and alive[t - 1, b])
+        for t in range(len(valid) + 1)
+        for b in range(COLUMNS)
+    ]
+    assert not all(counts)
+    rows = rollout.obs["obs"][burn_in:].flatten(0, 1)[torch.tensor(counts)]
+    torch.testing.assert_close(batch_mean, rows.mean(0))
 
 
 def test_weights_of_a_mean_are_0_for_invalid_rows():

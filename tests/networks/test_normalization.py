@@ -143,6 +143,10 @@ def test_the_rows_of_an_input_are_found_by_its_shape():
     expected = normalize(x, valid)
     torch.testing.assert_close(normalize(x.flatten(0, 1), valid), expected.flatten(0, 1))
     torch.testing.assert_close(normalize(x[:1], valid), normalize(x[0], valid[0]).unsqueeze(0))
+    # Three values for each of the first row's columns, which are as many rows as `valid` has, but others.
+    short = torch.tensor([[True, False], [True, True], [True, False]])
+    torch.testing.assert_close(normalize(rows(3, 1, 2), short), normalize(rows(3, 1, 2), short[:1].expand(3, 1, 2)))
+    torch.testing.assert_close(normalize(x, valid.flatten()), expected)
     tiled, many = rows(4, 2, 3), rows(2, 3, 4)
     torch.testing.assert_close(normalize(tiled, valid), normalize(tiled, valid.expand(4, 2, 3)))
     repeated = valid.unsqueeze(-1).expand(2, 3, 4)

@@ -1,4 +1,4 @@
-"""Statistics of normalized observations from training to a checkpoint, and to --resume, --run and `load`."""
+"""Statistics of observations and of batch norms from training to a checkpoint, and to --resume, --run and `load`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from algorithm import load
 from algorithm.cli import main
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.learner import Learner
@@ -20,8 +21,8 @@ default:
   acer_config: {{rollout_length: 10, sequence_length: 10, batch_size: 4, learning_starts: 40}}
 """
 NN = """
-from algorithm.networks import Blueprint, Mlp, Vector
-blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body=Mlp(8))
+from algorithm.networks import Blueprint, Mlp, Residual, Vector
+blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body={body})
 """
 
 
@@ -29,11 +30,11 @@ NUMBERS = {"CartPole-v1": 4, "Pendulum-v1": 3}  # observed values; discrete and 
 on_both = pytest.mark.parametrize(("env_name", "numbers"), NUMBERS.items())
 
 
-def write(settings: str, env_name: str = "CartPole-v1") -> None:
+def write(settings: str, env_name: str = "CartPole-v1", body: str = "Mlp(8)") -> None:
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(CONFIG.format(env_name=env_name))
-    (folder / "nn.py").write_text(NN.format(settings=settings))
+    (folder / "nn.py").write_text(NN.format(settings=settings, body=body))
 
 
 def run(*arguments: str) -> RunFolder:
@@ -104,6 +105,31 @@ def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(env_
     for buffer in player.agent.policy.buffers():
         buffer.zero_()
     assert not np.allclose(player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0], found, rtol=1e-3)
+
+
+def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_change_them(monkeypatch):
+    write("", body="Residual(6, 1, norm='batch_renorm', unit_weights=True)")
+    folder = run()
+    saved = folder.find_best().weights("agent")["batch_statistics"]
+    assert set(saved) == {"acer", "target/average"}
+    agents = []
+    play = Evaluator.play
+
+    def watched(self, *arguments):
+        played = play(self, *arguments)
+        agents.append(self.get_agent("agent"))
+        return played
+
+    monkeypatch.setattr(Evaluator, "play", watched)
+    run("--run")
+    player = load(folder.path)
+    player.act(np.full((3, 4), 2.0))
+    for agent in (*agents, player.agent):
+        for name, network in (("acer", agent.policy), ("target/average", agent.average_policy.network)):
+            norms = find_batch_norms([network])
+            assert torch.cat([norm.running for norm in norms]).equal(saved[name])
+            assert {float(norm.running[-1]) for norm in norms} == {float(norms[0].running[-1])}
+    assert len(agents) == 1 and player.agent.policy.torso.body.input_norm.running[-1] > 5  # committed batches
 
 
 @pytest.mark.parametrize("command", ["--run", "--resume"])

@@ -17,6 +17,7 @@ from tests.builders import make_acer, make_role, random_rollout, update
 if sys.platform == "win32":
     pytest.skip("workers need the locks of POSIX", allow_module_level=True)
 
+from algorithm.agents.agent import select_statistics_rows
 from algorithm.networks import Blueprint, Mlp, Residual, Vector
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.runtimes.shared_learner import SharedLearner
@@ -184,7 +185,7 @@ def test_processes_share_the_statistics_of_batches():
     first, *_ = norms = find_batch_norms([learner.agent.policy])
     assert torch.cat([norm.running for norm in norms]).equal(shared[: sum(2 * norm.size for norm in norms)])
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(20)]
-    rows = [np.concatenate((rollout.valid, rollout.valid[-1:])) for rollout in rollouts]
+    rows = [select_statistics_rows(rollout.convert(torch.from_numpy)).numpy() for rollout in rollouts]
     means = [rollout.obs["obs"][valid].mean(0) for rollout, valid in zip(rollouts, rows, strict=True)]
     np.testing.assert_allclose(first.running[: first.size], 0.01 * np.sum(means, 0), atol=2e-3)
 
