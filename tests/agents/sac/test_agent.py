@@ -459,7 +459,7 @@ def test_forbidden_actions_are_never_taken_and_have_no_value(branches, changes):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
-        policy_output, _ = agent.actor.evaluate(tensors["obs"], tensors)
+        policy_output = agent.actor.evaluate(tensors["obs"], tensors)
         assert torch.isfinite(policy_output.entropy_cost * policy_output.policy.probs).all()
         (entropies,) = agent.actor._target_entropies(policy_output.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
