@@ -257,7 +257,11 @@ class Sac(Agent):
             continuous_actions: [T, B, K, c].
         """
         if not self.family.n_continuous:
-            return self.critic.reduce_ensemble(values.detach()[critic_indices]), None
+            values = values.detach()[critic_indices]
+            if self.evaluator.is_joint or self.torso_has_batch_norms:  # then `values` have the statistics of the batch
+                with torch.no_grad():
+                    values = self.critics(features, None, critic_indices)
+            return self.critic.reduce_ensemble(values), None
         continuous_actions = continuous_actions.requires_grad_()
         values = self.evaluator.evaluate_combinations(self.critics, features, continuous_actions, critic_indices)
         q = self.critic.reduce_ensemble(values)

@@ -116,19 +116,25 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
     agent = make(spec, body=body)
     rollout = make_rollout(agent, spec, 2)
     seen = []
-    compute, evaluate = agent.policy.compute_outputs, agent.evaluator.evaluate_combinations
+    compute, reduce = agent.policy.compute_outputs, agent.critic.reduce_ensemble
+    evaluate = agent.evaluator.evaluate_combinations
 
     def record_outputs(features):
         seen.append(compute(features))
         return seen[-1]
 
-    values = []
+    values, calls = [], []
 
-    def record_values(*arguments):
-        values.append((evaluate(*arguments), arguments))
-        return values[-1][0]
+    def record_values(outputs):
+        values.append(outputs.detach())
+        return reduce(outputs)
 
-    agent.policy.compute_outputs, agent.evaluator.evaluate_combinations = record_outputs, record_values
+    def record_call(*arguments):
+        calls.append(arguments)
+        return evaluate(*arguments)
+
+    agent.policy.compute_outputs, agent.evaluator.evaluate_combinations = record_outputs, record_call
+    agent.critic.reduce_ensemble = record_values
     agent.loss(rollout)
     with torch.no_grad():
         running = unroll(agent.policy.torso, rollout)
@@ -138,10 +144,11 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
             features = unroll(agent.policy.torso, rollout)
             torch.testing.assert_close(learned, compute(features), rtol=1e-4, atol=1e-5)
         assert (learned[1:] - acted).abs().max() > 1e-3
-        if spec.continuous:
-            ((output, arguments),) = values
-            torch.testing.assert_close(output, evaluate(*arguments), rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(arguments[1], running[:-1], rtol=1e-4, atol=1e-5)
+        actions = calls[0][2] if spec.continuous else torch.zeros(2, COLUMNS, 3, 0)
+        of_targets, of_policy = values
+        expected = evaluate(agent.critics, running[:-1], actions, [0, 1])
+        torch.testing.assert_close(of_policy, expected, rtol=1e-4, atol=1e-5)
+        assert of_targets.shape == of_policy.shape
 
 
 @every_spec
