@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class AuxiliaryInputs:
 
         With gradient, its batch norms use the statistics of the batch, and commit them.
         """
-        rows = select_statistics_rows(self.batch) if torch.is_grad_enabled() else None
+        rows = partial(select_statistics_rows, self.batch) if torch.is_grad_enabled() else None
         with batch_statistics(rows, commits=True):
             return self.unroll(encoder)
 

@@ -5,13 +5,15 @@ A layer uses its running statistics, unless a pass through the network is within
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+ValidRows = Tensor | Callable[[], Tensor]  # bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +31,8 @@ class RowWeights:
 class BatchRows:
     """The rows of the batches that pass through a network in a block of `batch_statistics`."""
 
-    def __init__(self, valid: Tensor, commits: bool):
-        self.valid, self.commits = valid, commits
+    def __init__(self, valid: ValidRows, commits: bool):
+        self._valid, self.commits = valid, commits
         self._weights: dict[torch.Size, RowWeights] = {}
 
     def select(self, shape: torch.Size) -> RowWeights:
@@ -47,7 +49,9 @@ class BatchRows:
 
     def _expand(self, shape: torch.Size) -> Tensor:
         """Return the valid rows in the shape of an input."""
-        valid, axes = self.valid, self.valid.ndim
+        if not isinstance(self._valid, Tensor):
+            self._valid = self._valid()
+        valid, axes = self._valid, self._valid.ndim
         if len(shape) == 1 or axes == 1:
             if shape.numel() % valid.numel() == 0:
                 return valid.reshape(-1, 1).expand(-1, shape.numel() // valid.numel())
@@ -60,7 +64,7 @@ _BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=Non
 
 
 @contextmanager
-def batch_statistics(valid: Tensor | None, *, commits: bool = False) -> Iterator[None]:
+def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Iterator[None]:
     """Normalize with the statistics of each batch, in all passes through networks within the block.
 
     Without batch normalization in the network, the block has no effect.
@@ -68,8 +72,8 @@ def batch_statistics(valid: Tensor | None, *, commits: bool = False) -> Iterator
     Args:
         valid: The rows [T, B], or [n], bool whose values count in the statistics; all rows are normalized. A layer
             whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
-            [..., T, B], the same for each; for [T * B * K], K values for each row. None: running statistics, as
-            outside of a block.
+            [..., T, B], the same for each; for [T * B * K], K values for each row. A function that returns them is
+            called only if a layer needs them. None: running statistics, as outside of a block.
         commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). If
             several passes of the block go through a layer, it is the last that counts.
     """

@@ -15,7 +15,7 @@ from algorithm.distributions.combinations import find_allowed_combinations, one_
 from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
 from algorithm.networks.heads import HeadSpec, SharedHeads
-from algorithm.networks.linear import NumpyFunction
+from algorithm.networks.linear import NumpyFunction, make_numpy_form
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -59,10 +59,8 @@ class Branch(nn.Module):
         head = self.head.numpy()
         if isinstance(self.layers, nn.Identity):
             return head
-        if self.has_memory or not hasattr(self.layers, "numpy"):
-            return None
-        hidden = self.layers.numpy()
-        return lambda x: head(hidden(x))
+        hidden = None if self.has_memory else make_numpy_form(self.layers)
+        return None if hidden is None else lambda x: head(hidden(x))
 
 
 @dataclass(frozen=True, kw_only=True)

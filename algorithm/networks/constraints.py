@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,18 @@ class SpectralNorm:
             power, log_norm = power @ power, 2 * (log_norm + norm.log())
         log_norm = log_norm + power.norm().clamp(min=TINY).log()
         weight.div_((log_norm / 2 ** (SQUARINGS + 1)).exp().clamp(min=1))
+
+
+def set_constraint(layer: Any, constraint: Constraint) -> None:
+    """Set the constraint of a layer whose first parameter is `weight`, and apply it to the initial weights."""
+    layer.constraint = constraint
+    constraint(layer.weight.data.view(-1))
+
+
+def limit_spectral_norm(layer: Any) -> None:
+    """Constrain a linear layer, or a convolution as a matrix of its channels, to a spectral norm of at most 1."""
+    rows = len(layer.weight)
+    set_constraint(layer, SpectralNorm(rows, layer.weight.numel() // rows))
 
 
 def find_constraints(module: nn.Module) -> Iterator[tuple[Constraint, list[Tensor]]]:

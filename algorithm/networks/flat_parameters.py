@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.constraints import Constraint, find_constraints
-from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.normalization import BatchNorm, find_batch_norms
 
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
+TARGET_PREFIX = "target/"  # before the name of a target network in the names of batch statistics
 Place = Callable[[Tensor], Tensor]  # returns the tensor that other processes share in place of a new one
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -110,31 +111,29 @@ class FlatParameters:
             name: list(target.network.parameters()) for name, target in target_networks.items()
         }
 
-        target_tensors_in_order = list(chain.from_iterable(target_tensors.values()))
-        modules = {**groups, **{f"target/{name}": target.network for name, target in target_networks.items()}}
-        norms = {name: find_batch_norms([module]) for name, module in modules.items()}
-        norms_in_order = list(chain.from_iterable(norms.values()))
-        tensors = [*trainable, *target_tensors_in_order, *(norm.running for norm in norms_in_order)]
+        in_targets = list(chain.from_iterable(target_tensors.values()))
+        norms = _find_norms_by_name(groups, target_networks)
+        all_norms = list(chain.from_iterable(norms.values()))
+        tensors = [*trainable, *in_targets, *(norm.running for norm in all_norms)]
         self._module_parameters = flatten_tensors(tensors, torch.float32, device)
         self.all_parameters = place(self._module_parameters)
-        sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, target_tensors_in_order)]
+        sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, in_targets)]
         self.vector, self.target_vector, self.batch_statistics = self.all_parameters.tensor_split(
             [sizes[0], sum(sizes)]
         )
-        self._increments = flatten_tensors([norm.increment for norm in norms_in_order], torch.float32, device)
+        self._increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
         self.batch_statistics_slices = _compute_slices(
-            {name: [norm.running for norm in layers] for name, layers in norms.items() if layers}
+            {name: [norm.running for norm in layers] for name, layers in norms.items()}
         )
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(trainable, self.gradient)
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
             target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
-            if norms[f"target/{name}"] and target.source is not None:
+            columns = self.batch_statistics_slices.get(TARGET_PREFIX + name)
+            if columns and target.source is not None:
                 source = [norm.running for norm in find_batch_norms([target.source])]
-                target.use_batch_statistics(
-                    self.batch_statistics[self.batch_statistics_slices[f"target/{name}"]], self._view_shared(source)
-                )
+                target.use_batch_statistics(self.batch_statistics[columns], self._view_shared(source))
         self._constraints = self._find_constraints(groups.values())
         self._target_constraints = self._find_constraints(target.network for target in target_networks.values())
 
@@ -275,6 +274,15 @@ def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
         slices[name] = slice(start, end)
         start = end
     return slices
+
+
+def _find_norms_by_name(
+    groups: Mapping[str, nn.Module], target_networks: Mapping[str, TargetNetwork[Any]]
+) -> dict[str, list[BatchNorm]]:
+    """Return the batch norms of each group and of each target network that has any, in their order."""
+    modules = {**groups, **{TARGET_PREFIX + name: target.network for name, target in target_networks.items()}}
+    norms = {name: find_batch_norms([module]) for name, module in modules.items()}
+    return {name: layers for name, layers in norms.items() if layers}
 
 
 def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import BranchFactory, build_module
-from algorithm.networks.linear import NumpyFunction, linear_by_output
+from algorithm.networks.linear import NumpyFunction, linear_by_output, make_numpy_form
 from algorithm.networks.mlp import Mlp, make_numpy_linear
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
@@ -98,10 +98,8 @@ class SeparateHeads(nn.Module):
         layers, head = self.layers[0], self.heads[0].numpy()
         if isinstance(layers, nn.Identity):
             return head
-        if not hasattr(layers, "numpy"):
-            return None
-        hidden = layers.numpy()
-        return lambda x: head(hidden(x))
+        hidden = make_numpy_form(layers)
+        return None if hidden is None else lambda x: head(hidden(x))
 
 
 class AdvantageHead(nn.Module):

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.constraints import Constraint
-
 # A product that is not left to torch has this many multiplications, or this many values in a factor or in the result.
 MIN_MULTIPLICATIONS = 8_000_000
 MIN_VALUES = 2**17
@@ -49,15 +47,13 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _multiply_large(_multiply_by_output, x, weight, bias)
 
 
+def make_numpy_form(module: Any) -> NumpyFunction | None:
+    """Return a module as a function of arrays, on views of its parameters; None if it has no such form."""
+    return module.numpy() if hasattr(module, "numpy") else None
+
+
 class Linear(nn.Linear):
-    """A linear layer that computes with `linear`; its weights may have a constraint."""
-
-    constraint: Constraint | None = None
-
-    def set_constraint(self, constraint: Constraint) -> None:
-        """Set a constraint of the weights, and apply it to the initial ones."""
-        self.constraint = constraint
-        constraint(self.weight.data.view(-1))
+    """A linear layer that computes with `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)

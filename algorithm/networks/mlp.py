@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.constraints import SpectralNorm
+from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.flat_parameters import flatten_tensors
 from algorithm.networks.linear import Linear, NumpyFunction, linear
 from algorithm.networks.normalization import check_norm, make_norm
@@ -54,7 +54,7 @@ class Mlp:
         layers = [make_orthogonal_linear(inputs, units, gain=2**0.5) for inputs, units in pairwise(sizes)]
         if self.spectral_norm:
             for layer in layers:
-                layer.set_constraint(SpectralNorm(layer.out_features, layer.in_features))
+                limit_spectral_norm(layer)
         if self.norm:
             return NormalizedStack(layers, [make_norm(self.norm, size) for size in sizes], self.activation)
         return LayerStack(layers, make_numpy_linear, self.units[-1], self.activation)

@@ -1,18 +1,19 @@
-"""Residual layers with normalization, and scaling of inputs to the unit sphere."""
+"""Residual layers with normalization, scaling of inputs to the unit sphere, and chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, cast
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
-from algorithm.networks.constraints import RowNorm, SpectralNorm
-from algorithm.networks.linear import Linear, NumpyFunction
+from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
+from algorithm.networks.linear import Linear, NumpyFunction, make_numpy_form
 from algorithm.networks.mlp import check_sizes, make_numpy_linear
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
 
@@ -82,14 +83,7 @@ class ResidualLayers(nn.Module):
         """Return `forward` in numpy, on views of the parameters and running statistics."""
         norms = [norm.numpy() if norm else None for norm in (self.input_norm, self.output_norm)]
         blocks = [block.numpy() for block in self.blocks]
-        parts = [part for part in (norms[0], make_numpy_linear(self.input), *blocks, norms[1]) if part]
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            for part in parts:
-                x = part(x)
-            return x
-
-        return forward
+        return _chain_functions([part for part in (norms[0], make_numpy_linear(self.input), *blocks, norms[1]) if part])
 
 
 class ResidualBlock(nn.Module):
@@ -201,16 +195,13 @@ class ChainedLayers(nn.Sequential):
 
     def numpy(self) -> NumpyFunction | None:
         """Return `forward` in numpy, on views of the parameters; None if a part has no numpy form."""
-        if not all(hasattr(layer, "numpy") for layer in self):
-            return None
-        parts = [layer.numpy() for layer in cast("Iterable[Any]", self)]
+        parts = [part for layer in self if (part := make_numpy_form(layer))]
+        return _chain_functions(parts) if len(parts) == len(self) else None
 
-        def forward(x: np.ndarray) -> np.ndarray:
-            for part in parts:
-                x = part(x)
-            return x
 
-        return forward
+def _chain_functions(functions: Sequence[NumpyFunction]) -> NumpyFunction:
+    """Return a function that applies several functions, one after the other."""
+    return lambda x: reduce(lambda value, function: function(value), functions, x)
 
 
 def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> Linear:
@@ -220,9 +211,9 @@ def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> 
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     if settings.unit_weights:
-        layer.set_constraint(RowNorm(outputs, 1.0))
+        set_constraint(layer, RowNorm(outputs, 1.0))
     elif settings.spectral_norm:
-        layer.set_constraint(SpectralNorm(outputs, inputs))
+        limit_spectral_norm(layer)
     return layer
 
 

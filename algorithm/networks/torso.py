@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
+from algorithm.networks.linear import make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 
@@ -201,14 +202,14 @@ class Torso(nn.Module):
 
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """Return `step` without memory in numpy, on views of the parameters; None if a part has no numpy form."""
-        parts = [*self.encoders, *([self.body] if self.body else [])]
-        if self.state_size or not all(hasattr(part, "numpy") for part in parts):
+        encoders = [make_numpy_form(encoder) for encoder in self.encoders]
+        body = make_numpy_form(self.body) if self.body else lambda x: x
+        if self.state_size or body is None or None in encoders:
             return None
-        encoders = [(name, encoder.numpy()) for name, encoder in zip(self.names, self.encoders, strict=True)]
-        body = self.body.numpy() if self.body else lambda x: x
+        encode_by_name: Any = dict(zip(self.names, encoders, strict=True))
 
         def step(obs: Mapping[str, np.ndarray]) -> np.ndarray:
-            encoded = [encode(obs[name]) for name, encode in encoders]
+            encoded = [encode(obs[name]) for name, encode in encode_by_name.items()]
             return body(encoded[0] if len(encoded) == 1 else np.concatenate(encoded, -1))
 
         return step

@@ -7,6 +7,7 @@ workers it is A3C. A network with a memory is trained by back-propagation throug
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class A2C(StateValueAgent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         settings, valid = self.settings, rollout.valid
-        with batch_statistics(select_statistics_rows(rollout), commits=True):
+        with batch_statistics(partial(select_statistics_rows, rollout), commits=True):
             features = unroll(self.policy.torso, rollout)
             outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():

@@ -113,7 +113,7 @@ class Acer(Agent):
         return bool(settings.critic == "state_value")
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        rows = select_statistics_rows(rollout)
+        rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
             features = unroll(self.policy.torso, rollout)
             critic_network, critic_features = self.separate_critic or self.policy, features
@@ -268,7 +268,7 @@ class Acer(Agent):
 
     def _compute_policy(self, network: ActorCritic, rollout: Rollout) -> ClosedFormDistribution:
         """Return the policy of a network, such as the average policy (section 3.3), at the T rows after the burn-in."""
-        with batch_statistics(select_statistics_rows(rollout)):
+        with batch_statistics(partial(select_statistics_rows, rollout)):
             outputs = network.compute_outputs(unroll(network.torso, rollout)[:-1])
         statistics = outputs[..., : self.family.statistics_size]
         return self.family(network.mask_logits(statistics, rollout.drop_burn_in().obs))

@@ -47,7 +47,7 @@ def make_separate_critic(
     The critic's step would leave the trust region if it changed layers of the policy.
 
     Raises:
-        ValueError: The policy has noisy layers, batch norms or unit weights, or augments its observations.
+        ValueError: The policy has noisy layers, batch norms or constraints of weights, or augments its observations.
     """
     if settings.trust_region != "full":
         return None
@@ -63,8 +63,8 @@ def make_separate_critic(
         )
     if find_batch_norms([policy]) or has_constraints(policy):
         raise ValueError(
-            "trust_region full does not support batch norms or unit weights in the policy, since they change it after "
-            "the line search; use another norm and no unit_weights, or trust_region efficient"
+            "trust_region full does not support batch norms, unit weights or spectral norms in the policy, since they "
+            "change it after the line search; use the norm layer or rms alone, or trust_region efficient"
         )
     return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
 

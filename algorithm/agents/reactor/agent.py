@@ -9,6 +9,8 @@ The combinations of several discrete branches are the actions of one distributio
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -81,7 +83,7 @@ class Reactor(Agent):
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         settings, network = self.settings, self.policy
-        rows = select_statistics_rows(rollout)
+        rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
             outputs = network.unroll(rollout)
         with torch.no_grad(), batch_statistics(rows):

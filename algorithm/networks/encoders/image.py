@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.mlp import ACTIVATIONS, check_activation, check_sizes, make_orthogonal_linear
 from algorithm.specs import ObsSpec
 
@@ -82,19 +83,26 @@ class ImpalaResNet:
     Args:
         channels: Channels of each stage, (16, 32, 32) by default as in the paper; at least one stage.
         units: Units of the linear layer, 256 by default as in the paper.
+        spectral_norm: Whether the weights of each convolution keep a spectral norm of at most 1, as those of Mlp; False
+            by default.
 
     Raises:
         ValueError: No stage, or a size below 1; when the encoder is made: an observation that is not an image.
     """
 
-    def __init__(self, channels: tuple[int, ...] = (16, 32, 32), units: int = 256):
+    def __init__(self, channels: tuple[int, ...] = (16, 32, 32), units: int = 256, *, spectral_norm: bool = False):
         if not channels:
             raise ValueError("ImpalaResNet needs the channels of at least one stage, as in (16, 32, 32)")
         check_sizes("ImpalaResNet", *channels, units)
-        self.channels, self.units = tuple(channels), units
+        self.channels, self.units, self.spectral_norm = tuple(channels), units, spectral_norm
 
     def __call__(self, spec: ObsSpec) -> ResNetEncoder:
-        return ResNetEncoder(_image_shape(spec), self.channels, self.units, spec.high)
+        encoder = ResNetEncoder(_image_shape(spec), self.channels, self.units, spec.high)
+        if self.spectral_norm:
+            for layer in encoder.modules():
+                if isinstance(layer, nn.Conv2d):
+                    limit_spectral_norm(layer)
+        return encoder
 
 
 class InputConvolution(nn.Conv2d):
