@@ -26,6 +26,7 @@ from algorithm.networks import (
     Torso,
     batch_statistics,
 )
+from algorithm.networks.batch_statistics import ValidRows
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import Role
 
@@ -73,7 +74,7 @@ class SacActor(ABC):
 
     @abstractmethod
     def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Tensor]:
         """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
 
@@ -82,7 +83,7 @@ class SacActor(ABC):
         Args:
             features: [T+1, B, F] without gradient.
             obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
-            rows: Rows [T+1, B] bool that count in these statistics.
+            rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
 
         Returns:
             The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
@@ -147,7 +148,7 @@ class SoftPolicy(SacActor):
         return self._sample(self.network.compute_outputs(features), obs)
 
     def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Tensor]:
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
@@ -250,7 +251,7 @@ class EpsilonGreedy(SacActor):
         )
 
     def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Tensor]:
         output = self.evaluate(features, obs)
         return output, output.policy.statistics

@@ -23,6 +23,7 @@ from algorithm.agents.agent import (
     ParameterReset,
     check_burn_in,
     mean_weights,
+    select_statistics_rows,
     td_error_stats,
     unroll,
     weighted_means,
@@ -30,7 +31,7 @@ from algorithm.agents.agent import (
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy, make_adam_group
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.evaluation import ActionEvaluator, select_learned_rows
+from algorithm.agents.sac.evaluation import ActionEvaluator
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
 from algorithm.losses import surrogate_loss
@@ -167,7 +168,7 @@ class Sac(Agent):
         Batch norms of critics and target critics use the statistics of all rows, states and next states; those of the
         policy, which reads features without gradient, running statistics.
         """
-        rows = select_learned_rows(rollout.drop_burn_in())
+        rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
             features = unroll(self.critics.torso, rollout)
         target_features = acting_features = features.detach()
@@ -192,7 +193,7 @@ class Sac(Agent):
         """
         outputs, obs = None, rollout.obs
         if self.update % self.settings.policy_update_every == 0:
-            all_steps, outputs = self.actor.evaluate_for_update(features, obs, select_learned_rows(rollout))
+            all_steps, outputs = self.actor.evaluate_for_update(features, obs, partial(select_statistics_rows, rollout))
             learned_steps = all_steps.select_rows(slice(-1))
         if outputs is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
             first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only

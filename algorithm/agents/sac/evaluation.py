@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from algorithm.agents.agent import select_statistics_rows
 from algorithm.distributions import HybridFamily
 from algorithm.networks import CriticEnsemble, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
@@ -112,7 +113,7 @@ class ActionEvaluator:
         # before it is valid and does not terminate.
         valid, has_successor = rollout.valid, rollout.valid & rollout.alive
         if not self.family.n_continuous:
-            with batch_statistics(select_learned_rows(rollout), commits=commits):
+            with batch_statistics(select_statistics_rows(rollout), commits=commits):
                 all_outputs = critics(features, None, critic_indices)
             outputs = all_outputs[:, :-1]
             return outputs, self._select_taken(outputs, rollout.raw_action), all_outputs[:, 1:]
@@ -138,9 +139,3 @@ class ActionEvaluator:
         value_shape = outputs.shape[axis + 1 :]
         index = combination[(..., *[None] * len(value_shape))].expand(*outputs.shape[:axis], 1, *value_shape)
         return outputs.gather(axis, index).squeeze(axis)
-
-
-def select_learned_rows(rollout: Rollout) -> Tensor:
-    """Return which of the rows x_0 to x_T are learned from, as state or as next state [T+1, B] bool."""
-    none = torch.zeros_like(rollout.valid[:1])
-    return torch.cat((rollout.valid, none)) | torch.cat((none, rollout.valid & rollout.alive))

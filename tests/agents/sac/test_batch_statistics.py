@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.agent import unroll
+from algorithm.agents.agent import select_statistics_rows, unroll
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.evaluation import select_learned_rows
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, batch_statistics
 from algorithm.networks.normalization import BatchNorm, find_batch_norms
 from algorithm.rollout import Rollout
@@ -84,7 +83,7 @@ def test_critics_of_all_actions_normalize_each_row_once(rows):
     spec = SPECS[1]
     agent = make(spec)
     rollout = make_rollout(agent, spec, rows)
-    obs, counts = rollout.obs["obs"], select_learned_rows(rollout)
+    obs, counts = rollout.obs["obs"], select_statistics_rows(rollout)
     outputs, _, next_outputs = agent.evaluator.evaluate_pairs(rollout, obs, obs, torch.zeros(rows, COLUMNS, 1, 0), [0])
     expected = literal_critic(agent.critics.critics[0], obs.flatten(0, 1), counts.flatten()).unflatten(0, counts.shape)
     torch.testing.assert_close(outputs[0], expected[:-1], rtol=1e-4, atol=1e-5)
@@ -99,7 +98,7 @@ def test_rows_that_are_learned_from_are_states_and_their_successors():
     alive = torch.ones(5, COLUMNS, dtype=torch.bool)
     first[3, 1] = first[5, 3] = first[3, 2] = True
     alive[2, 2] = False  # a termination in row 2 of column 2, truncations in columns 1 and 3
-    rows = select_learned_rows(replace(rollout, first=first, alive=alive))
+    rows = select_statistics_rows(replace(rollout, first=first, alive=alive))
     expected = torch.ones(6, COLUMNS, dtype=torch.bool)
     # Row 2 of column 1 is not valid, but the successor of row 1; row 3 of column 1 begins an episode, and is valid.
     expected[5, 3] = False
@@ -107,7 +106,7 @@ def test_rows_that_are_learned_from_are_states_and_their_successors():
     alive[4, 4] = False
     first[5, 4] = True
     expected[5, 4] = False  # after a termination
-    assert select_learned_rows(replace(rollout, first=first, alive=alive)).equal(expected)
+    assert select_statistics_rows(replace(rollout, first=first, alive=alive)).equal(expected)
 
 
 @every_spec
@@ -140,7 +139,7 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
         running = unroll(agent.policy.torso, rollout)
         learned, acted = seen
         torch.testing.assert_close(acted, compute(running[1:]), rtol=1e-4, atol=1e-5)
-        with batch_statistics(select_learned_rows(rollout)):
+        with batch_statistics(select_statistics_rows(rollout)):
             features = unroll(agent.policy.torso, rollout)
             torch.testing.assert_close(learned, compute(features), rtol=1e-4, atol=1e-5)
         assert (learned[1:] - acted).abs().max() > 1e-3
