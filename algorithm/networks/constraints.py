@@ -28,8 +28,8 @@ class RowNorm:
 
     def __call__(self, parameters: Tensor) -> None:
         rows = parameters.view(self.rows, -1)
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_(self.norm / norms.clamp(min=TINY))
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=TINY)
+        rows.div_(norms if self.norm == 1 else norms.div_(self.norm))
 
 
 @dataclass(frozen=True)

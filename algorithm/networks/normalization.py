@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class BatchNorm(nn.Module):
             scale, shift = self.compute_affine()
             return torch.addcmul(shift, x.float(), scale)
         row_weights, flat = rows.select(x.shape[:-1]), x.reshape(-1, self.size).float()
-        with torch.no_grad():
+        with torch.no_grad(), _disable_autocast(flat.device.type):
             mean = row_weights.weights @ flat
             centered = flat - mean
             variance = row_weights.weights @ centered.square()
@@ -88,7 +89,7 @@ class BatchRenorm(BatchNorm):
     `warmup` committed batches r is 1 and d is 0 (Bhatt et al. 2024, arXiv 1902.05605, CrossQ).
 
     Args:
-        size: As of BatchNorm, as the following.
+        size: See BatchNorm.
         momentum: See BatchNorm.
         epsilon: See BatchNorm.
         unit_weights: See BatchNorm.
@@ -196,6 +197,12 @@ def make_norm(norm: str, size: int, *, unit_weights: bool = False) -> Any:
 def find_batch_norms(modules: Iterable[nn.Module]) -> list[BatchNorm]:
     """Return the layers of some modules that have running statistics of batches, in order."""
     return [layer for module in modules for layer in module.modules() if isinstance(layer, BatchNorm)]
+
+
+def _disable_autocast(device: str) -> AbstractContextManager[object]:
+    """Return a block without autocast, in which products keep the precision of their factors."""
+    is_enabled = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_enabled else nullcontext()
 
 
 class _BatchNormalization(torch.autograd.Function):

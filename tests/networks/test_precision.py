@@ -97,3 +97,12 @@ def test_outputs_stay_float32(body):
         moments.dtype == torch.float32 for moments in learner.state().values() if moments.ndim and len(moments) > 9
     )
     assert learner.parameters.all_parameters.dtype == torch.float32
+
+
+def test_statistics_of_batches_are_exact_in_bfloat16():
+    rollout, increments = random_rollout(np.random.default_rng(0)), []
+    for placement in (BF16, Placement()):
+        learner = learner_of(placement, Blueprint(body=Residual(16, 1)))
+        learner.compute_gradients(rollout)
+        increments.append(learner.agent.policy.torso.body.input_norm.increment)
+    torch.testing.assert_close(*increments, rtol=1e-6, atol=1e-8)
