@@ -19,12 +19,12 @@ from algorithm.agents.agent import (
     DataSchedule,
     LossReport,
     ParameterGroup,
-    RewardTransform,
     mean_weights,
     td_error_stats,
     unroll,
     weighted_means,
 )
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, make_family
 from algorithm.networks import ActorCritic, Blueprint, StdHead
 from algorithm.returns import n_step_return

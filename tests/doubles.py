@@ -32,6 +32,7 @@ class ParityAgent:
             learning_starts=0,
         )
         self.state_size = self.stored_state_size = state
+        self.random_steps = 0
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
 
@@ -47,9 +48,10 @@ class ParityAgent:
 
 @dataclass
 class UpdateCounter:
-    """A replacement of a learner with the only attribute that an actor reads."""
+    """A replacement of a learner with the only attributes that an actor reads."""
 
     updates: int = 0
+    rows_seen: int = 0
 
 
 def make_components(adapter: Adapter, agent, learner=None) -> TrainingComponents:

@@ -14,12 +14,12 @@ from algorithm.agents.agent import (
     DataSchedule,
     LossReport,
     ParameterGroup,
-    RewardTransform,
     mean_weights,
     td_error_stats,
     unroll,
     weighted_means,
 )
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
 from algorithm.distributions import Categorical, CategoricalFamily
 from algorithm.exploration.explorer import Explorer

@@ -27,9 +27,16 @@ class OptimizerSettings:
     """The settings of an optimizer; default_config.yaml has their meanings."""
 
     learning_rate: Annotated[float, Range(above=0)]
-    learning_rate_schedule: Literal["constant", "linear"]
-    optimizer: Annotated[Literal["adam", "rmsprop"], FixedOnResume("the saved moments belong to this optimizer")]
-    optimizer_beta1: Annotated[float, Range(at_least=0, below=1), OnlyIf(optimizer="adam")]
+    learning_rate_schedule: Literal["constant", "linear", "cosine"]
+    learning_rate_final_fraction: Annotated[
+        float, Range(at_least=0, at_most=1), OnlyIf(learning_rate_schedule=("linear", "cosine"))
+    ]
+    optimizer: Annotated[
+        Literal["adam", "adamw", "rmsprop"],
+        FixedOnResume("the saved moments belong to this optimizer", involving="rmsprop"),
+    ]
+    weight_decay: Annotated[float, Range(at_least=0), OnlyIf(optimizer="adamw")]
+    optimizer_beta1: Annotated[float, Range(at_least=0, below=1), OnlyIf(optimizer=("adam", "adamw"))]
     optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
     optimizer_epsilon: Annotated[float, Range(above=0)]
     epsilon_inside: Annotated[bool, OnlyIf(optimizer="rmsprop")]
@@ -84,7 +91,9 @@ def make_parameter_group(settings: OptimizerSettings, module: nn.Module) -> Para
         module=module,
         learning_rate=settings.learning_rate,
         learning_rate_schedule=settings.learning_rate_schedule,
+        learning_rate_final_fraction=settings.learning_rate_final_fraction,
         optimizer=settings.optimizer,
+        weight_decay=settings.weight_decay,
         optimizer_beta1=settings.optimizer_beta1,
         optimizer_decay=settings.optimizer_decay,
         optimizer_epsilon=settings.optimizer_epsilon,

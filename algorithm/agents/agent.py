@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
@@ -26,9 +27,12 @@ class ParameterGroup:
 
     module: nn.Module
     learning_rate: float  # natural: delta, the largest mean KL divergence of the policy, in nats
-    learning_rate_schedule: str = "constant"  # constant | linear (to 0 at max_step)
-    optimizer: str = "adam"  # adam | rmsprop | natural (see Agent.divergence), which steps after the other groups
-    optimizer_beta1: float = 0.9  # adam: decay of the mean of gradients
+    learning_rate_schedule: str = "constant"  # constant | linear | cosine
+    learning_rate_final_fraction: float = 0.0  # linear, cosine: the learning rate at max_step over `learning_rate`
+    # adam | adamw | rmsprop | natural (see Agent.divergence), which steps after the other groups
+    optimizer: str = "adam"
+    weight_decay: float = 0.0  # adamw: rate at which parameters decay to 0, relative to the learning rate
+    optimizer_beta1: float = 0.9  # adam, adamw: decay of the mean of gradients
     optimizer_decay: float = 0.99  # of the mean of squared gradients: Adam's beta2, RMSprop's alpha
     optimizer_epsilon: float = 1e-8
     epsilon_inside: bool = False  # rmsprop: epsilon is added inside the square root; False: to the root, as in torch
@@ -62,46 +66,17 @@ class DataSchedule:
     minibatches: int = 1  # parts of a prepared rollout, with an update each
 
 
-class RewardSettings(Protocol):
-    """The settings of an algorithm that describe the transformation of its rewards."""
-
-    @property
-    def reward_scale(self) -> float: ...
-
-    @property
-    def reward_clip(self) -> float | None: ...
-
-    @property
-    def reward_normalization(self) -> str | None: ...
-
-    @property
-    def gamma(self) -> float: ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class RewardTransform:
-    """The transformation of rewards in a batch: clip to [-clip, clip], divide by a statistic of returns, times scale.
+class ParameterReset:
+    """A reset of all parameters of an agent, `theta <- shrink theta + (1 - shrink) new`, every `every` updates.
 
-    With `return_max`, the discounted sum of divided rewards up to any row so far is within [-return_bound,
-    return_bound]; `scale` multiplies this range too. Rewards that auxiliaries add are not counted.
+    With `shrink` 0 the new parameters replace the old ones (Nauman et al. 2024, arXiv 2405.16158); larger values are
+    shrink-and-perturb (Ash & Adams 2020, arXiv 1910.08475).
     """
 
-    scale: float
-    clip: float | None
-    reward_normalization: str | None  # return_std | return_max (see training/rewards.py)
-    gamma: float  # discount of the returns that are measured
-    return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
-
-    @classmethod
-    def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:
-        """Return the transformation that the settings of an algorithm describe, with the bound of its returns."""
-        return cls(
-            scale=settings.reward_scale,
-            clip=settings.reward_clip,
-            reward_normalization=settings.reward_normalization,
-            gamma=settings.gamma,
-            return_bound=return_bound,
-        )
+    every: int
+    shrink: float
+    make_groups: Callable[[], Mapping[str, ParameterGroup]]  # the agent's groups with new initial parameters
 
 
 @dataclass
@@ -147,7 +122,11 @@ class Agent(ABC):
     streams: Mapping[str, RewardStream] = {}
     needs_behavior: bool = True  # whether `loss` needs the statistics from which the executed actions were drawn
     rng: np.random.Generator  # for sampling actions
-    progress: float = 0.0  # fraction of max_step that has been collected, set before each `loss`
+    random_steps: int = 0  # number of rows, over all lanes, that are collected with `act_uniformly`, at the start
+    reset: ParameterReset | None = None
+    # Set before each `loss`:
+    progress: float = 0.0  # fraction of max_step that has been collected
+    update: int = 1  # number of the update (the first is 1)
 
     @classmethod
     def supports_streams(cls, settings: Any) -> bool:
@@ -173,6 +152,13 @@ class Agent(ABC):
         """
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
+    def act_uniformly(self, step: Step, memory: np.ndarray) -> Decision:
+        """Draw an action from a uniform distribution over all actions for each lane, with the arguments of `act`.
+
+        It is called in the first rows of a run if `random_steps` is set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} sets random_steps, but has no `act_uniformly`")
+
     def greedy(self, step: Step, memory: np.ndarray) -> Decision:
         """Select the most probable action for each lane of `step`, with the arguments of `act`."""
         return self._decide(step, memory, self.family.mode)
@@ -194,7 +180,10 @@ class Agent(ABC):
 
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
-        """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report."""
+        """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report.
+
+        The optimizer steps the groups that have a scalar; the others keep their parameters and moments in this update.
+        """
 
     def divergence(self, rollout: Rollout) -> Divergence:
         """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.

@@ -16,7 +16,8 @@ from algorithm.agents.actor_critic import (
     make_policy_family,
     make_std_head,
 )
-from algorithm.agents.agent import Agent, DataSchedule, RewardTransform
+from algorithm.agents.agent import Agent, DataSchedule
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.annotations import FixedOnResume, Range
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint

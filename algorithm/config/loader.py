@@ -196,8 +196,8 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         find_class(setting, name)
     for name in [setting.name for setting in fields(agent)]:
-        if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) == "linear":
-            raise UserError(f"{section}.{name} is linear to 0 at base_config.max_step, which is not set")
+        if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) != "constant":
+            raise UserError(f"{section}.{name} is {getattr(agent, name)} up to base_config.max_step, which is not set")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(

@@ -216,6 +216,28 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
         continuous = self.continuous_family.sample(self._select_statistics(statistics, indices), rng, noise)
         return np.concatenate((continuous, indices), -1)
 
+    def sample_uniformly(self, statistics: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw allowed actions from a uniform distribution; executed continuous dimensions are uniform in [-1, 1].
+
+        Args:
+            statistics: The statistics of a policy [n, S], whose logits define the allowed actions.
+            rng: The generator.
+
+        Returns:
+            Samples [n, size], and statistics [n, S] with the logits of the uniform distribution. No means and stds
+            describe uniform continuous dimensions: these columns stay those of the policy.
+        """
+        n_rows, parts = len(statistics), []
+        logits = statistics[:, 2 * self.n_means :]
+        if self.continuous_family:
+            limit = np.nextafter(1.0, 0.0)  # of which the inverse of tanh is finite
+            parts.append(np.arctanh(rng.uniform(-limit, limit, (n_rows, self.n_continuous))))
+        if self.branch_family:
+            logits = self.branch_family.with_noise(logits, np.ones(n_rows, np.float32))
+            parts.append(self.branch_family.sample(logits, rng))
+        uniform_statistics = np.concatenate((statistics[:, : 2 * self.n_means], logits), -1)
+        return np.concatenate(parts, -1, dtype=np.float32), uniform_statistics
+
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]
         indices = self.branch_family.mode(logits) if self.branch_family else logits

@@ -1,6 +1,6 @@
 """Losses as pure functions: weights, gradients and errors of single steps."""
 
-from algorithm.losses.critic import clipped_error, soft_state_value, squared_error
+from algorithm.losses.critic import clipped_error, cross_entropy, soft_state_value, squared_error
 from algorithm.losses.policy import (
     bias_correction,
     clipped_importance,
@@ -15,6 +15,7 @@ __all__ = [
     "bias_correction",
     "clipped_error",
     "clipped_importance",
+    "cross_entropy",
     "leave_one_out",
     "sampled_bias_correction",
     "soft_state_value",

@@ -10,6 +10,14 @@ def squared_error(target: Float[Tensor, "*B"], value: Float[Tensor, "*B"]) -> Fl
     return 0.5 * (target - value).square()
 
 
+def cross_entropy(target: Float[Tensor, "*B N"], log_probs: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
+    """Return -sum_i target_i log q_i of each distribution, in nats.
+
+    Its gradient with respect to the logits of q is q - target if the entries of the target sum to 1.
+    """
+    return -(target * log_probs).sum(-1)
+
+
 def clipped_error(
     target: Float[Tensor, "*B"], value: Float[Tensor, "*B"], target_value: Float[Tensor, "*B"], clip: float
 ) -> Float[Tensor, "*B"]:

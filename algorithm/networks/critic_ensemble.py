@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -22,16 +23,28 @@ class CriticEnsemble(nn.Module):
             as wide as the features.
         torso: The torso, which is trained with the critics.
         encoded_size: Size of an encoded action that the critics read with the features; 0: no action.
-        n_values: Number of outputs of a critic: the number of actions, or 1 for critics of given actions.
+        n_values: Number of values of a critic: the number of actions, or 1 for critics of given actions.
         count: Number of critics.
+        value_shape: Shape of a value: () for scalars, (N,) for the logits of N atoms.
+        gain: Gain of the initial weights of the outputs.
     """
 
-    def __init__(self, blueprint: Blueprint, torso: Torso, encoded_size: int, n_values: int, count: int):
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        torso: Torso,
+        encoded_size: int,
+        n_values: int,
+        count: int,
+        value_shape: tuple[int, ...] = (),
+        gain: float = 1.0,
+    ):
         super().__init__()
         layers = blueprint.critic or (Mlp(torso.size) if encoded_size else None)
-        self.critics: Any = nn.ModuleList(_Critic(torso.size + encoded_size, n_values, layers) for _ in range(count))
+        inputs, outputs = torso.size + encoded_size, n_values * prod(value_shape)
+        self.critics: Any = nn.ModuleList(_Critic(inputs, outputs, layers, gain) for _ in range(count))
         self.torso = torso  # last: then a policy's own layers and the torso are contiguous in the flat parameters
-        self.n_values = n_values
+        self.n_values, self.value_shape = n_values, value_shape
         self.precision = torch.float32
 
     def forward(
@@ -45,7 +58,8 @@ class CriticEnsemble(nn.Module):
             critic_indices: The M critics to evaluate; None: all.
 
         Returns:
-            Values [M, ..., K] of the given actions (`n_values` is then 1), or [M, ..., n_values] of every action.
+            Values [M, ..., K, *value_shape] of the given actions (`n_values` is then 1), or [M, ..., n_values,
+            *value_shape] of every action.
         """
         x, rows = features, (*features.shape[:-1], self.n_values)
         if actions is not None:
@@ -57,7 +71,7 @@ class CriticEnsemble(nn.Module):
         values = torch.stack(
             [critic.head.forward(critic_hidden) for critic, critic_hidden in zip(selected, hidden, strict=True)]
         )
-        return values.view(len(values), *rows)
+        return values.view(len(values), *rows, *self.value_shape)
 
     @run_in_precision
     def _compute_hidden(self, x: Tensor, critics: Iterable[_Critic]) -> list[Tensor]:
@@ -65,10 +79,10 @@ class CriticEnsemble(nn.Module):
 
 
 class _Critic(nn.Module):
-    def __init__(self, inputs: int, n_values: int, layers: BranchFactory | None):
+    def __init__(self, inputs: int, outputs: int, layers: BranchFactory | None, gain: float):
         super().__init__()
         self.layers: Any = build_module(layers, inputs, "forward") if layers else nn.Identity()
-        self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), n_values, gain=1.0)
+        self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), outputs, gain)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head.forward(self.layers.forward(x))

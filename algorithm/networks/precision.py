@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,16 @@ class Placement:
     learning: torch.device = CPU
     precision: torch.dtype = torch.float32
     acting: torch.device = CPU
+
+
+def upload(array: np.ndarray, device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device: on the CPU in the same memory, otherwise without waiting if possible."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    if device.type != "cuda" or not array.size:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)  # torch frees it after the copy
 
 
 def run_in_precision(method: Callable[..., Tensors]) -> Callable[..., Tensors]:

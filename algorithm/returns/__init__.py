@@ -13,7 +13,7 @@ from algorithm.returns.estimators import (
     unscale,
 )
 from algorithm.returns.projection import Support
-from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, vtrace
+from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, sum_rewards, vtrace
 from algorithm.returns.streams import (
     RewardStream,
     StreamEstimate,
@@ -42,6 +42,7 @@ __all__ = [
     "rescale",
     "retrace",
     "reverse_scan",
+    "sum_rewards",
     "unscale",
     "vtrace",
 ]

@@ -6,7 +6,7 @@ value and passes nothing to the steps before it. So sequences may contain ends o
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -116,6 +116,35 @@ def vtrace(
     shorter_correction = correction if horizon is None else reverse_scan(*terms, horizon - 1)
     next_correction = torch.cat((shorter_correction[1:], torch.zeros_like(shorter_correction[:1])))
     return v[:-1] + correction, v[:-1] + error + decayed_discount * next_correction
+
+
+def sum_rewards(
+    reward: Float[Tensor, "T *B"], discount: Float[Tensor, "T *B"], valid: Bool[Tensor, "T *B"], horizon: int
+) -> tuple[Float[Tensor, "T *B"], Float[Tensor, "T *B"], Int[Tensor, "T *B"]]:
+    """Return the parts of n-step returns without off-policy correction (`n_step_return` with lambda 1).
+
+    The return of step t is R_t + D_t V_{end_t}: R_t is the sum of up to `horizon` discounted rewards, D_t the product
+    of their discounts, and end_t the step after them. Fewer rewards are summed before the end of the sequence, and
+    before a step that is not valid.
+
+    Args:
+        reward: r [T, *B].
+        discount: d [T, *B].
+        valid: Whether the successor of a step is known [T, *B].
+        horizon: Number of rewards in each return.
+
+    Returns:
+        R, D and end, [T, *B] each.
+    """
+    next_step = torch.arange(1, len(reward) + 1, device=reward.device)
+    next_step = next_step.reshape(-1, *[1] * (reward.ndim - 1)).expand(reward.shape)
+    sums, products, end = reward, discount, next_step
+    is_extended = torch.cat((valid[1:], torch.zeros_like(valid[:1])))
+    for _ in range(horizon - 1):
+        sums = reward + is_extended * discount * sums.roll(-1, 0)
+        products = torch.where(is_extended, discount * products.roll(-1, 0), discount)
+        end = torch.where(is_extended, end.roll(-1, 0), next_step)
+    return sums, products, end
 
 
 def n_step_return(

@@ -75,8 +75,7 @@ class Actor:
         for role, (step, stored) in self._sanitized.items():
             components, buffer = self.training.get(role), self._buffers[role]
             memory = step.select_memory(buffer.memory)
-            explorer = components.explorer
-            decision = explorer.act(components.agent, step, memory) if explorer else components.agent.act(step, memory)
+            decision = components.act(step, memory)
             actions[role] = decision.action
             if stored is not None:
                 step, decision = step.take(stored), decision.take(stored)

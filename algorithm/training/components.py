@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+import numpy as np
+
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.exploration.explorer import Explorer
+from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
@@ -60,6 +63,17 @@ class AgentComponents:
     scheduler: BatchScheduler
     learner: Learner
     explorer: Explorer | None = None
+
+    def act(self, step: Step, memory: np.ndarray) -> Decision:
+        """Choose actions while experience is collected: at random at the start, then by the explorer or the agent.
+
+        Args:
+            step: The lanes that need a decision.
+            memory: The agent's memory [n, state_size] of these lanes.
+        """
+        if self.learner.rows_seen < self.agent.random_steps:
+            return self.agent.act_uniformly(step, memory)
+        return self.explorer.act(self.agent, step, memory) if self.explorer else self.agent.act(step, memory)
 
     def grow(self, role: Role) -> AgentComponents:
         """Add lanes until there are as many as `role` has. Return the components that replace these."""

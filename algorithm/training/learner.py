@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from copy import deepcopy
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,12 +14,13 @@ from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
-from algorithm.networks.precision import CPU, Placement, set_precision
+from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliarySet
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
+from algorithm.training.resets import reset_if_due
 from algorithm.training.rewards import RewardNormalizer
 
 
@@ -53,6 +53,7 @@ class Learner:
         self.max_step = max_step
         placement = placement or Placement()
         self.device = placement.learning
+        self._upload = partial(upload, device=self.device)
         # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
         # undone.
         self.checks_gradient = self.device.type == "cpu"
@@ -84,6 +85,7 @@ class Learner:
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
+        self._idle_groups: Set[str] = set()  # the groups that the last loss leaves as they are
         names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
         self._steps = [self._make_group_step(name, groups[name]) for name in names]
         for step in self._steps:
@@ -133,10 +135,11 @@ class Learner:
         self.parameters.reset_increments()
         if not batch.targets:
             self._transform_rewards(batch)
-        self.agent.progress = self._compute_progress()
+        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
+        self._idle_groups = self.agent.groups.keys() - losses.keys()
         auxiliary_metrics = self._compute_gradient(batch, losses, report)
         # Without the features, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
@@ -169,6 +172,7 @@ class Learner:
         """
         self._step_if_finite()
         self._counts[0] += 1
+        reset_if_due(self.agent, self.parameters, self._steps, self.updates)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
@@ -256,7 +260,7 @@ class Learner:
     def _step_groups(self) -> bool:
         """Step each group, commit batch statistics, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
-        is_finite = all([step(progress) for step in self._steps])
+        is_finite = all([step(progress) for step in self._steps if step.name not in self._idle_groups])
         self.parameters.complete_step()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
@@ -276,14 +280,6 @@ class Learner:
         batch.reward = self.reward_normalizer.scale(batch.reward)
         if self.auxiliaries:
             self.auxiliaries.add_rewards(batch)
-
-    def _upload(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cpu":
-            return tensor
-        if self.device.type != "cuda" or not array.size:
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)  # torch frees it after the copy
 
     def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
         part = self.parameters.group_slices[name]

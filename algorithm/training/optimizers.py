@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import cos, pi
 
 import torch
 from torch import Tensor
@@ -67,6 +68,23 @@ class Adam(Optimizer):
         return True
 
 
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, Algorithm 2).
+
+    Before each step of Adam, theta <- theta - rate weight_decay theta, for all parameters of the vector.
+    """
+
+    def __init__(
+        self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float, weight_decay: float
+    ):
+        super().__init__(size, device, decay, epsilon, beta1)
+        self.weight_decay = weight_decay
+
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+        vector.mul_(1 - rate * self.weight_decay)
+        return super().step(vector, gradient, rate)
+
+
 class RmsProp(Optimizer):
     """RMSprop (Tieleman & Hinton 2012): theta <- theta - rate g / (sqrt(s) + eps).
 
@@ -89,11 +107,29 @@ class RmsProp(Optimizer):
 
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
     """Return the optimizer of a parameter group of `size` parameters. Raises ValueError for an unknown name."""
+    common = size, device, group.optimizer_decay, group.optimizer_epsilon
     if group.optimizer == "adam":
-        return Adam(size, device, group.optimizer_decay, group.optimizer_epsilon, group.optimizer_beta1)
+        return Adam(*common, group.optimizer_beta1)
+    if group.optimizer == "adamw":
+        return AdamW(*common, group.optimizer_beta1, group.weight_decay)
     if group.optimizer == "rmsprop":
-        return RmsProp(size, device, group.optimizer_decay, group.optimizer_epsilon, group.epsilon_inside)
-    raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam and rmsprop")
+        return RmsProp(*common, group.epsilon_inside)
+    raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam, adamw and rmsprop")
+
+
+def compute_rate_scale(group: ParameterGroup, progress: float) -> float:
+    """Return the learning rate of a group, as a fraction of its initial one.
+
+    linear: 1 -> f, cosine: f + (1 - f) (1 + cos(pi progress)) / 2 (Loshchilov & Hutter 2017, arXiv 1608.03983, Eq. 5),
+    with f = `learning_rate_final_fraction`.
+
+    Args:
+        group: The group.
+        progress: The fraction of the run that is done.
+    """
+    final = group.learning_rate_final_fraction
+    remaining = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + cos(pi * progress)) / 2}
+    return final + (1 - final) * remaining[group.learning_rate_schedule]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +156,7 @@ class GroupStep:
     def __call__(self, progress: float) -> bool:
         """Step the group, and return whether the step is finite.
 
-        `progress` is the fraction of a linear schedule that is done.
+        `progress` is the fraction of the run that is done.
         """
-        scale = 1 - progress if self.group.learning_rate_schedule == "linear" else 1
-        return self.optimizer.step(self.vector, self.gradient, self.group.learning_rate * scale)
+        rate = self.group.learning_rate * compute_rate_scale(self.group, progress)
+        return self.optimizer.step(self.vector, self.gradient, rate)

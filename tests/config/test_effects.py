@@ -52,7 +52,7 @@ def check(*assignments):
         (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
         (
             ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
-            "acer_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+            "acer_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
         ),
         (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
         (
@@ -68,6 +68,36 @@ def check(*assignments):
             "acer_config.trust_region_kl is for trust_region full, not for efficient",
         ),
         (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
+        (["acer_config.weight_decay=0.1"], "acer_config.weight_decay is for optimizer adamw, not for adam"),
+        ([*SAC, "sac_config.weight_decay=0.1"], "sac_config.weight_decay is for optimizer adamw, not for adam"),
+        (
+            ["acer_config.learning_rate_final_fraction=0.5"],
+            "acer_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
+        ),
+        (
+            [*SAC, "sac_config.learning_rate_final_fraction=0.5"],
+            "sac_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
+        ),
+        ([*SAC, "sac_config.n_atoms=9"], "sac_config.n_atoms is for critic categorical, not for scalar"),
+        ([*SAC, "sac_config.v_max=9"], "sac_config.v_max is for critic categorical, not for scalar"),
+        ([*SAC, "sac_config.reset_shrink=0.5"], "sac_config.reset_shrink has no effect, since reset_every is null"),
+        ([*SAC, "sac_config.target=none", "sac_config.tau=1"], "sac_config.tau is for target average, not for none"),
+        (
+            [*SAC, "sac_config.target=none", "sac_config.update_target_per_step=2"],
+            "sac_config.update_target_per_step is for target average, not for none",
+        ),
+        (
+            [*SAC, "sac_config.target_entropy_std=0.1", "sac_config.target_c_alpha=2"],
+            "sac_config.target_c_alpha is for target_entropy_std null, not for 0.1",
+        ),
+        (
+            [*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_entropy_std=0.1"],
+            "sac_config.target_entropy_std is for use_auto_alpha true, not for false",
+        ),
+        (
+            [*SAC, "sac_config.discrete_dqn_like=true", "sac_config.policy_update_every=2"],
+            "sac_config.policy_update_every has no effect, since discrete_dqn_like is true",
+        ),
         ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
         (["base_config.algorithm=A2C", "replay_config.capacity=9"], "replay_config.capacity has no effect, since alg"),
         (["base_config.algorithm=ppo", "replay_config.sampler=lazy"], "replay_config.sampler has no effect, since alg"),
@@ -113,7 +143,7 @@ def check(*assignments):
         ),
         (
             [*REACTOR, "reactor_config.optimizer=rmsprop", "reactor_config.optimizer_beta1=0.5"],
-            "reactor_config.optimizer_beta1 is for optimizer adam, not for rmsprop",
+            "reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
         ),
         (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
         (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),

@@ -99,7 +99,7 @@ def test_unquoted_off_is_the_word_off():
             "acer_config.trust_region=half",
             "acer_config.trust_region is 'half'; input should be 'off', 'efficient' or 'full'",
         ),
-        ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam' or 'rmsprop'"),
+        ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam', 'adamw' or 'rmsprop'"),
         ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
         ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
         ("base_config.device=tpu", "base_config.device is 'tpu'"),
@@ -127,7 +127,7 @@ def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(assignment, me
 
 def test_a_linear_schedule_needs_max_step():
     layers = [("--set", read_assignments(["acer_config.learning_rate_schedule=linear", "base_config.max_step=null"]))]
-    with pytest.raises(UserError, match="learning_rate_schedule is linear to 0 at base_config.max_step"):
+    with pytest.raises(UserError, match="learning_rate_schedule is linear up to base_config.max_step"):
         resolve(layers)
 
 

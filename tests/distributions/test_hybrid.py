@@ -238,6 +238,33 @@ def test_samples_in_numpy_follow_the_branches_and_the_gaussians_of_their_combina
 
 
 @every_space
+def test_uniform_actions_are_uniform_over_branches_and_the_range_of_every_dimension(family):
+    rng, k = np.random.default_rng(0), family.n_continuous
+    statistics = np.tile(np.random.default_rng(1).normal(size=family.statistics_size), (DRAWS, 1)).astype(np.float32)
+    sample, behavior = family.sample_uniformly(statistics, rng)
+    assert sample.dtype == behavior.dtype == np.float32 and sample.shape == (DRAWS, family.size)
+    action = np.sort(family.to_action(sample)[:, :k], axis=0)
+    assert np.abs(action).max(initial=0) <= 1
+    distance = np.abs(action - np.linspace(-1, 1, DRAWS)[:, None]).max(initial=0) / 2  # Kolmogorov-Smirnov
+    assert distance < 1.95 / DRAWS**0.5  # exceeded with probability 0.001
+    for indices, n_actions in zip(sample[:, k:].T, family.branches, strict=True):
+        within_noise(np.bincount(indices.astype(int)) / DRAWS, 1 / n_actions, (1 / n_actions) ** 0.5)
+    np.testing.assert_array_equal(behavior[:, : 2 * family.n_means], statistics[:, : 2 * family.n_means])
+    if family.branches:
+        log_probs = HybridDistribution(torch.from_numpy(behavior), k, family.branches).log_probs
+        np.testing.assert_allclose(log_probs, -np.log(family.n_combinations), rtol=1e-5)
+
+
+def test_uniform_actions_are_allowed_ones():
+    family, statistics = HybridFamily(1, (3,)), np.zeros((600, 9), np.float32)
+    statistics[:, 7] = MASKED_LOGIT
+    sample, behavior = family.sample_uniformly(statistics, np.random.default_rng(0))
+    assert set(sample[:, 1]) == {0, 2}
+    probs = HybridDistribution(torch.from_numpy(behavior), 1, (3,)).probs
+    np.testing.assert_allclose(probs, np.tile([0.5, 0, 0.5], (600, 1)), atol=1e-6)
+
+
+@every_space
 def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this_combination(family):
     statistics = some(family, 30)[0].float()
     mode = family.mode(statistics.numpy())

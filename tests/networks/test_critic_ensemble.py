@@ -43,6 +43,20 @@ def test_each_critic_evaluates_all_actions_of_each_row(rows):
         torch.testing.assert_close(values[index].flatten(0, -2), critic(features.flatten(0, -2)))
 
 
+@pytest.mark.parametrize(("encoded", "values"), [(ENCODED, 1), (0, 3)])
+def test_a_value_may_have_a_shape(encoded, values):
+    blueprint = Blueprint(critic=Mlp(6))
+    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT, (5,), gain=0.01)
+    features = torch.randn(4, 2, critics.torso.size)
+    actions = torch.randn(4, 2, 7, encoded) if encoded else None
+    outputs = critics(features, actions)
+    assert outputs.shape == (COUNT, 4, 2, 7 if encoded else 3, 5)
+    alone = torch.cat((features[1, 0], actions[1, 0, 2])) if encoded else features[1, 0]
+    expected = critics.critics[3](alone).view(values, 5)[0 if encoded else 2]
+    torch.testing.assert_close(outputs[3, 1, 0, 2], expected)
+    assert outputs.abs().max() < 0.2
+
+
 def test_critics_are_selected_by_index_in_that_order():
     critics = make()
     features, actions = torch.randn(5, 8), torch.randn(5, 1, ENCODED)

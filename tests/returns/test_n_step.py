@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.returns import n_step_return
+from algorithm.returns import n_step_return, sum_rewards
 from tests.oracles import vtrace_by_definition
 from tests.returns.test_vtrace import ALIVE, BOUNDARY_REWARD, FIRST, REAL, REWARD, V, close, random_record, tensor
 
@@ -55,3 +55,15 @@ def test_sequences_with_several_episodes_equal_each_episode_alone(horizon, seed)
     valid = ~(first[1:] & alive)
     actual = n_step_return(reward, record["gamma"] * alive.double(), valid, v, record["trace_lambda"], horizon).numpy()
     np.testing.assert_allclose(actual, np.where(valid, expected, v[:-1]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 5, 99])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1))
+def test_the_parts_of_a_return_make_the_return(horizon, seed):
+    record = random_record(seed)
+    reward, alive, first, v = (torch.from_numpy(record[name]) for name in ("reward", "alive", "first", "v"))
+    valid, discount = ~(first[1:] & alive), record["gamma"] * alive.double()
+    sums, products, end = sum_rewards(reward, discount, valid, horizon)
+    expected = n_step_return(reward, discount, valid, v, horizon=horizon)
+    torch.testing.assert_close((sums + products * v.gather(0, end))[valid], expected[valid], rtol=0, atol=1e-10)

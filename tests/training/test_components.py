@@ -1,10 +1,15 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training import components
 from algorithm.training.actor import Actor
-from algorithm.training.components import PHASES, Timer
+from algorithm.training.components import PHASES, AgentComponents, Timer
 from tests.adapters.configs import config
-from tests.doubles import ParityAgent, make_components
+from tests.builders import make_acer, make_role, make_sac
+from tests.doubles import ParityAgent, Row, UpdateCounter, make_components, make_step
 from tests.fakes import Skipping
 
 
@@ -50,6 +55,21 @@ def test_a_restarted_lap_counts_for_no_phase(wait):
     wait(2)
     timer.lap("acting")
     assert timer.total == timer.seconds["acting"] == 2
+
+
+def test_the_first_rows_have_uniformly_random_actions():
+    role = Role(500, {"obs": ObsSpec((3,))}, ActionSpec(2))
+    agent, learner = make_sac(role, random_steps=700, std_init=0.02), UpdateCounter()
+    components = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+    obs = {"obs": np.zeros((500, 3), np.float32)}
+    step = replace(make_step(*(Row(lane, 0) for lane in range(500))), obs=obs)
+    for learner.rows_seen, spread in [(0, 1.0), (699, 1.0), (700, 0.1)]:
+        decision = components.act(step, np.zeros((500, 0), np.float32))
+        assert 0.5 * spread < np.abs(decision.action).max() <= spread
+        np.testing.assert_allclose(np.tanh(decision.raw_action), decision.action, atol=1e-6)
+        assert decision.behavior.shape == (500, 4)
+    with pytest.raises(NotImplementedError, match="Acer sets random_steps, but has no `act_uniformly`"):
+        make_acer(make_role()).act_uniformly(step, np.zeros((500, 0), np.float32))
 
 
 def test_a_tick_is_acting_and_then_the_environment(wait):

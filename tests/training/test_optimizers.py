@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algorithm.training.optimizers import Adam, RmsProp, make_optimizer
+from algorithm.training.optimizers import Adam, AdamW, RmsProp, compute_rate_scale, make_optimizer
 from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")
@@ -31,6 +31,30 @@ def test_adam_equals_torchs_adam(epsilon):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_adamw_equals_torchs_adamw(weight_decay):
+    ours, theirs = follow(
+        AdamW(7, CPU, 0.98, 1e-8, 0.8, weight_decay),
+        lambda x: torch.optim.AdamW([x], betas=(0.8, 0.98), weight_decay=weight_decay),
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "final", "expected"),
+    [
+        ("constant", 0.0, (1, 1, 1, 1)),
+        ("linear", 0.0, (1, 0.75, 0.5, 0)),
+        ("linear", 0.5, (1, 0.875, 0.75, 0.5)),
+        ("cosine", 0.0, (1, 0.5 + 0.5**1.5, 0.5, 0)),
+        ("cosine", 0.5, (1, 0.75 + 0.5**2.5, 0.75, 0.5)),
+    ],
+)
+def test_the_known_rates_of_schedules(schedule, final, expected):
+    group = replace(make_acer().groups["acer"], learning_rate_schedule=schedule, learning_rate_final_fraction=final)
+    assert [compute_rate_scale(group, progress) for progress in (0, 0.25, 0.5, 1)] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 def test_rmsprop_with_epsilon_outside_of_the_root_equals_torchs_rmsprop(epsilon):
     ours, theirs = follow(
@@ -47,7 +71,7 @@ def test_rmsprop_with_epsilon_outside_and_inside_of_the_root(inside, expected):
     assert number.item() == pytest.approx(expected, abs=5e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop"])
 def test_moments_are_the_whole_state_of_an_optimizer(name):
     group = replace(make_acer().groups["acer"], optimizer=name)
     generator = torch.Generator().manual_seed(0)
@@ -80,6 +104,8 @@ def test_a_group_names_its_optimizer():
     group = make_acer().groups["acer"]
     made = make_optimizer(replace(group, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True), 1, CPU)
     assert isinstance(made, RmsProp) and made.epsilon_inside and made.epsilon == 0.1
-    assert isinstance(make_optimizer(replace(group, optimizer="adam"), 1, CPU), Adam)
-    with pytest.raises(ValueError, match="adam and rmsprop"):
+    assert type(make_optimizer(replace(group, optimizer="adam"), 1, CPU)) is Adam
+    made = make_optimizer(replace(group, optimizer="adamw", weight_decay=0.3), 1, CPU)
+    assert isinstance(made, AdamW) and made.weight_decay == 0.3
+    with pytest.raises(ValueError, match="adam, adamw and rmsprop"):
         make_optimizer(replace(group, optimizer="sgd"), 1, CPU)

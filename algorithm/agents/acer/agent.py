@@ -25,7 +25,6 @@ from algorithm.agents.agent import (
     DataSchedule,
     Divergence,
     LossReport,
-    RewardTransform,
     check_burn_in,
     make_stream_metrics,
     mean_weights,
@@ -34,6 +33,7 @@ from algorithm.agents.agent import (
     unroll,
     weighted_means,
 )
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, TargetNetwork, batch_statistics

@@ -80,6 +80,7 @@ def make_groups(
         module=policy,
         learning_rate=settings.trust_region_kl,
         learning_rate_schedule=settings.learning_rate_schedule,
+        learning_rate_final_fraction=settings.learning_rate_final_fraction,
         optimizer="natural",
         max_grad_norm=inf,  # the length of the gradient has no effect on the step
         cg_iterations=settings.trust_region_iterations,

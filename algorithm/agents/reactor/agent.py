@@ -20,7 +20,6 @@ from algorithm.agents.agent import (
     Agent,
     DataSchedule,
     LossReport,
-    RewardTransform,
     check_burn_in,
     mean_weights,
     select_statistics_rows,
@@ -29,6 +28,7 @@ from algorithm.agents.agent import (
 )
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
 from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
@@ -69,8 +69,7 @@ class Reactor(Agent):
             burn_in=warmup_rows + settings.burn_in_step,
             warmup_rows=warmup_rows,
         )
-        return_bound = min(-settings.v_min, settings.v_max) / settings.reward_scale  # only return_max reads it
-        self.reward_transform = RewardTransform.from_settings(settings, return_bound=return_bound)
+        self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
 
     def _make_network(self, blueprint: Blueprint, role: Role) -> BranchedActorCritic:
         return BranchedActorCritic(

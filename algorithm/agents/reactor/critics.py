@@ -14,7 +14,7 @@ from torch import Tensor
 
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.distributions import Categorical
-from algorithm.losses import squared_error
+from algorithm.losses import cross_entropy, squared_error
 from algorithm.returns import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs, Support, retrace
 
 
@@ -132,7 +132,7 @@ class CategoricalCritic(Critic):
             retrace_target=target @ atoms,
             ascent_direction=self._expand_direction(direction, index),
             error=0.5 * direction.abs().sum(-1),  # the total variation (section 3.3)
-            loss=-(target * log_q.gather(-2, index).squeeze(-2)).sum(-1),
+            loss=cross_entropy(target, log_q.gather(-2, index).squeeze(-2)),
         )
 
     def compute_q(self, values: Tensor) -> Tensor:
@@ -154,5 +154,4 @@ def make_critic(settings: ReactorSettings, n_actions: int) -> Critic:
     """Return the critic of the settings for a number of actions, or of combinations of actions."""
     if settings.critic == "scalar":
         return ScalarCritic(n_actions)
-    support = Support(v_min=settings.v_min, v_max=settings.v_max, n_atoms=settings.n_atoms)
-    return CategoricalCritic(n_actions, support, settings.distributional)
+    return CategoricalCritic(n_actions, settings.make_support(), settings.distributional)

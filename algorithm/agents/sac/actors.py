@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -26,6 +26,8 @@ from algorithm.networks import (
     Torso,
     batch_statistics,
 )
+from algorithm.networks.batch_statistics import ValidRows
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
@@ -59,14 +61,29 @@ class SacActor(ABC):
     policy: Policy
     groups: Mapping[str, ParameterGroup]
 
+    has_batch_norms: bool = False  # whether statistics of batches differ from running statistics
+
     @abstractmethod
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
-        """Evaluate the policy at all rows of a rollout.
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
+        """Evaluate the policy at some rows, with running statistics.
+
+        Args:
+            features: [T, B, F] without gradient.
+            obs: Observations {name: [T, B, ...]}, of which the action mask is used.
+        """
+
+    @abstractmethod
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
+    ) -> tuple[PolicyOutput, Tensor]:
+        """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
+
+        Batch norms use the statistics of all T+1 rows, states and next states.
 
         Args:
             features: [T+1, B, F] without gradient.
             obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
-            rows: Rows [T+1, B] bool that count in the statistics of batch norms.
+            rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
 
         Returns:
             The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
@@ -112,30 +129,45 @@ class SoftPolicy(SacActor):
             blueprint, role.obs_specs, family.statistics_size, 0, std_head, torso=torso
         )
         self.action_kinds = ["d"] * bool(family.branches) + ["c"] * bool(family.n_continuous)
-        self.target_entropy_scales = {"d": settings.target_d_alpha, "c": settings.target_c_alpha}
+        self.target_d_alpha = settings.target_d_alpha
+        self.continuous_target_entropy = family.n_continuous * compute_target_entropy(settings)
         self.temperature = Temperature(len(self.action_kinds), settings.init_log_alpha, settings.use_auto_alpha)
         heads = nn.ModuleList([self.network.heads])
+        self.has_batch_norms = bool(find_batch_norms([heads]))
         self.groups = {
             "policy": make_adam_group(heads, settings, settings.learning_rate_policy, settings.max_grad_norm_policy)
         }
         if settings.use_auto_alpha:
-            self.groups["alpha"] = make_adam_group(
+            group = make_adam_group(
                 self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
             )
+            self.groups["alpha"] = replace(group, weight_decay=0.0)
 
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
-        with batch_statistics(rows, commits=True):
+    @torch.no_grad()
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
+        return self._sample(self.network.compute_outputs(features), obs)
+
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
+    ) -> tuple[PolicyOutput, Tensor]:
+        if self.has_batch_norms:
+            with batch_statistics(rows, commits=True):
+                all_outputs = self.network.compute_outputs(features)
+            outputs = all_outputs[:-1]
+        else:  # the last row needs no gradient
             outputs = self.network.compute_outputs(features[:-1])
+            with torch.no_grad():
+                all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
         with torch.no_grad():
-            all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
-            policy = self.family(self.network.mask_logits(all_outputs, obs))
-            reparameterized, alphas = policy.rsample(), self.temperature.alpha()
-            terms = zip(alphas, self._log_prob_terms(policy, reparameterized), strict=True)
-            entropy_cost = reduce(torch.add, (alpha * log_prob for alpha, log_prob in terms))
-            output = PolicyOutput(
-                policy=policy, reparameterized=reparameterized, entropy_cost=entropy_cost, alpha=alphas[-1]
-            )
-        return output, outputs
+            return self._sample(all_outputs.detach(), obs), outputs
+
+    def _sample(self, outputs: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
+        """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
+        policy = self.family(self.network.mask_logits(outputs, obs))
+        reparameterized, alphas = policy.rsample(), self.temperature.alpha()
+        terms = zip(alphas, self._log_prob_terms(policy, reparameterized), strict=True)
+        entropy_cost = reduce(torch.add, (alpha * log_prob for alpha, log_prob in terms))
+        return PolicyOutput(policy=policy, reparameterized=reparameterized, entropy_cost=entropy_cost, alpha=alphas[-1])
 
     @torch.no_grad()
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
@@ -186,17 +218,14 @@ class SoftPolicy(SacActor):
     def _target_entropies(self, policy: HybridDistribution) -> list[Tensor | float]:
         """Return the target entropy of each kind of dimension, in nats.
 
-        For continuous dimensions it is `target_c_alpha` times -1 nat per dimension; for discrete branches
-        `target_d_alpha` times the largest entropy of the allowed actions.
+        For continuous dimensions see `compute_target_entropy`; for discrete branches it is `target_d_alpha` times the
+        largest entropy of the allowed actions.
         """
         max_branch_entropy: Tensor | float = math.log(self.family.n_combinations)
         if self.network.n_masked_logits:
             allowed = [(part.statistics > MASKED_LOGIT / 2).sum(-1) for part in policy.branch_distributions]
             max_branch_entropy = torch.stack(allowed).clamp(min=1).log().sum(0)
-        targets = {
-            "c": -self.target_entropy_scales["c"] * self.family.n_continuous,
-            "d": self.target_entropy_scales["d"] * max_branch_entropy,
-        }
+        targets = {"c": self.continuous_target_entropy, "d": self.target_d_alpha * max_branch_entropy}
         return [targets[kind] for kind in self.action_kinds]
 
 
@@ -215,11 +244,17 @@ class EpsilonGreedy(SacActor):
         self.groups = {}
 
     @torch.no_grad()
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor], rows: Tensor) -> tuple[PolicyOutput, Tensor]:
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
-        no_cost = torch.zeros_like(policy.probs)
-        output = PolicyOutput(policy=policy, reparameterized=policy.rsample(), entropy_cost=no_cost)
-        return output, policy.statistics
+        return PolicyOutput(
+            policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
+        )
+
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
+    ) -> tuple[PolicyOutput, Tensor]:
+        output = self.evaluate(features, obs)
+        return output, output.policy.statistics
 
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         return raw_action.new_zeros(raw_action.shape[:-1])
@@ -230,12 +265,24 @@ class EpsilonGreedy(SacActor):
         return {}
 
 
+def compute_target_entropy(settings: SacSettings) -> float:
+    """Return the target entropy of one continuous dimension, in nats for actions in [-1, 1].
+
+    It is that of a Gaussian with the standard deviation `target_entropy_std` (FlashSAC), or `target_c_alpha` times -1.
+    """
+    std = settings.target_entropy_std
+    return -settings.target_c_alpha if std is None else 0.5 * math.log(2 * math.pi * math.e * std**2)
+
+
 def make_adam_group(module: nn.Module, settings: SacSettings, rate: float, max_grad_norm: float) -> ParameterGroup:
     """Return the parameter group of a module of SAC, with its learning rate and its gradient norm."""
     return ParameterGroup(
         module=module,
         learning_rate=rate,
         learning_rate_schedule=settings.learning_rate_schedule,
+        learning_rate_final_fraction=settings.learning_rate_final_fraction,
+        optimizer=settings.optimizer,
+        weight_decay=settings.weight_decay,
         optimizer_beta1=settings.optimizer_beta1,
         optimizer_decay=settings.optimizer_decay,
         optimizer_epsilon=settings.optimizer_epsilon,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import e, log, pi
 from typing import Annotated, Literal
 
+from algorithm.agents.categorical import CategoricalSettings
 from algorithm.annotations import CONTINUOUS, DISCRETE, FixedOnResume, OnlyIf, Range, Unless
 from algorithm.returns import find_estimators
 
@@ -13,7 +14,7 @@ MAX_ENTROPY = "the largest entropy that there is"  # of equal probabilities, of 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SacSettings:
+class SacSettings(CategoricalSettings):
     """The section `sac_config`; default_config.yaml has the defaults, units and meanings.
 
     Raises:
@@ -23,7 +24,12 @@ class SacSettings:
     learning_rate_critic: Annotated[float, Range(above=0)]
     learning_rate_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
     learning_rate_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
-    learning_rate_schedule: Literal["constant", "linear"]
+    learning_rate_schedule: Literal["constant", "linear", "cosine"]
+    learning_rate_final_fraction: Annotated[
+        float, Range(at_least=0, at_most=1), OnlyIf(learning_rate_schedule=("linear", "cosine"))
+    ]
+    optimizer: Literal["adam", "adamw"]
+    weight_decay: Annotated[float, Range(at_least=0), OnlyIf(optimizer="adamw")]
     optimizer_beta1: Annotated[float, Range(at_least=0, below=1)]
     optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
     optimizer_epsilon: Annotated[float, Range(above=0)]
@@ -31,11 +37,12 @@ class SacSettings:
     max_grad_norm_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
     max_grad_norm_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
     gamma: Annotated[float, Range(at_least=0, at_most=1)]
-    reward_scale: Annotated[float, Range(above=0)]
-    reward_clip: Annotated[float | None, Range(above=0)]
-    reward_normalization: Literal["return_std"] | None
-    tau: Annotated[float, Range(at_least=0, at_most=1)]
-    update_target_per_step: Annotated[int, Range(at_least=1)]
+    policy_update_every: Annotated[int, Range(at_least=1), Unless(discrete_dqn_like=True)]
+    target: Annotated[
+        Literal["average", "none"], FixedOnResume("the saved networks have target critics if this is average")
+    ]
+    tau: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(target="average")]
+    update_target_per_step: Annotated[int, Range(at_least=1), OnlyIf(target="average")]
     ensemble_q_num: Annotated[
         int, Range(at_least=1, at_most=1000), FixedOnResume("the saved networks have this number of critics")
     ]  # N
@@ -53,6 +60,12 @@ class SacSettings:
         float,
         Range(at_least=-log(2), note=MAX_ENTROPY),
         CONTINUOUS,
+        OnlyIf(use_auto_alpha=True, discrete_dqn_like=False, target_entropy_std=None),
+    ]
+    target_entropy_std: Annotated[
+        float | None,
+        Range(above=0, at_most=2 * (2 * pi * e) ** -0.5, note="that of a Gaussian with the largest entropy"),
+        CONTINUOUS,
         OnlyIf(use_auto_alpha=True, discrete_dqn_like=False),
     ]
     target_d_alpha: Annotated[
@@ -66,6 +79,9 @@ class SacSettings:
     discrete_dqn_epsilon: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(discrete_dqn_like=True)]
     clip_epsilon: Annotated[float | None, Range(above=0)]  # of Q around the target critic's
     rescale_values: bool  # h (Pohlen et al. 2018)
+    reset_every: Annotated[int | None, Range(at_least=1)]
+    reset_shrink: Annotated[float, Range(at_least=0, below=1), Unless(reset_every=None)]
+    random_steps: Annotated[int, Range(at_least=0)]
     n_step: Annotated[int, Range(at_least=1)]
     use_n_step_is: Annotated[bool, Unless(n_step=1)]
     estimator: Annotated[Literal[find_estimators(reads="trace_clip")], Unless(n_step=1, use_n_step_is=False)]
@@ -84,8 +100,13 @@ class SacSettings:
     learning_starts: Annotated[int, Range(at_least=0)]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic == "categorical":
+            self._check_categorical()
         if self.n_step > self.sequence_length:
             raise ValueError(f"n_step {self.n_step} must not be above sequence_length {self.sequence_length}")
+        if self.target == "none" and self.clip_epsilon is not None:
+            raise ValueError("target none has no target critics for clip_epsilon; set it to null")
         if self.ensemble_q_sample > self.ensemble_q_num:
             raise ValueError(
                 f"ensemble_q_sample {self.ensemble_q_sample} is above ensemble_q_num {self.ensemble_q_num}"
@@ -96,3 +117,17 @@ class SacSettings:
             raise ValueError("replay_ratio 0 leaves nothing to learn from")
         if self.std_init <= self.std_min:
             raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}")
+
+    def _check_categorical(self) -> None:
+        """Raise ValueError if a setting is for scalar critics only."""
+        several = f"with n_step {self.n_step} critic categorical"
+        refusals = {
+            "critic categorical has no clip_epsilon; set it to null": self.clip_epsilon is not None,
+            "critic categorical has no rescale_values; set it to false": self.rescale_values,
+            "discrete_dqn_like needs critic scalar": self.discrete_dqn_like,
+            f"{several} has no importance ratios; set use_n_step_is to false": self.n_step > 1 and self.use_n_step_is,
+            f"{several} needs v_lambda 1, not {self.v_lambda}": self.n_step > 1 and self.v_lambda != 1,
+        }
+        for message, is_refused in refusals.items():
+            if is_refused:
+                raise ValueError(message)

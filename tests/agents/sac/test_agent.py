@@ -406,7 +406,9 @@ def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     rollout = to_float64(random_sequence(SPECS["discrete"], agent, 0, 1))
     alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    policy_output, outputs = agent.actor.evaluate(rollout.obs["obs"], rollout.obs)
+    policy_output, outputs = agent.actor.evaluate_for_update(
+        rollout.obs["obs"], rollout.obs, torch.ones(2, COLUMNS).bool()
+    )
     policy_output = policy_output.select_rows(slice(-1))
     rest = agent.family(q / alpha)
     policy_output = replace(policy_output, policy=rest, entropy_cost=alpha * rest.log_probs)
@@ -457,7 +459,7 @@ def test_forbidden_actions_are_never_taken_and_have_no_value(branches, changes):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
-        policy_output, _ = agent.actor.evaluate(tensors["obs"], tensors)
+        policy_output = agent.actor.evaluate(tensors["obs"], tensors)
         assert torch.isfinite(policy_output.entropy_cost * policy_output.policy.probs).all()
         (entropies,) = agent.actor._target_entropies(policy_output.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)

@@ -16,7 +16,13 @@ SCHEDULE = {
     "replay_ratio": 1.5,
     "learning_starts": 11,
 }
-OPTIMIZER = {"learning_rate_schedule": "linear", "optimizer_decay": 0.7, "optimizer_epsilon": 0.01}
+OPTIMIZER = {
+    "learning_rate_schedule": "cosine",
+    "learning_rate_final_fraction": 0.25,
+    "optimizer": "adamw",
+    "optimizer_decay": 0.7,
+    "optimizer_epsilon": 0.01,
+}
 GROUPS = ("critic", "policy", "alpha")
 
 
@@ -32,11 +38,12 @@ def test_the_schedule_follows_the_settings():
 def test_the_parameter_groups_follow_the_settings():
     rates = {f"learning_rate_{name}": 0.1 * (i + 1) for i, name in enumerate(GROUPS)}
     norms = {f"max_grad_norm_{name}": 1.0 + i for i, name in enumerate(GROUPS)}
-    agent = make_sac(**rates, **norms, **OPTIMIZER, optimizer_beta1=0.3, use_auto_alpha=True)
+    agent = make_sac(**rates, **norms, **OPTIMIZER, optimizer_beta1=0.3, weight_decay=0.1, use_auto_alpha=True)
     assert agent.groups.keys() == set(GROUPS)
     for name, group in agent.groups.items():
         assert {field: getattr(group, field) for field in OPTIMIZER} == OPTIMIZER
-        assert (group.optimizer, group.learning_rate) == ("adam", rates[f"learning_rate_{name}"])
+        assert group.learning_rate == rates[f"learning_rate_{name}"]
+        assert group.weight_decay == (0 if name == "alpha" else 0.1)  # a temperature does not decay to 1
         assert group.max_grad_norm == norms[f"max_grad_norm_{name}"] and group.optimizer_beta1 == 0.3
 
 
@@ -47,8 +54,59 @@ def test_the_reward_transform_follows_the_settings():
     assert asdict(transform) == expected
 
 
+@pytest.mark.parametrize("critic", ["scalar", "categorical"])
+def test_rewards_are_scaled_to_the_range_of_the_atoms(critic):
+    settings = {"critic": critic, "reward_normalization": "return_max", "reward_scale": 2.0}
+    assert make_sac(**settings).reward_transform.return_bound == 2.5
+    assert make_sac(**settings, v_min=-3.0, v_max=8.0).reward_transform.return_bound == 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clip_epsilon": 1.0}, "critic categorical has no clip_epsilon; set it to null"),
+        ({"rescale_values": True}, "critic categorical has no rescale_values; set it to false"),
+        ({"discrete_dqn_like": True}, "discrete_dqn_like needs critic scalar"),
+        ({"n_step": 2, "sequence_length": 2}, "with n_step 2 critic categorical has no importance ratios; set use_n_"),
+        (
+            {"n_step": 2, "sequence_length": 2, "use_n_step_is": False, "v_lambda": 0.5},
+            "with n_step 2 critic categorical needs v_lambda 1, not 0.5",
+        ),
+        ({"v_min": 1.0, "v_max": 0.5}, "v_min 1.0 must be below v_max 0.5"),
+        ({"v_min": 0.0, "reward_normalization": "return_max"}, "return_max needs v_min below 0 and v_max above 0"),
+    ],
+    ids=str,
+)
+def test_settings_that_a_categorical_critic_does_not_support_are_rejected(changes, message):
+    with pytest.raises(ValueError, match=message):
+        sac_settings(critic="categorical", **changes)
+
+
+@pytest.mark.parametrize(("std", "entropy"), [(None, -0.5), (0.15, -0.478181), (0.48, 0.684969)])
+@pytest.mark.parametrize("spec", [ActionSpec(3), ActionSpec(2, (3,))], ids=str)
+def test_the_target_entropy_of_continuous_actions(spec, std, entropy):
+    agent = make_sac(Role(1, {"obs": ObsSpec((3,))}, spec), target_c_alpha=0.5, target_entropy_std=std)
+    assert agent.actor.continuous_target_entropy == pytest.approx(spec.continuous * entropy, abs=1e-5)
+
+
+@pytest.mark.parametrize("spec", [ActionSpec(2), ActionSpec(1, (3,))], ids=str)
+def test_random_steps_of_continuous_actions_exclude_importance_ratios(spec):
+    role, several = Role(1, {"obs": ObsSpec((3,))}, spec), {"n_step": 2, "sequence_length": 2}
+    with pytest.raises(ValueError, match="random_steps is for continuous actions without importance ratios"):
+        make_sac(role, random_steps=9, **several)
+    assert make_sac(role, random_steps=9, **several, use_n_step_is=False).random_steps == 9
+    assert make_sac(role, random_steps=9).random_steps == 9
+    assert make_sac(random_steps=9, **several).random_steps == 9
+
+
 def test_checkpoints_name_the_target_network():
     assert list(make_sac().target_networks) == ["target"]
+    assert list(make_sac(target="none").target_networks) == []
+
+
+def test_a_clipped_error_needs_target_critics():
+    with pytest.raises(ValueError, match="target none has no target critics for clip_epsilon; set it to null"):
+        sac_settings(target="none", clip_epsilon=0.5)
 
 
 @pytest.mark.parametrize("spec", [ActionSpec(2), ActionSpec(0, (3,)), ActionSpec(1, (3,))], ids=str)

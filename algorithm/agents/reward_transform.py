@@ -1,0 +1,48 @@
+"""The transformation of rewards that an algorithm declares; `training/rewards.py` applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class RewardSettings(Protocol):
+    """The settings of an algorithm that describe the transformation of its rewards."""
+
+    @property
+    def reward_scale(self) -> float: ...
+
+    @property
+    def reward_clip(self) -> float | None: ...
+
+    @property
+    def reward_normalization(self) -> str | None: ...
+
+    @property
+    def gamma(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTransform:
+    """The transformation of rewards in a batch: clip to [-clip, clip], divide by a statistic of returns, times scale.
+
+    With `return_max`, the discounted sum of divided rewards up to any row so far is within [-return_bound,
+    return_bound]; `scale` multiplies this range too. Rewards that auxiliaries add are not counted.
+    """
+
+    scale: float
+    clip: float | None
+    reward_normalization: str | None  # return_std | return_max (see training/rewards.py)
+    gamma: float  # discount of the returns that are measured
+    return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
+
+    @classmethod
+    def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:
+        """Return the transformation that the settings of an algorithm describe, with the bound of its returns."""
+        return cls(
+            scale=settings.reward_scale,
+            clip=settings.reward_clip,
+            reward_normalization=settings.reward_normalization,
+            gamma=settings.gamma,
+            return_bound=return_bound,
+        )

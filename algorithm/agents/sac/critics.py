@@ -1,0 +1,254 @@
+"""The critics of SAC: Q(x, a), or the distribution of the return of which Q(x, a) is the mean.
+
+A critic computes its target, the gradient of its loss in closed form, and its TD error from the outputs of networks.
+In shapes, T rows of B columns; N critics, of which M give the targets of an update; K combinations of discrete branches
+(1 without branches); `*v` is `value_shape`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithm.agents.sac.settings import SacSettings
+from algorithm.distributions import HybridDistribution
+from algorithm.losses import clipped_error, cross_entropy, soft_state_value, squared_error
+from algorithm.returns import (
+    EstimatorInputs,
+    Support,
+    TraceClipping,
+    get_estimator,
+    rescale,
+    sum_rewards,
+    unscale,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenActions:
+    """The taken actions of a batch, which targets of several steps read."""
+
+    raw_action: Tensor  # [T, B, size]
+    policy: HybridDistribution  # pi at the T rows
+    behavior: HybridDistribution  # mu at the T rows
+    entropy_cost: Tensor  # w alpha log pi of the executed actions [T, B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experience:
+    """The rows of a batch from which a critic computes its target; w is `alpha_critic_scale`."""
+
+    reward: Tensor  # [T, B]
+    discount: Tensor  # gamma * alive [T, B]
+    valid: Tensor  # [T, B]
+    next_probs: Tensor  # pi(k) of each combination in the next row [T, B, K]
+    next_entropy_cost: Tensor  # w alpha log pi of the policy's action for each combination in the next row [T, B, K]
+    taken: TakenActions | None  # None for targets of one step
+    critic_indices: Sequence[int]  # the M critics
+    # Returns the outputs of all or some target critics for the taken actions [N or M, T, B, *v].
+    evaluate_target: Callable[[Sequence[int] | None], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticOutput:
+    """The result of a critic, without gradient."""
+
+    ascent_direction: Tensor  # the negative gradient of each critic's loss with respect to its outputs [N, T, B, *v]
+    compute_loss: Callable[[], Tensor]  # the mean loss of all critics [T, B]
+    compute_error: Callable[[], Tensor]  # the TD error, whose magnitude determines the priority of a sequence [T, B]
+
+
+class Critic(ABC):
+    """A kind of critic, as functions of the outputs of an ensemble.
+
+    Args:
+        settings: The settings.
+        takes_minimum: Whether the M critics have the value of their minimum, otherwise of their mean.
+    """
+
+    value_shape: tuple[int, ...]  # of an output for one action
+    gain: float  # of the initial weights of these outputs
+
+    def __init__(self, settings: SacSettings, takes_minimum: bool):
+        self.settings, self.takes_minimum = settings, takes_minimum
+
+    @torch.no_grad()
+    def evaluate(self, outputs: Tensor, next_outputs: Tensor, experience: Experience) -> CriticOutput:
+        """Return the errors of a batch.
+
+        Args:
+            outputs: The outputs of all critics for the taken actions [N, T, B, *v].
+            next_outputs: The outputs of M target critics for the policy's action of each combination in the next row
+                [M, T, B, K, *v].
+            experience: The batch.
+        """
+        outputs = outputs.detach()
+        target = self._compute_target(next_outputs, experience)
+        return CriticOutput(
+            ascent_direction=self._compute_direction(target, outputs, experience),
+            compute_loss=lambda: self._compute_loss(target, outputs),
+            compute_error=lambda: self._compute_error(target, outputs),
+        )
+
+    @abstractmethod
+    def compute_values(self, outputs: Tensor) -> Tensor:
+        """Return the values [...] of outputs [..., *v], on the scale of the critics."""
+
+    def reduce_ensemble(self, outputs: Tensor) -> Tensor:
+        """Return one Q [...] of the outputs of M critics [M, ..., *v], on the scale of rewards.
+
+        The minimum (1812.05905, section 6) or the mean (Zhou et al. 2022, arXiv 2209.10081).
+        """
+        values = self.compute_values(outputs)
+        return values.amin(0) if self.takes_minimum else values.mean(0)
+
+    @abstractmethod
+    def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
+        """Return the target of the outputs for the taken actions [T, B, *v]."""
+
+    @abstractmethod
+    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor: ...
+
+    @abstractmethod
+    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor: ...
+
+
+class ScalarCritic(Critic):
+    """Q(x, a), or h(Q) with `rescale_values`, whose target is r + gamma V(x') (Eq. 5), or a multi-step target."""
+
+    value_shape = ()
+    gain = 1.0
+
+    def __init__(self, settings: SacSettings, takes_minimum: bool, has_probabilities: bool):
+        super().__init__(settings, takes_minimum)
+        name = settings.estimator if settings.use_n_step_is else "n_step"
+        self.estimator = get_estimator(name, has_probabilities=has_probabilities)
+        self.trace_clipping = TraceClipping(
+            trace_clip=settings.v_c,
+            rho_clip=settings.v_rho,
+            trace_lambda=settings.v_lambda,
+            horizon=settings.n_step,
+        )
+
+    def compute_values(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def reduce_ensemble(self, outputs: Tensor) -> Tensor:
+        return super().reduce_ensemble(unscale(outputs) if self.settings.rescale_values else outputs)
+
+    def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
+        q = self.reduce_ensemble(next_outputs)
+        v = soft_state_value(experience.next_probs, q, experience.next_entropy_cost)  # Eq. 3
+        if experience.taken is None:
+            target = torch.addcmul(experience.reward, experience.discount, v)
+        else:
+            target = self._compute_multi_step_target(v, experience, experience.taken)
+        return rescale(target) if self.settings.rescale_values else target
+
+    def _compute_multi_step_target(self, next_v: Tensor, experience: Experience, taken: TakenActions) -> Tensor:
+        """Return targets [T, B] of up to `n_step` rewards, given V [T, B] of the next states.
+
+        V-trace and n-step returns compare a reward with V, which includes the entropy of the action of the same row, so
+        that the reward is r - alpha log pi(a); without that term E[r + gamma V' - V] would be -alpha H. Q(x, a) does
+        not include it, so that neither the first reward of a target nor any reward of Retrace has the term.
+        """
+        rho = taken.policy.log_ratio(taken.behavior, taken.raw_action).clamp(-20, 20).exp()
+        # Neither V nor Q of the first row enters the target of an action value: they cancel.
+        v = torch.cat((torch.zeros_like(next_v[:1]), next_v))
+        entropy_cost, q_taken = torch.zeros_like(rho), v[:-1]
+        if self.estimator.needs_action_values:
+            q_taken = self.reduce_ensemble(experience.evaluate_target(experience.critic_indices))
+        else:
+            entropy_cost = taken.entropy_cost
+        inputs = EstimatorInputs(
+            reward=experience.reward - entropy_cost,
+            discount=experience.discount,
+            valid=experience.valid,
+            v=v,
+            q_taken=q_taken,
+            rho=rho,
+            rho_per_dimension=rho,  # traces of at most `n_step` rows use the ratio itself
+            prob_taken=lambda: taken.policy.log_prob(taken.raw_action).exp(),
+        )
+        return self.estimator.estimate(inputs, self.trace_clipping).q_target + entropy_cost
+
+    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
+        """Return target - Q (Eq. 5), the ascent direction; 0 where `clip_epsilon` forbids the step."""
+        clip = self.settings.clip_epsilon
+        if clip is None:
+            return target - outputs
+        return clipped_error(target.expand_as(outputs), outputs, experience.evaluate_target(None), clip)
+
+    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor:
+        return squared_error(target.expand_as(outputs), outputs).mean(0)
+
+    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor:
+        return target - outputs.mean(0)
+
+
+class CategoricalCritic(Critic):
+    """The logits of a distribution q(x, a) of the return on atoms z, of which Q(x, a) is the mean (FlashSAC, SimbaV2).
+
+    The target is the projection of the distribution of r + gamma (z - alpha log pi(a'|x')), with z distributed as
+    q(x', a'); its mean is the target of `ScalarCritic`, unless positions are clipped to the range of the atoms. Of M
+    critics, the one with the smallest mean gives q(x', a') of each action, or all of them give their average.
+    """
+
+    gain = 0.01  # the initial distributions are close to uniform
+
+    def __init__(self, settings: SacSettings, takes_minimum: bool):
+        super().__init__(settings, takes_minimum)
+        self.support: Support = settings.make_support()
+        self.value_shape = (self.support.n_atoms,)
+
+    def compute_values(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1) @ self.support.make_atoms(outputs)
+
+    def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
+        distribution = self._reduce_distributions(next_outputs.softmax(-1))  # [T, B, K, N atoms]
+        mass, entropy_cost = experience.next_probs.unsqueeze(-1) * distribution, experience.next_entropy_cost
+        rewards, discount = experience.reward, experience.discount
+        if taken := experience.taken:
+            # The rewards after the first include the entropy of their rows, as V does (see ScalarCritic).
+            cost, horizon = taken.entropy_cost, self.settings.n_step
+            rewards, discount, end = sum_rewards(rewards - cost, discount, experience.valid, horizon)
+            rewards = rewards + cost
+            last, columns = end - 1, torch.arange(end.shape[1], device=end.device)
+            mass, entropy_cost = mass[last, columns], entropy_cost[last, columns]
+        atoms = self.support.make_atoms(mass)
+        position = rewards[..., None, None] + discount[..., None, None] * (atoms - entropy_cost.unsqueeze(-1))
+        return self.support.project(position.flatten(-2), mass.flatten(-2))
+
+    def _reduce_distributions(self, distributions: Tensor) -> Tensor:
+        """Return one distribution [..., N] of those of M critics [M, ..., N]."""
+        if not self.takes_minimum:
+            return distributions.mean(0)
+        smallest = (distributions @ self.support.make_atoms(distributions)).argmin(0)
+        index = smallest[None, ..., None].expand(1, *distributions.shape[1:])
+        return distributions.gather(0, index).squeeze(0)
+
+    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
+        """Return target - q, the ascent direction of the logits, since the entries of the target sum to 1."""
+        return target - outputs.softmax(-1)
+
+    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor:
+        return cross_entropy(target.expand_as(outputs), outputs.log_softmax(-1)).mean(0)
+
+    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor:
+        """Return the total variation between the target and the mean distribution, as Reactor (1704.04651, 3.3)."""
+        return 0.5 * (target - outputs.softmax(-1).mean(0)).abs().sum(-1)
+
+
+def make_critic(settings: SacSettings, *, is_continuous: bool) -> Critic:
+    """Return the kind of critic of the settings, for actions with or without continuous dimensions."""
+    takes_minimum = settings.ensemble_q_reduce == "min" or (settings.ensemble_q_reduce == "auto" and is_continuous)
+    if settings.critic == "categorical":
+        return CategoricalCritic(settings, takes_minimum)
+    return ScalarCritic(settings, takes_minimum, has_probabilities=not is_continuous)

@@ -1,0 +1,180 @@
+"""The categorical critic of SAC: its target by definition, its gradients by autograd, its errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
+from algorithm.distributions import HybridFamily
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.learner import Learner
+from tests.agents.sac.test_agent import (
+    COLUMNS,
+    GAMMA,
+    SPECS,
+    Literal,
+    gradient,
+    make_exact_sac,
+    random_sequence,
+    sac_of,
+)
+from tests.builders import random_boundaries, sac_settings, to_float64, update
+
+ATOMS = {"critic": "categorical", "n_atoms": 21, "v_min": -8.0, "v_max": 8.0}
+CRITICS, ROWS = 3, 5
+
+
+def random_experience(spec: ActionSpec, seed: int, has_taken: bool) -> Experience:
+    """Return a batch with every kind of episode boundary, in float64."""
+    generator, family = torch.Generator().manual_seed(seed), HybridFamily(spec.continuous, spec.branches)
+    first, alive, _ = map(torch.from_numpy, random_boundaries(np.random.default_rng(seed), ROWS, COLUMNS))
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    policy, behavior = (family(draw(ROWS, COLUMNS, family.statistics_size)) for _ in range(2))
+    raw_action = torch.cat([draw(ROWS, COLUMNS, spec.continuous), torch.ones(ROWS, COLUMNS, len(spec.branches))], -1)
+    taken = TakenActions(
+        raw_action=raw_action, policy=policy, behavior=behavior, entropy_cost=0.1 * draw(ROWS, COLUMNS)
+    )
+    return Experience(
+        reward=draw(ROWS, COLUMNS),
+        discount=GAMMA * alive.double(),
+        valid=~(first[1:] & alive),
+        next_probs=draw(ROWS, COLUMNS, family.n_combinations).softmax(-1),
+        next_entropy_cost=0.1 * draw(ROWS, COLUMNS, family.n_combinations),
+        taken=taken if has_taken else None,
+        critic_indices=range(CRITICS),
+        evaluate_target=lambda indices: pytest.fail("this target reads no other values"),
+    )
+
+
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["multi-discrete"], SPECS["hybrid"]], ids=str)
+@pytest.mark.parametrize("n_step", [1, 2, 9])
+@pytest.mark.parametrize("reduce", ["min", "mean"])
+def test_the_mean_of_the_target_is_the_scalar_target_unless_positions_are_clipped(spec, n_step, reduce):
+    settings = sac_settings(
+        **{**ATOMS, "v_min": -50.0, "v_max": 50.0},
+        n_step=n_step,
+        sequence_length=9,
+        use_n_step_is=False,
+        ensemble_q_reduce=reduce,
+    )
+    critic = make_critic(settings, is_continuous=bool(spec.continuous))
+    scalar = make_critic(replace(settings, critic="scalar"), is_continuous=bool(spec.continuous))
+    experience = random_experience(spec, n_step, has_taken=n_step > 1)
+    outputs = torch.randn(CRITICS, *experience.next_probs.shape, 21, dtype=torch.float64)
+    target = critic._compute_target(outputs, experience)
+    expected = scalar._compute_target(critic.compute_values(outputs), experience)
+    atoms, valid = torch.linspace(-50, 50, 21, dtype=torch.float64), experience.valid
+    assert valid.any() and not valid.all()
+    torch.testing.assert_close((target @ atoms)[valid], expected[valid], rtol=0, atol=1e-9)
+    torch.testing.assert_close(target.sum(-1), torch.ones(ROWS, COLUMNS).double())
+    assert target.min() >= 0
+
+
+def test_the_critic_with_the_smaller_mean_gives_the_distribution():
+    critic = make_critic(sac_settings(**{**ATOMS, "n_atoms": 3, "v_min": -1.0, "v_max": 1.0}), is_continuous=True)
+    narrow, wide = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.5, 0.0, 0.5])
+    low, high = torch.tensor([0.2, 0.8, 0.0]), torch.tensor([0.0, 0.8, 0.2])
+    pairs = torch.stack((torch.stack((low, narrow)), torch.stack((wide, high))))  # [2 critics, 2 rows, N]
+    assert critic._reduce_distributions(pairs).equal(torch.stack((low, narrow)))
+    assert critic._reduce_distributions(pairs.flip(0)).equal(torch.stack((low, narrow)))
+    torch.testing.assert_close(critic.reduce_ensemble(pairs.log().clamp(min=-99)), torch.tensor([-0.2, 0.0]))
+
+
+class CategoricalLiteral(Literal):
+    """The losses of the categorical critic, in loops over rows."""
+
+    def logits(self, critics, t, b, k, numbers):
+        """Return the logits [N critics, atoms] for combination `k`; see `q`."""
+        count = self.agent.settings.n_atoms
+        x = self.rollout.obs["obs"][t, b]
+        if not self.spec.continuous:
+            return torch.stack([member(x).view(-1, count)[k] for member in critics.critics])
+        codes = [torch.eye(n)[i] for i, n in zip(self.combinations[k], self.spec.branches, strict=True)]
+        return torch.stack([member(torch.cat([x, numbers, *codes])) for member in critics.critics])
+
+    @property
+    def atoms(self):
+        settings = self.agent.settings
+        return torch.linspace(settings.v_min, settings.v_max, settings.n_atoms, dtype=torch.float64)
+
+    def q(self, critics, t, b, k, numbers):
+        return self.logits(critics, t, b, k, numbers).softmax(-1) @ self.atoms
+
+    def target_distribution(self, t, b):
+        """Return the projected distribution of r + d (z - alpha log pi), atom by atom."""
+        settings, atoms = self.agent.settings, self.atoms.tolist()
+        discount, distance = settings.gamma * self.rollout.alive[t, b].item(), atoms[1] - atoms[0]
+        target = [0.0] * len(atoms)
+        for k, (log_d, log_c, numbers) in enumerate(self.policy_output[t + 1, b]):
+            probs = self.logits(self.agent.target.network, t + 1, b, k, numbers).softmax(-1)
+            smallest = probs[(probs @ self.atoms).argmin()] if self.spec.continuous else probs.mean(0)
+            for mass, z in zip(smallest.tolist(), atoms, strict=True):
+                position = self.rollout.reward[t, b].item() + discount * (z - self.cost(log_d, log_c).item())
+                position = min(max(position, settings.v_min), settings.v_max)
+                for i, atom in enumerate(atoms):
+                    target[i] += log_d.exp().item() * mass * max(0, 1 - abs(position - atom) / distance)
+        return torch.tensor(target, dtype=torch.float64)
+
+    def critic_loss(self):
+        learned, loss = np.argwhere(self.rollout.valid.numpy()), 0.0
+        for t, b in learned:
+            sample = self.rollout.raw_action[t, b]
+            k = self.combinations.index(tuple(sample[self.spec.continuous :].long().tolist()))
+            logits = self.logits(self.agent.critics, t, b, k, sample[: self.spec.continuous].tanh())
+            weight = self.rollout.weight[b] / len(learned)
+            loss = loss - weight * (self.target_distribution(t, b) * logits.log_softmax(-1)).sum()
+        return loss
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_gradients_equal_autograd_of_the_losses(spec):
+    agent = make_exact_sac(spec, **ATOMS)
+    rollout = to_float64(random_sequence(spec, agent, 1, 1))
+    torch.manual_seed(1)
+    losses, report = agent.loss(rollout)
+    literal = CategoricalLiteral(agent, spec, rollout, 1)
+    expected = {**literal.losses(), "critic": literal.critic_loss()}
+    for name, group in agent.groups.items():
+        wanted = gradient(expected[name], group.module)
+        assert wanted.abs().max() > 1e-3
+        torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
+    errors = report.compute_td_errors()
+    assert (errors >= 0).all() and (errors <= 1).all() and errors.max() > 0.01  # total variations
+
+
+def test_errors_are_total_variations_and_losses_cross_entropies():
+    critic = make_critic(sac_settings(**{**ATOMS, "n_atoms": 3}), is_continuous=True)
+    target = torch.tensor([[[0.5, 0.5, 0.0]]])
+    outputs = torch.tensor([[[[0.25, 0.5, 0.25]]], [[[0.75, 0.0, 0.25]]]]).log().clamp(min=-99)
+    torch.testing.assert_close(critic._compute_error(target, outputs), torch.tensor([[0.25]]))
+    expected = -0.5 * (np.log(0.25) + np.log(0.5) + np.log(0.75) - 99) / 2
+    torch.testing.assert_close(critic._compute_loss(target, outputs), torch.tensor([[expected]], dtype=torch.float32))
+
+
+def test_the_initial_distributions_are_close_to_uniform():
+    agent = sac_of(ActionSpec(2), critic="categorical")
+    probs = agent.critics(torch.randn(9, 3), torch.zeros(9, 1, 2)).softmax(-1)
+    assert probs.shape == (2, 9, 1, 101)
+    assert (probs - 1 / 101).abs().max() < 0.001
+
+
+@pytest.mark.parametrize("spec", [SPECS["continuous"], SPECS["hybrid"]], ids=str)
+def test_policy_and_temperatures_are_updated_every_few_updates(spec):
+    agent = sac_of(spec, policy_update_every=3)
+    learner = Learner(agent, Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}, None)
+    changes = []
+    for number in range(1, 8):
+        before = {name: tensor.clone() for name, tensor in learner.state().items() if name.startswith("moments")}
+        before |= {name: vector.clone() for name, vector in learner.parameters.state()["parameters"].items()}
+        update(learner, random_sequence(spec, agent, number, 1))
+        after = {**learner.state(), **learner.parameters.state()["parameters"]}
+        changes.append({name for name, value in before.items() if not value.equal(after[name])})
+    critics, others = {"moments/critic", "critic"}, {"moments/policy", "policy", "moments/alpha", "alpha"}
+    assert changes == [critics | others if number % 3 == 0 else critics for number in range(1, 8)]
