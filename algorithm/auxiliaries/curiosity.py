@@ -29,7 +29,7 @@ class CuriositySettings(AuxiliarySettings):
     model: Literal["both", "forward", "inverse"] = "both"
     forward_share: Annotated[float, Range(at_least=0, at_most=1)] = 0.2  # beta of Eq. 7, with `model: both`
     features: Literal["own", "agent"] = "own"
-    units: Annotated[int, Range(at_least=1)] = 128
+    units: Annotated[int, Range(at_least=1)] = 64
 
 
 class Curiosity(Auxiliary):
