@@ -74,13 +74,32 @@ class _LargeLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
         (gradient,), (x, weight) = gradients, ctx.saved_tensors
-        _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        has_bias = len(ctx.next_functions) > 2
         return (
             None,
-            linear(gradient, weight.T) if needs_x else None,
-            _multiply_transposed(gradient, x) if needs_weight else None,
-            gradient.sum(0) if needs_bias else None,
+            linear(gradient, weight.T) if is_needed(ctx, 0) else None,
+            _multiply_transposed(gradient, x) if is_needed(ctx, 1) else None,
+            gradient.sum(0) if has_bias and is_needed(ctx, 2) else None,
         )
+
+
+def is_needed(ctx: Any, index: int) -> bool:
+    """Return whether the backward pass that runs needs the gradient of an input of an autograd function.
+
+    `ctx.needs_input_grad` is true for each trained weight, also in a pass for the gradients of other tensors only, such
+    as that of a critic with respect to actions.
+
+    Args:
+        ctx: The context of the function's backward pass.
+        index: The index of the input among those that are tensors.
+    """
+    node, _ = ctx.next_functions[index]
+    if node is None or WILL_EXECUTE is None:
+        return node is not None
+    try:
+        return bool(WILL_EXECUTE(node))
+    except RuntimeError:  # the input is a leaf whose gradient torch.autograd.grad returns
+        return True
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -124,4 +143,5 @@ def _multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
     return linear(gradient.T, x.T)
 
 
+WILL_EXECUTE = getattr(torch._C, "_will_engine_execute_node", None)
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
