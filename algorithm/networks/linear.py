@@ -21,6 +21,9 @@ from algorithm.networks.constraints import Constraint
 # A product that is not left to torch has this many multiplications, or this many values in a factor or in the result.
 MIN_MULTIPLICATIONS = 8_000_000
 MIN_VALUES = 2**17
+# The order of the factors matters from this number of multiplications on, and does not change any number from this
+# number of columns on: with fewer, MKL sums in another order.
+MIN_ORDERED_MULTIPLICATIONS, MIN_ORDERED_COLUMNS = 1_000_000, 16
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 NumpyFunction = Callable[[np.ndarray], np.ndarray]  # a module as a function of arrays, for acting
@@ -47,6 +50,30 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if not _is_large(x, weight):
         return _multiply_by_output(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
     return _multiply_large(_multiply_by_output, x, weight, bias)
+
+
+def compute_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients g W of the inputs and g^T x of the weights of `linear`, without gradients of their own.
+
+    Args:
+        gradient: g, the gradient of the outputs [n, units].
+        x: Inputs [n, F].
+        weight: W [units, F].
+        needs_x: Whether the gradient of the inputs is needed; otherwise it is None.
+        needs_weight: Whether the gradient of the weights is needed; otherwise it is None.
+    """
+    is_large, (units, inputs) = _is_large(x, weight), weight.shape
+    is_ordered = MIN_ORDERED_COLUMNS <= inputs < units and len(x) * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+    x_gradient = weight_gradient = None
+    if needs_x and is_ordered and not is_large:
+        x_gradient = (weight.T @ gradient.T).T.contiguous()
+    elif needs_x:
+        x_gradient = linear(gradient, weight.T)
+    if needs_weight:
+        weight_gradient = _multiply_transposed(gradient, x) if is_large or is_ordered else gradient.T @ x
+    return x_gradient, weight_gradient
 
 
 class Linear(nn.Linear):
