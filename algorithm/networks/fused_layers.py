@@ -53,17 +53,9 @@ def run_layers(x: Tensor, parameters: Parameters, *, has_head: bool = False, by_
 def _run_separately(x: Tensor, parameters: Parameters, has_head: bool, by_output: bool) -> Tensor:
     """Return the same as `run_layers`, by operations of which autograd records each."""
     layers = _split(parameters)
-    if not has_head:
-        return _run_hidden(x, layers)[-1]
-    return (linear_by_output if by_output else linear)(_run_hidden(x, layers[:-1])[-1], *layers[-1])
-
-
-def _run_hidden(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Return the inputs, and the output of each layer."""
-    outputs = [x]
-    for weight, bias in layers:
-        outputs.append(linear(outputs[-1], weight, bias).relu_())
-    return outputs
+    for weight, bias in layers[:-1] if has_head else layers:
+        x = linear(x, weight, bias).relu_()
+    return (linear_by_output if by_output else linear)(x, *layers[-1]) if has_head else x
 
 
 def _split(parameters: Parameters) -> list[tuple[Tensor, Tensor]]:
@@ -76,7 +68,9 @@ class _FusedLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, has_head: bool, by_output: bool, x: Tensor, *parameters: Tensor) -> Tensor:
         layers = _split(parameters)
-        hidden = _run_hidden(x, layers[:-1] if has_head else layers)
+        hidden = [x]
+        for weight, bias in layers[:-1] if has_head else layers:
+            hidden.append(linear(hidden[-1], weight, bias).relu_())
         ctx.has_head, ctx.by_output = has_head, by_output
         ctx.save_for_backward(*hidden, *parameters)
         return (linear_by_output if by_output else linear)(hidden[-1], *layers[-1]) if has_head else hidden[-1]

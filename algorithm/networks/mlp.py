@@ -146,7 +146,7 @@ def run_with_head(layers: nn.Module, head: nn.Linear, x: Tensor, *, by_output: b
     if isinstance(layers, LayerStack) and layers.is_plain:
         parameters = [*layers.list_parameters(), head.weight, head.bias]
         return run_layers(x, parameters, has_head=True, by_output=by_output)
-    return (linear_by_output if by_output else linear)(layers(x), head.weight, head.bias)
+    return (linear_by_output if by_output else linear)(layers.forward(x), head.weight, head.bias)
 
 
 def check_activation(name: str) -> str:
