@@ -64,6 +64,8 @@ class ActorCritic(Policy):
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""
+        if self.precision is torch.float32:
+            return self._insert_std(self.heads.compute_concatenated(features))
         return self._compute_outputs(self._compute_hidden(features))
 
     @run_in_precision
@@ -71,7 +73,9 @@ class ActorCritic(Policy):
         return self.heads.compute_hidden(features)
 
     def _compute_outputs(self, hidden: list[Tensor]) -> Tensor:
-        outputs = self.heads.compute_outputs(hidden)
+        return self._insert_std(self.heads.compute_outputs(hidden))
+
+    def _insert_std(self, outputs: Tensor) -> Tensor:
         return self.std_head(outputs) if self.std_head else outputs
 
     def mask_logits(self, statistics: Tensor, obs: Mapping[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
-from algorithm.networks.mlp import Mlp, make_orthogonal_linear
+from algorithm.networks.mlp import Mlp, make_orthogonal_linear, run_with_head
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
 
@@ -67,11 +67,14 @@ class CriticEnsemble(nn.Module):
             x = torch.cat((features.unsqueeze(-2).expand(*rows, -1), actions), -1)
         selected = self.critics if critic_indices is None else [self.critics[critic] for critic in critic_indices]
         # Flattened once here, otherwise every layer would flatten the rows.
-        hidden = self._compute_hidden(x.flatten(0, -2), selected)
-        values = torch.stack(
-            [critic.head.forward(critic_hidden) for critic, critic_hidden in zip(selected, hidden, strict=True)]
-        )
+        values = torch.stack(self._compute_values(x.flatten(0, -2), selected))
         return values.view(len(values), *rows, *self.value_shape)
+
+    def _compute_values(self, x: Tensor, critics: Sequence[_Critic]) -> list[Tensor]:
+        if self.precision is torch.float32:
+            return [critic.forward(x) for critic in critics]
+        hidden = self._compute_hidden(x, critics)  # the outputs are in float32
+        return [critic.head.forward(critic_hidden) for critic, critic_hidden in zip(critics, hidden, strict=True)]
 
     @run_in_precision
     def _compute_hidden(self, x: Tensor, critics: Iterable[_Critic]) -> list[Tensor]:
@@ -85,4 +88,4 @@ class _Critic(nn.Module):
         self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), outputs, gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head.forward(self.layers.forward(x))
+        return run_with_head(self.layers, self.head, x)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import BranchFactory, build_module
 from algorithm.networks.linear import NumpyFunction, linear_by_output, make_numpy_form
-from algorithm.networks.mlp import Mlp, make_numpy_linear
+from algorithm.networks.mlp import Mlp, make_numpy_linear, run_with_head
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
 # Bounds of the logarithm of a learned std above std_min. The upper bound is wider than tanh can resolve and finite.
@@ -80,6 +80,14 @@ class SeparateHeads(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
         """Return each output: [..., F] -> [..., size]."""
         return tuple(self._apply_heads(self.compute_hidden(features)))
+
+    def compute_concatenated(self, features: Tensor) -> Tensor:
+        """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
+        outputs = [
+            run_with_head(layers, head.linear, features, by_output=True)
+            for layers, head in zip(self.layers, self.heads, strict=True)
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
     def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """Return the input of each output: the features after its layers."""

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 # A product that is not left to torch has this many multiplications, or this many values in a factor or in the result.
 MIN_MULTIPLICATIONS = 8_000_000
 MIN_VALUES = 2**17
+# The order of the factors matters from this number of multiplications on, and does not change any number from this
+# number of columns on: with fewer, MKL sums in another order.
+MIN_ORDERED_MULTIPLICATIONS, MIN_ORDERED_COLUMNS = 1_000_000, 16
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 NumpyFunction = Callable[[np.ndarray], np.ndarray]  # a module as a function of arrays, for acting
@@ -52,6 +55,30 @@ def make_numpy_form(module: Any) -> NumpyFunction | None:
     return module.numpy() if hasattr(module, "numpy") else None
 
 
+def compute_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients g W of the inputs and g^T x of the weights of `linear`, without gradients of their own.
+
+    Args:
+        gradient: g, the gradient of the outputs [n, units].
+        x: Inputs [n, F].
+        weight: W [units, F].
+        needs_x: Whether the gradient of the inputs is needed; otherwise it is None.
+        needs_weight: Whether the gradient of the weights is needed; otherwise it is None.
+    """
+    is_large, (units, inputs) = _is_large(x, weight), weight.shape
+    is_ordered = MIN_ORDERED_COLUMNS <= inputs < units and len(x) * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+    x_gradient = weight_gradient = None
+    if needs_x and is_ordered and not is_large:
+        x_gradient = (weight.T @ gradient.T).T.contiguous()
+    elif needs_x:
+        x_gradient = linear(gradient, weight.T)
+    if needs_weight:
+        weight_gradient = _multiply_transposed(gradient, x) if is_large or is_ordered else gradient.T @ x
+    return x_gradient, weight_gradient
+
+
 class Linear(nn.Linear):
     """A linear layer that computes with `linear`."""
 
@@ -70,13 +97,32 @@ class _LargeLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
         (gradient,), (x, weight) = gradients, ctx.saved_tensors
-        _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        has_bias = len(ctx.next_functions) > 2
         return (
             None,
-            linear(gradient, weight.T) if needs_x else None,
-            _multiply_transposed(gradient, x) if needs_weight else None,
-            gradient.sum(0) if needs_bias else None,
+            linear(gradient, weight.T) if is_needed(ctx, 0) else None,
+            _multiply_transposed(gradient, x) if is_needed(ctx, 1) else None,
+            gradient.sum(0) if has_bias and is_needed(ctx, 2) else None,
         )
+
+
+def is_needed(ctx: Any, index: int) -> bool:
+    """Return whether the backward pass that runs needs the gradient of an input of an autograd function.
+
+    `ctx.needs_input_grad` is true for each trained weight, also in a pass for the gradients of other tensors only, such
+    as that of a critic with respect to actions.
+
+    Args:
+        ctx: The context of the function's backward pass.
+        index: The index of the input among those that are tensors.
+    """
+    node, _ = ctx.next_functions[index]
+    if node is None or WILL_EXECUTE is None:
+        return node is not None
+    try:
+        return bool(WILL_EXECUTE(node))
+    except RuntimeError:  # the input is a leaf whose gradient torch.autograd.grad returns
+        return True
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -120,4 +166,5 @@ def _multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
     return linear(gradient.T, x.T)
 
 
+WILL_EXECUTE = getattr(torch._C, "_will_engine_execute_node", None)
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -90,6 +90,26 @@ def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
     assert x.grad is None and weight.grad is not None and bias.grad is None
 
 
+@pytest.mark.parametrize("has_query", [True, False])
+def test_a_pass_for_the_gradient_of_the_inputs_computes_no_gradient_of_the_weights(monkeypatch, has_query):
+    monkeypatch.setattr(module, "MIN_VALUES", 1)
+    if not has_query:
+        monkeypatch.setattr(module, "WILL_EXECUTE", None)
+    calls = []
+    multiply = module._multiply_transposed
+    monkeypatch.setattr(module, "_multiply_transposed", lambda *args: calls.append(args) or multiply(*args))
+    x, weight, bias = make_factors(*SHAPES["wide"])
+    output = linear(x, weight, bias).sum()
+    (x_gradient,) = torch.autograd.grad(output, x, retain_graph=True)
+    assert len(calls) == (0 if has_query else 1)
+    gradients = torch.autograd.grad(output, [x, weight, bias], retain_graph=True)
+    assert torch.equal(gradients[0], x_gradient)
+    output.backward()
+    assert len(calls) == (2 if has_query else 3)
+    for factor, gradient in zip((x, weight, bias), gradients, strict=True):
+        assert torch.equal(factor.grad, gradient)
+
+
 def test_a_layer_computes_with_linear(monkeypatch):
     monkeypatch.setattr("algorithm.networks.linear.linear", lambda x, weight, bias: (x, weight, bias))
     layer, x = Linear(3, 2), torch.zeros(1, 3)
