@@ -168,8 +168,8 @@ class Learner:
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
 
-        A gradient that is not finite changes no parameter; the update counts in `skipped_updates`. A reset of the agent's parameters
-        that is due follows the step.
+        A gradient that is not finite changes no parameter; the update counts in `skipped_updates`. A reset of the
+        agent's parameters that is due follows the step.
         """
         self._step_if_finite()
         self._counts[0] += 1
