@@ -18,7 +18,7 @@ from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
 from algorithm.training.learner import Learner
 
-# Name, and settings. `features: agent`, `prediction`, and `episodic` with counts encode no observation of their own.
+# Settings by name; AUGMENTATION is replaced by that of the case.
 AUXILIARIES = {
     "none": "{}",
     "curiosity": "{curiosity: {}}",
@@ -26,8 +26,8 @@ AUXILIARIES = {
     "rnd": "{rnd: {}}",
     "episodic": "{episodic: {}}",
     "prediction": "{prediction: {}}",
-    "atc": "{atc: {NOISE}}",
-    "byol": "{byol: {NOISE}}",
+    "atc": "{atc: {AUGMENTATION}}",
+    "byol": "{byol: {AUGMENTATION}}",
 }
 # Folder, variant, and the augmentation that atc and byol need for its observations.
 CASES = {
@@ -67,19 +67,21 @@ def time_updates(env: str, variant: str, auxiliaries: str) -> dict[str, float]:
 
 
 def measure_costs(options: argparse.Namespace) -> None:
-    """Print the CPU time that each auxiliary adds, relative to an update without any, in alternating rounds."""
+    """Print the CPU time that each auxiliary adds to an update, relative to an update without any."""
     print("| auxiliary | " + " | ".join(CASES) + " |\n| --- |" + " ---: |" * len(CASES))
     columns = [measure_case(*case, options.rounds) for case in CASES.values()]
     for name in AUXILIARIES:
         print(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
 
 
-def measure_case(env: str, variant: str, noise: str, rounds: int) -> dict[str, str]:
+def measure_case(env: str, variant: str, augmentation: str, rounds: int) -> dict[str, str]:
     """Return a cell of the table for each auxiliary: milliseconds without any, otherwise the added fraction."""
     seconds: dict[str, list[float]] = {name: [] for name in AUXILIARIES}
     for _ in range(rounds):
         for name, settings in AUXILIARIES.items():
-            ((result),) = run_in_subprocesses(time_updates, [(env, variant, settings.replace("NOISE", noise))])
+            ((result),) = run_in_subprocesses(
+                time_updates, [(env, variant, settings.replace("AUGMENTATION", augmentation))]
+            )
             seconds[name].append(result["seconds"])
     without = seconds["none"]
     cells = {
@@ -119,7 +121,7 @@ def train_to_goal(env: str, seed: int, variant: str) -> dict[str, Any]:
 
 
 def load_or_make(path: Path, function: Callable[..., dict], arguments: tuple) -> dict[str, Any]:
-    """Return the record in a file; if there is none, make it in a fresh process and write it."""
+    """Return the record in a file; if the file is missing, make it in a new process and write it."""
     if not path.exists():
         (record,) = run_in_subprocesses(function, [arguments])
         path.write_text(json.dumps(record), encoding="utf-8")
