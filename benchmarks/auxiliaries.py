@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from itertools import count
@@ -100,11 +99,7 @@ def compare_features(options: argparse.Namespace) -> None:
         for variant in FEATURES:
             name = "none" if variant == "default" else variant
             runs = [
-                load_or_make(
-                    options.folder / f"{env.replace('/', '.')}.{variant}.{seed}.json",
-                    train_to_goal,
-                    (env, seed, variant),
-                )
+                load_or_train(options.folder / f"{env.replace('/', '.')}.{variant}.{seed}.json", env, seed, variant)
                 for seed in seeds
             ]
             print(
@@ -115,16 +110,11 @@ def compare_features(options: argparse.Namespace) -> None:
             )
 
 
-def train_to_goal(env: str, seed: int, variant: str) -> dict[str, Any]:
-    """Train a variant until its goal, and return the figures of the run."""
-    return train_folder(env, seed, (), 0, variant)
-
-
-def load_or_make(path: Path, function: Callable[..., dict], arguments: tuple) -> dict[str, Any]:
-    """Return the record in a file; if the file is missing, make it in a new process and write it."""
+def load_or_train(path: Path, env: str, seed: int, variant: str) -> dict[str, Any]:
+    """Return the figures of a run to the goal from its file; if the file is missing, train first and write it."""
     if not path.exists():
-        (record,) = run_in_subprocesses(function, [arguments])
-        path.write_text(json.dumps(record), encoding="utf-8")
+        (figures,) = run_in_subprocesses(train_folder, [(env, seed, (), 0, variant)])
+        path.write_text(json.dumps(figures), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
