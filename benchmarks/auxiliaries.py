@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from itertools import count
@@ -18,7 +17,7 @@ from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
 from algorithm.training.learner import Learner
 
-# Name, and settings. `features: agent`, `prediction`, and `episodic` with counts encode no observation of their own.
+# Settings by name; AUGMENTATION is replaced by that of the case.
 AUXILIARIES = {
     "none": "{}",
     "curiosity": "{curiosity: {}}",
@@ -26,8 +25,8 @@ AUXILIARIES = {
     "rnd": "{rnd: {}}",
     "episodic": "{episodic: {}}",
     "prediction": "{prediction: {}}",
-    "atc": "{atc: {NOISE}}",
-    "byol": "{byol: {NOISE}}",
+    "atc": "{atc: {AUGMENTATION}}",
+    "byol": "{byol: {AUGMENTATION}}",
 }
 # Folder, variant, and the augmentation that atc and byol need for its observations.
 CASES = {
@@ -67,19 +66,21 @@ def time_updates(env: str, variant: str, auxiliaries: str) -> dict[str, float]:
 
 
 def measure_costs(options: argparse.Namespace) -> None:
-    """Print the CPU time that each auxiliary adds, relative to an update without any, in alternating rounds."""
+    """Print the CPU time that each auxiliary adds to an update, relative to an update without any."""
     print("| auxiliary | " + " | ".join(CASES) + " |\n| --- |" + " ---: |" * len(CASES))
     columns = [measure_case(*case, options.rounds) for case in CASES.values()]
     for name in AUXILIARIES:
         print(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
 
 
-def measure_case(env: str, variant: str, noise: str, rounds: int) -> dict[str, str]:
+def measure_case(env: str, variant: str, augmentation: str, rounds: int) -> dict[str, str]:
     """Return a cell of the table for each auxiliary: milliseconds without any, otherwise the added fraction."""
     seconds: dict[str, list[float]] = {name: [] for name in AUXILIARIES}
     for _ in range(rounds):
         for name, settings in AUXILIARIES.items():
-            ((result),) = run_in_subprocesses(time_updates, [(env, variant, settings.replace("NOISE", noise))])
+            ((result),) = run_in_subprocesses(
+                time_updates, [(env, variant, settings.replace("AUGMENTATION", augmentation))]
+            )
             seconds[name].append(result["seconds"])
     without = seconds["none"]
     cells = {
@@ -98,11 +99,7 @@ def compare_features(options: argparse.Namespace) -> None:
         for variant in FEATURES:
             name = "none" if variant == "default" else variant
             runs = [
-                load_or_make(
-                    options.folder / f"{env.replace('/', '.')}.{variant}.{seed}.json",
-                    train_to_goal,
-                    (env, seed, variant),
-                )
+                load_or_train(options.folder / f"{env.replace('/', '.')}.{variant}.{seed}.json", env, seed, variant)
                 for seed in seeds
             ]
             print(
@@ -113,16 +110,11 @@ def compare_features(options: argparse.Namespace) -> None:
             )
 
 
-def train_to_goal(env: str, seed: int, variant: str) -> dict[str, Any]:
-    """Train a variant until its goal, and return the figures of the run."""
-    return train_folder(env, seed, (), 0, variant)
-
-
-def load_or_make(path: Path, function: Callable[..., dict], arguments: tuple) -> dict[str, Any]:
-    """Return the record in a file; if there is none, make it in a fresh process and write it."""
+def load_or_train(path: Path, env: str, seed: int, variant: str) -> dict[str, Any]:
+    """Return the figures of a run to the goal from its file; if the file is missing, train first and write it."""
     if not path.exists():
-        (record,) = run_in_subprocesses(function, [arguments])
-        path.write_text(json.dumps(record), encoding="utf-8")
+        (figures,) = run_in_subprocesses(train_folder, [(env, seed, (), 0, variant)])
+        path.write_text(json.dumps(figures), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -31,7 +31,7 @@ class ParameterGroup:
     learning_rate_final_fraction: float = 0.0  # linear, cosine: the learning rate at max_step over `learning_rate`
     # adam | adamw | rmsprop | natural (see Agent.divergence), which steps after the other groups
     optimizer: str = "adam"
-    weight_decay: float = 0.0  # adamw: rate at which parameters decay to 0, relative to the learning rate
+    weight_decay: float = 0.0  # adamw: rate at which parameters decay to 0, as a multiple of the learning rate
     optimizer_beta1: float = 0.9  # adam, adamw: decay of the mean of gradients
     optimizer_decay: float = 0.99  # of the mean of squared gradients: Adam's beta2, RMSprop's alpha
     optimizer_epsilon: float = 1e-8
@@ -122,8 +122,8 @@ class Agent(ABC):
     streams: Mapping[str, RewardStream] = {}
     needs_behavior: bool = True  # whether `loss` needs the statistics from which the executed actions were drawn
     rng: np.random.Generator  # for sampling actions
-    random_steps: int = 0  # number of rows, over all lanes, that are collected with `act_uniformly`, at the start
-    reset: ParameterReset | None = None
+    random_steps: int = 0  # number of first rows, over all lanes, that `act_uniformly` collects
+    reset: ParameterReset | None = None  # None: the parameters are never reset
     # Set before each `loss`:
     progress: float = 0.0  # fraction of max_step that has been collected
     update: int = 1  # number of the update (the first is 1)

@@ -80,7 +80,7 @@ class AuxiliaryInputs:
     def unroll_trained(self, encoder: Torso) -> Tensor:
         """Return the features [T+1, B, F] of a torso that the auxiliary trains.
 
-        With gradient, its batch norms use the statistics of the batch, and commit them.
+        If gradients are computed, its batch norms use the statistics of the batch, and commit them.
         """
         rows = partial(select_statistics_rows, self.batch) if torch.is_grad_enabled() else None
         with batch_statistics(rows, commits=True):

@@ -49,13 +49,13 @@ class Curiosity(Auxiliary):
     def __init__(self, settings: CuriositySettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
-        # The batch of the last rewards and the errors that they are made of, until its loss has been computed.
+        # The batch of the last rewards, and the errors of the models for it, until its loss has been computed.
         self._last_errors: tuple[object, dict[str, Tensor]] = (None, {})
 
     def build(self, agent: Agent, role: Role) -> nn.Module:
         settings, torso = self.settings, agent.policy.torso
         self.family = agent.family
-        # With epochs, an agent learns from parts of the batch of which the rewards were computed.
+        # With epochs, the batches of the loss are parts of the batch for which rewards were computed.
         self.reuses_errors = agent.schedule.epochs is None
         self.encoder: Torso | None = torso.make_encoder() if settings.features == "own" else None
         size = self.encoder.size if self.encoder else torso.size

@@ -197,7 +197,10 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         find_class(setting, name)
     for name in [setting.name for setting in fields(agent)]:
         if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) != "constant":
-            raise UserError(f"{section}.{name} is {getattr(agent, name)} up to base_config.max_step, which is not set")
+            raise UserError(
+                f"{section}.{name}: {getattr(agent, name)} needs base_config.max_step, which is not set; set it, or "
+                "use constant"
+            )
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(

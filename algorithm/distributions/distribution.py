@@ -108,8 +108,8 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         Args:
             statistics: [n, S].
             rng: The generator of the sample.
-            noise: Standard normal noise [n, c] of the c continuous dimensions, whose sample is mean + std * noise; None
-                to draw it. Indices of discrete branches are always drawn.
+            noise: Standard normal noise [n, c] of the c continuous dimensions, whose sample is mean + std * noise;
+                None: it is drawn. Indices of discrete branches are always drawn.
         """
 
     @abstractmethod

@@ -224,13 +224,13 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
             rng: The generator.
 
         Returns:
-            Samples [n, size], and statistics [n, S] with the logits of the uniform distribution. No means and stds
-            describe uniform continuous dimensions: these columns stay those of the policy.
+            Samples [n, size], and statistics [n, S] with the logits of the uniform distribution. Their means and stds
+            are those of the policy, since none describe uniform continuous dimensions.
         """
         n_rows, parts = len(statistics), []
         logits = statistics[:, 2 * self.n_means :]
         if self.continuous_family:
-            limit = np.nextafter(1.0, 0.0)  # of which the inverse of tanh is finite
+            limit = np.nextafter(1.0, 0.0)  # the inverse of tanh is finite up to it
             parts.append(np.arctanh(rng.uniform(-limit, limit, (n_rows, self.n_continuous))))
         if self.branch_family:
             logits = self.branch_family.with_noise(logits, np.ones(n_rows, np.float32))

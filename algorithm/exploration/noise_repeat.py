@@ -21,11 +21,11 @@ class NoiseRepeat(Explorer):
     (Zeta(2), truncated). At the start of an episode the noise is drawn again. Discrete branches are drawn at each step.
 
     Each single action has the distribution of the policy, whose statistics are stored. Given the previous actions of
-    its lane it has another one, of which no importance ratios can be made.
+    its lane it has another one, so that importance ratios of the stored statistics would be wrong.
 
     Args:
         role: The role, whose actions have continuous dimensions.
-        max_repeat: The largest n, at least 1; 1 is the policy.
+        max_repeat: The largest n, at least 1; 1: the noise is drawn at each step, as without this explorer.
 
     Raises:
         ValueError: Invalid `max_repeat`, or no continuous dimensions.
@@ -44,8 +44,8 @@ class NoiseRepeat(Explorer):
     def connect(self, agent: Agent, novelties: Mapping[str, Novelty]) -> None:
         if agent.needs_behavior:
             raise ValueError(
-                "the density of an action, given the previous actions, is not the policy's, and the agent needs it; "
-                "use SAC with n_step: 1 or use_n_step_is: false"
+                "importance ratios are not supported, since the density of an action, given the previous actions, is "
+                "not the policy's; use SAC with n_step: 1 or use_n_step_is: false"
             )
 
     def grow(self, lanes: int, initial_lanes: int) -> None:

@@ -17,11 +17,11 @@ def fold_batch_norms(linear: nn.Linear, before: Any, after: Any) -> tuple[nn.Mod
 
     Args:
         linear: Linear layer.
-        before: Norm of its input; None for no norm.
-        after: Norm of its output; None for no norm.
+        before: Norm of its input; None if missing.
+        after: Norm of its output; None if missing.
 
     Returns:
-        The layer, and the norms before and after it that are not folded, since they are no batch norms.
+        The layer, and the norms before and after it that are not folded, since they are not batch norms.
     """
     weight = linear.weight.detach().double()
     bias = torch.zeros(len(weight), dtype=torch.float64) if linear.bias is None else linear.bias.detach().double()

@@ -24,7 +24,7 @@ class RowWeights:
     """
 
     weights: Tensor  # [N] float32; the sum is 1
-    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: from the variance of the batch to an unbiased one
+    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: factor that makes the variance of the batch unbiased
     commits: Tensor  # 1 if statistics of this batch are committed, otherwise 0, a scalar
 
 
@@ -36,13 +36,13 @@ class BatchRows:
         self._weights: dict[torch.Size, RowWeights] = {}
 
     def select(self, shape: torch.Size) -> RowWeights:
-        """Return the weights of the rows of an input [*shape, F]; see `batch_statistics`.
+        """Return the weights of the rows of an input [*shape, F], as `batch_statistics` describes them.
 
         Raises:
-            ValueError: The input has other rows than the batch.
+            ValueError: The shape of the input does not fit the rows of the batch.
         """
         if shape not in self._weights:
-            # Not as an inference tensor, which another pass could not save for its gradient.
+            # Inference tensors could not be saved for the gradient of another pass.
             with torch.inference_mode(False), torch.no_grad():
                 self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1))
         return self._weights[shape]
@@ -74,8 +74,8 @@ def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Itera
             whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
             [..., T, B], the same for each; for [T * B * K], K values for each row. A function that returns them is
             called only if a layer needs them. None: running statistics, as outside of a block.
-        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). If
-            several passes of the block go through a layer, it is the last that counts.
+        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). Of
+            several passes through the same layer, the last one counts.
     """
     token = _BATCH_ROWS.set(None if valid is None else BatchRows(valid, commits))
     try:

@@ -1,7 +1,7 @@
 """Constraints of parameters, which hold after every step of the optimizer, also in target networks.
 
-A module with an attribute `constraint` has one: a function that changes its own parameters, as one flat tensor, in
-place.
+A layer with a constraint has it in its attribute `constraint`: a function that changes the parameters of the layer, one
+flat tensor, in place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 Constraint = Callable[[Tensor], object]
 
 TINY = torch.finfo(torch.float32).tiny
-SQUARINGS = 6
+SQUARINGS = 6  # of G in SpectralNorm
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class RowNorm:
 class SpectralNorm:
     """A constraint that divides weights [rows, columns], the first of the parameters, by a spectral norm above 1.
 
-    With G = W W^T (or W^T W, if that is smaller) the norm is taken as the root of |G^64|^(1/64) in the Frobenius norm,
-    from six squarings. It is never too small, and too large by at most a factor of size^(1/256): 2% for 256 units.
+    With G = W W^T (or W^T W, if that is smaller), the spectral norm is estimated as sqrt(|G^64|^(1/64)), with the
+    Frobenius norm and six squarings of G. The estimate is never too small, and too large by at most a factor of
+    size^(1/256) for G [size, size]: 2% for 256 units.
     """
 
     rows: int

@@ -48,7 +48,7 @@ class TargetNetwork(Generic[Network]):
             self.source_vector = trained[source.storage_offset() :][: len(source)]
 
     def use_batch_statistics(self, statistics: Tensor, source: Tensor) -> None:
-        """Keep the running statistics of batches of the network, and those of the source."""
+        """Use `statistics` for the batch norms of the network, which average those of the source, `source`."""
         self.statistics, self.source_statistics = statistics, source
 
     def share_buffers(self) -> None:
@@ -60,7 +60,7 @@ class TargetNetwork(Generic[Network]):
     def polyak_update(self, rate: float) -> None:
         """Move all parameters towards the source: target <- target + rate * (source - target).
 
-        The same for the running statistics of batches, which a target network does not learn from batches of its own.
+        The running statistics of batch norms move in the same way; those of a target network do not learn from batches.
         """
         self.vector.lerp_(self.source_vector, rate)
         if len(self.statistics):
@@ -149,7 +149,7 @@ class FlatParameters:
             target.share_buffers()
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
-        """Return each flat tensor with the names of its slices, by kind; without batch norms three kinds."""
+        """Return each flat tensor with the names of its slices, by kind; `batch_statistics` only with batch norms."""
         slices = {
             "parameters": (self.vector, self.group_slices),
             "target_networks": (self.target_vector, self.target_slices),
@@ -214,7 +214,7 @@ class FlatParameters:
         ]
 
     def _view_shared(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the part of `all_parameters` that consecutive tensors of modules have, as one view."""
+        """Return the part of `all_parameters` that belongs to consecutive tensors of modules, as one view."""
         part = view_contiguous(tensors)
         return self.all_parameters[part.storage_offset() :][: len(part)]
 

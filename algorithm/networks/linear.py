@@ -24,7 +24,7 @@ MIN_VALUES = 2**17
 MIN_ORDERED_MULTIPLICATIONS, MIN_ORDERED_COLUMNS = 1_000_000, 16
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-NumpyFunction = Callable[[np.ndarray], np.ndarray]  # a module as a function of arrays, for acting
+NumpyFunction = Callable[[np.ndarray], np.ndarray]  # the numpy form of a module, for acting
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,7 +51,7 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def make_numpy_form(module: Any) -> NumpyFunction | None:
-    """Return a module as a function of arrays, on views of its parameters; None if it has no such form."""
+    """Return the numpy form of a module, on views of its parameters; None if it has none."""
     return module.numpy() if hasattr(module, "numpy") else None
 
 

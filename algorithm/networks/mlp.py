@@ -35,9 +35,9 @@ class Mlp:
         units: Units of each layer, at least one layer.
         activation: "relu" (default) or "tanh".
         norm: Normalization of the input and of the result of each activation: "batch", "batch_renorm" (CrossQ),
-            "layer", "rms", or None for none (default). See Residual.
-        spectral_norm: Whether the weights of each layer keep a spectral norm of at most 1, by division after every
-            step of the optimizer (Gouk et al. 2021, arXiv 1804.04368); False by default.
+            "layer", "rms", or None for none (default).
+        spectral_norm: Whether the weights of each layer are divided by their spectral norm if it is above 1, after
+            every step of the optimizer (Gouk et al. 2021, arXiv 1804.04368); False by default.
 
     Raises:
         ValueError: No layer, a size below 1, an unknown activation, or an unknown norm.

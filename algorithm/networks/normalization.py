@@ -18,9 +18,9 @@ from algorithm.networks.linear import NumpyFunction
 class BatchNorm(nn.Module):
     """Batch normalization (Ioffe & Szegedy 2015, arXiv 1502.03167): y = (x - mean) / std * weight + bias per feature.
 
-    Mean and variance are running statistics, or within `batch_statistics` those of the rows of the batch. The running
-    ones are neither learned by gradients nor buffers: `running` and `increment` are parts of flat tensors of
-    FlatParameters. A pass that commits writes to `increment` by how much its batch changes `running`.
+    Mean and variance are running statistics, or within `batch_statistics` those of the rows of the batch. `running` and
+    `increment` are neither parameters nor buffers, but parts of flat tensors of FlatParameters. A pass that commits
+    writes to `increment` by how much its batch changes `running`.
 
     Args:
         size: Number F of features; [..., F] -> [..., F].
@@ -30,7 +30,7 @@ class BatchNorm(nn.Module):
 
     Attributes:
         running: Running mean and (unbiased) variance, concatenated [2 F].
-        increment: The change of `running` by the batch of the present update, 0 without one.
+        increment: The change of `running` by the batch of the current update; 0 if no pass commits.
     """
 
     def __init__(self, size: int, *, momentum: float = 0.01, epsilon: float = 1e-5, unit_weights: bool = False):
@@ -39,7 +39,7 @@ class BatchNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
         self.running = torch.cat((torch.zeros(size), torch.ones(size)))
         self.increment = torch.zeros_like(self.running)
-        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+        self.constraint = _make_constraint(size, unit_weights)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = get_batch_rows()
@@ -139,7 +139,7 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, size: int, *, unit_weights: bool = False):
         super().__init__(size)
-        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+        self.constraint = _make_constraint(size, unit_weights)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters."""
@@ -158,12 +158,13 @@ class RmsNorm(nn.Module):
     Args:
         size: Number F of features.
         unit_weights: Whether the weight keeps its initial norm sqrt(F).
+        epsilon: Added to the mean square.
     """
 
     def __init__(self, size: int, *, unit_weights: bool = False, epsilon: float = 1e-6):
         super().__init__()
         self.weight, self.epsilon = nn.Parameter(torch.ones(size)), epsilon
-        self.constraint: Constraint | None = RowNorm(1, size**0.5) if unit_weights else None
+        self.constraint = _make_constraint(size, unit_weights)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
@@ -184,7 +185,7 @@ NORMS: dict[str, Callable[..., Any]] = {
 
 
 def check_norm(factory: str, norm: str | None) -> None:
-    """Check the name of a normalization that the factory named `factory` uses. Raises ValueError for an unknown one."""
+    """Check the name of a normalization, for the factory named `factory`. Raises ValueError for an unknown one."""
     if norm is not None and norm not in NORMS:
         raise ValueError(f"{factory} has the norm {norm!r}; there are {', '.join(NORMS)}, and None")
 
@@ -195,12 +196,17 @@ def make_norm(norm: str, size: int, *, unit_weights: bool = False) -> Any:
 
 
 def find_batch_norms(modules: Iterable[nn.Module]) -> list[BatchNorm]:
-    """Return the layers of some modules that have running statistics of batches, in order."""
+    """Return the batch norms in some modules, in order."""
     return [layer for module in modules for layer in module.modules() if isinstance(layer, BatchNorm)]
 
 
+def _make_constraint(size: int, unit_weights: bool) -> Constraint | None:
+    """Return the constraint that keeps the initial norm sqrt(F) of the weights of a layer for F features."""
+    return RowNorm(1, size**0.5) if unit_weights else None
+
+
 def _disable_autocast(device: str) -> AbstractContextManager[object]:
-    """Return a block without autocast, in which products keep the precision of their factors."""
+    """Return a context without autocast, in which products have the precision of their factors."""
     is_enabled = device != "meta" and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if is_enabled else nullcontext()
 

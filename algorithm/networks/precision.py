@@ -28,7 +28,7 @@ class Placement:
 
 
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """Return an array as a tensor on a device: on the CPU in the same memory, otherwise without waiting if possible."""
+    """Return an array as a tensor on a device: on the CPU in the same memory, on CUDA without waiting for the copy."""
     tensor = torch.from_numpy(array)
     if device.type == "cpu":
         return tensor

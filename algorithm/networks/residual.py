@@ -22,18 +22,19 @@ from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
 class Residual:
     """A factory of residual layers, as body, policy or critic: `Residual(128, blocks=2)`. [..., F] -> [..., width].
 
-    A linear layer maps the input to `width` features, then come the blocks x + relu(norm(W2 relu(norm(W1 x)))), then
-    RMSNorm (FlashSAC). With a norm over batches, the input is normalized, too; with another one, features are best
-    normalized by the encoder, as by `Vector(normalize=True)`. The weights start orthogonal.
+    A linear layer maps the input to `width` features. After it are the blocks x + relu(norm(W2 relu(norm(W1 x)))) and,
+    unless `norm` is None, RMSNorm (FlashSAC, arXiv 2604.04539). With `batch` and `batch_renorm` the input is
+    normalized, too; otherwise the encoder should normalize it, as `Vector(normalize=True)` does. The initial weights
+    are orthogonal.
 
     Args:
         width: Features between blocks, at least 1.
         blocks: Number of blocks, at least 1; 2 by default.
         expansion: Hidden features of a block, in multiples of `width`; 4 by default.
-        norm: "batch" (default), "batch_renorm", "layer", "rms", or None for none. See `normalization`; with a norm the
-            linear layers have no biases.
-        unit_weights: Whether each row of each linear layer keeps the norm 1, and the weights of each norm the norm
-            sqrt(features), after every step of the optimizer; False by default.
+        norm: "batch" (default), "batch_renorm", "layer", "rms", or None for none. With a norm the linear layers have no
+            biases.
+        unit_weights: Whether the weights of each unit are scaled to length 1, and scale and shift of each norm together
+            to length sqrt(features), after every step of the optimizer; False by default.
         spectral_norm: Whether the weights of each linear layer keep a spectral norm of at most 1, as those of Mlp;
             False by default.
 
@@ -62,7 +63,7 @@ class Residual:
 
 
 class ResidualLayers(nn.Module):
-    """The layers of a Residual: [..., F] -> [..., size]. A norm that it does not have is None."""
+    """The layers of a Residual: [..., F] -> [..., size]. A missing norm is None."""
 
     def __init__(self, settings: Residual, inputs: int):
         super().__init__()
@@ -123,7 +124,7 @@ class ResidualBlock(nn.Module):
 class UnitSphere:
     """A factory of layers without parameters: append a constant, then scale each row to norm 1. [..., F] -> [..., F+1].
 
-    The constant keeps the length of the row, relative to its size (Lee et al. 2025, arXiv 2502.15280, SimbaV2).
+    With the constant, the result still determines the length of the row (Lee et al. 2025, arXiv 2502.15280, SimbaV2).
 
     Args:
         shift: The constant, above 0; 3 by default, the paper's value.

@@ -65,7 +65,7 @@ class AgentComponents:
     explorer: Explorer | None = None
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        """Choose actions while experience is collected: at random at the start, then by the explorer or the agent.
+        """Select actions for collection: at random in the first `random_steps` rows, then by the explorer or agent.
 
         Args:
             step: The lanes that need a decision.

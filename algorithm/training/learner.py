@@ -85,7 +85,7 @@ class Learner:
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
-        self._idle_groups: Set[str] = set()  # the groups that the last loss leaves as they are
+        self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
         names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
         self._steps = [self._make_group_step(name, groups[name]) for name in names]
         for step in self._steps:
@@ -168,7 +168,8 @@ class Learner:
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
 
-        A gradient that is not finite changes no parameter; the update counts in `skipped_updates`.
+        A gradient that is not finite changes no parameter; the update counts in `skipped_updates`. A reset of the
+        agent's parameters that is due follows the step.
         """
         self._step_if_finite()
         self._counts[0] += 1
@@ -254,7 +255,7 @@ class Learner:
             self._skips += 1
 
     def _compute_progress(self) -> float:
-        """Return the fraction of the run that is done, for linear schedules; 0 for a run without an end."""
+        """Return the fraction of the run that is done, for schedules; 0 for a run without an end."""
         return min(1.0, self.rows_seen / self.max_step) if self.max_step else 0.0
 
     def _step_groups(self) -> bool:

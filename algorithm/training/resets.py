@@ -14,10 +14,10 @@ from algorithm.training.optimizers import GroupStep
 
 @torch.no_grad()
 def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[GroupStep], update: int) -> None:
-    """Reset the parameters of an agent after an update, if it has resets and one of them is due.
+    """Reset the parameters of an agent after an update, if it has resets and one of them is due (see ParameterReset).
 
-    Its target networks are reset by the same new parameters, and so are the running statistics of batch norms. The
-    moments of the optimizers become 0. Auxiliaries keep everything.
+    Target networks are reset with the same new parameters as their sources, and the running statistics of batch norms
+    in the same way. The moments of the agent's optimizers become 0. Auxiliaries are not reset.
 
     Args:
         agent: The agent; its groups are the first of `parameters`.

@@ -261,7 +261,7 @@ COMMANDS = [
     ("mine/task --set acer_config.learning_rate_schedule=linear base_config.max_step=null", "which is not set"),
     (
         "mine/task --set base_config.algorithm=PPO ppo_config.clip_ratio_schedule=linear base_config.max_step=null",
-        "ppo_config.clip_ratio_schedule is linear up to base_config.max_step, which is not set",
+        "ppo_config.clip_ratio_schedule: linear needs base_config.max_step, which is not set; set it, or use constant",
     ),
     (
         "mine/task --set base_config.algorithm=PPO ppo_config.rollout_length=8 ppo_config.minibatches=9",

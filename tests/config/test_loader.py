@@ -127,7 +127,7 @@ def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(assignment, me
 
 def test_a_linear_schedule_needs_max_step():
     layers = [("--set", read_assignments(["acer_config.learning_rate_schedule=linear", "base_config.max_step=null"]))]
-    with pytest.raises(UserError, match="learning_rate_schedule is linear up to base_config.max_step"):
+    with pytest.raises(UserError, match="learning_rate_schedule: linear needs base_config.max_step"):
         resolve(layers)
 
 

@@ -203,7 +203,7 @@ def test_added_lanes_draw_noise_and_others_keep_theirs():
     ],
 )
 def test_an_agent_that_forms_importance_ratios_is_refused(make, role, settings):
-    with pytest.raises(ValueError, match="given the previous actions, is not the policy's, and the agent needs it"):
+    with pytest.raises(ValueError, match="importance ratios are not supported, since the density of an action"):
         NoiseRepeat(role).connect(make(role, **settings), {})
 
 

@@ -61,7 +61,7 @@ class SacActor(ABC):
     policy: Policy
     groups: Mapping[str, ParameterGroup]
 
-    has_batch_norms: bool = False  # whether statistics of batches differ from running statistics
+    has_batch_norms: bool = False  # whether the policy's own layers contain batch norms
 
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:

@@ -45,10 +45,12 @@ from algorithm.specs import Role
 class PolicySteps:
     """The policy at the rows of a rollout."""
 
-    learned_steps: PolicyOutput  # at the T rows, with the statistics of the batch; at the next rows without an update
+    # At the T rows, with the statistics of the batch, for the losses of the actor. If the policy is not updated, it is
+    # `next_steps`, for metrics only.
+    learned_steps: PolicyOutput
     outputs: Tensor | None  # of the policy's network at the T rows, with gradient; None if the policy is not updated
-    steps: PolicyOutput  # at the T rows; only targets of several steps read them
-    next_steps: PolicyOutput  # at the rows after them
+    steps: PolicyOutput  # at the T rows; defined for targets of several steps only
+    next_steps: PolicyOutput  # at the rows after them, for the targets
 
 
 class Sac(Agent):
@@ -106,7 +108,7 @@ class Sac(Agent):
         self.random_steps = settings.random_steps
         if self.random_steps and self.needs_behavior and spec.continuous:
             raise ValueError(
-                "random_steps is for continuous actions without importance ratios, since their statistics do not "
+                "random_steps does not support importance ratios of continuous actions, since no stored statistics "
                 "describe a uniform distribution: set n_step to 1, use_n_step_is to false, or random_steps to 0"
             )
         if settings.reset_every:
@@ -165,8 +167,8 @@ class Sac(Agent):
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.
 
-        Batch norms of critics and target critics use the statistics of all rows, states and next states; those of the
-        policy, which reads features without gradient, running statistics.
+        Batch norms use the statistics of all rows, states and next states, in the features of critics and target
+        critics, and running statistics in those of the policy.
         """
         rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
@@ -183,8 +185,8 @@ class Sac(Agent):
     def _evaluate_policy(self, rollout: Rollout, features: Tensor, acting_features: Tensor) -> PolicySteps:
         """Return the policy at the rows of a rollout.
 
-        If no batch norm makes a difference, one sample of the policy's actions at every row serves for the losses of
-        the actor at the first T rows, and for the targets at the last T rows.
+        Without batch norms, the losses of the actor (at the first T rows) and the targets (at the last T rows) use the
+        same sample of the policy's actions at each row.
 
         Args:
             rollout: T rows.
@@ -210,12 +212,12 @@ class Sac(Agent):
     def _make_experience(
         self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int]
     ) -> Experience:
-        """Return the ingredients of the targets.
+        """Return the rows of the batch with the values from which a critic computes its target.
 
         Args:
             rollout: T rows.
             target_features: Features of the target critics [T+1, B, F].
-            policy: The policy.
+            policy: The policy at the rows.
             critic_indices: The critics of this update.
         """
         alpha_scale, raw_action, taken = self.settings.alpha_critic_scale, rollout.raw_action, None
@@ -259,7 +261,8 @@ class Sac(Agent):
         """
         if not self.family.n_continuous:
             values = values.detach()[critic_indices]
-            if self.evaluator.is_joint or self.torso_has_batch_norms:  # then `values` have the statistics of the batch
+            # With batch norms, `values` were computed with the statistics of the batch.
+            if self.evaluator.is_joint or self.torso_has_batch_norms:
                 with torch.no_grad():
                     values = self.critics(features, None, critic_indices)
             return self.critic.reduce_ensemble(values), None

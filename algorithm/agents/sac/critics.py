@@ -1,7 +1,7 @@
 """The critics of SAC: Q(x, a), or the distribution of the return of which Q(x, a) is the mean.
 
 A critic computes its target, the gradient of its loss in closed form, and its TD error from the outputs of networks.
-In shapes, T rows of B columns; N critics, of which M give the targets of an update; K combinations of discrete branches
+In shapes, T rows of B columns; N critics, of which M are drawn for an update; K combinations of discrete branches
 (1 without branches); `*v` is `value_shape`.
 """
 
@@ -55,7 +55,7 @@ class Experience:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticOutput:
-    """The result of a critic, without gradient."""
+    """The errors of a batch, without gradient."""
 
     ascent_direction: Tensor  # the negative gradient of each critic's loss with respect to its outputs [N, T, B, *v]
     compute_loss: Callable[[], Tensor]  # the mean loss of all critics [T, B]
@@ -197,8 +197,8 @@ class CategoricalCritic(Critic):
     """The logits of a distribution q(x, a) of the return on atoms z, of which Q(x, a) is the mean (FlashSAC, SimbaV2).
 
     The target is the projection of the distribution of r + gamma (z - alpha log pi(a'|x')), with z distributed as
-    q(x', a'); its mean is the target of `ScalarCritic`, unless positions are clipped to the range of the atoms. Of M
-    critics, the one with the smallest mean gives q(x', a') of each action, or all of them give their average.
+    q(x', a'); its mean is the target of `ScalarCritic`, unless positions are clipped to the range of the atoms.
+    q(x', a') is the distribution with the smallest mean of those of M critics, for each action, or their average.
     """
 
     gain = 0.01  # the initial distributions are close to uniform
@@ -227,7 +227,7 @@ class CategoricalCritic(Critic):
         return self.support.project(position.flatten(-2), mass.flatten(-2))
 
     def _reduce_distributions(self, distributions: Tensor) -> Tensor:
-        """Return one distribution [..., N] of those of M critics [M, ..., N]."""
+        """Return one distribution [..., N atoms], given those of M critics [M, ..., N atoms]."""
         if not self.takes_minimum:
             return distributions.mean(0)
         smallest = (distributions @ self.support.make_atoms(distributions)).argmin(0)

@@ -18,12 +18,17 @@ from algorithm.rollout import Rollout
 
 
 class ActionEvaluator:
-    """An evaluator of actions by critics: by critics of given actions if any dimension is continuous.
+    """An evaluator of actions by critics.
+
+    If any dimension is continuous, a critic evaluates given actions, otherwise all actions at once.
 
     Args:
         family: The distributions of the policy.
         critics: The critics.
-        target_critics: The target critics; None: the critics give the targets, too.
+        target_critics: The target critics; None: the targets contain the values of the critics.
+
+    Attributes:
+        is_joint: Whether (x, a) and (x', a') are evaluated in one pass, since critics have batch norms.
     """
 
     def __init__(self, family: HybridFamily, critics: CriticEnsemble, target_critics: CriticEnsemble | None):
@@ -43,7 +48,7 @@ class ActionEvaluator:
         Args:
             rollout: T rows.
             features: Features of the critics [T+1, B, F].
-            target_features: Features of the critics of the targets [T+1, B, F].
+            target_features: Features of the target critics, or of the critics without them [T+1, B, F].
             next_actions: a', the continuous dimensions of each combination in the rows 1 to T [T, B, K, c].
             critic_indices: The M critics.
 
@@ -102,14 +107,22 @@ class ActionEvaluator:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs of M critics in one pass on [(x, a); (x', a')], with the statistics of this batch.
 
-        Thus batch norms normalize both parts in the same way (Bhatt et al. 2024, arXiv 1902.05605).
+        So batch norms normalize both parts in the same way (Bhatt et al. 2024, arXiv 1902.05605).
 
-        `commits` is whether running statistics learn from the batch; for the other arguments and the results see
-        `evaluate_pairs`.
+        Args:
+            critics: The critics.
+            rollout: See `evaluate_pairs`.
+            features: Features of these critics [T+1, B, F].
+            next_actions: See `evaluate_pairs`.
+            critic_indices: The M critics; None: all.
+            commits: Whether running statistics learn from the batch.
+
+        Returns:
+            See `evaluate_pairs`; all of the M critics.
         """
-        # The successor of row t is row t+1: the T+1 rows contain x (the first T) and x' (the last T). Critics of all
-        # actions evaluate each row once; critics of given actions evaluate rows 1 to T-1 twice, with the taken action
-        # as x and with the policy's as x'. In the statistics, a row counts as x if it is valid, and as x' if the row
+        # The successor of row t is row t+1: of the T+1 rows, the first T are x and the last T are x'. Critics of all
+        # actions evaluate each row once; critics of given actions evaluate rows 1 to T-1 twice, as x with the taken
+        # action and as x' with the policy's. In the statistics, a row counts as x if it is valid, and as x' if the row
         # before it is valid and does not terminate.
         valid, has_successor = rollout.valid, rollout.valid & rollout.alive
         if not self.family.n_continuous:

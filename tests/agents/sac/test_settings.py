@@ -92,7 +92,7 @@ def test_the_target_entropy_of_continuous_actions(spec, std, entropy):
 @pytest.mark.parametrize("spec", [ActionSpec(2), ActionSpec(1, (3,))], ids=str)
 def test_random_steps_of_continuous_actions_exclude_importance_ratios(spec):
     role, several = Role(1, {"obs": ObsSpec((3,))}, spec), {"n_step": 2, "sequence_length": 2}
-    with pytest.raises(ValueError, match="random_steps is for continuous actions without importance ratios"):
+    with pytest.raises(ValueError, match="random_steps does not support importance ratios of continuous actions"):
         make_sac(role, random_steps=9, **several)
     assert make_sac(role, random_steps=9, **several, use_n_step_is=False).random_steps == 9
     assert make_sac(role, random_steps=9).random_steps == 9
