@@ -76,11 +76,8 @@ def test_statistics_include_all_collected_rows_after_a_resume_too(env_name, numb
     np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
 
 
-@on_both
-def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(env_name, numbers, monkeypatch):
-    write("normalize=True", env_name)
-    folder = run()
-    saved = folder.find_best().weights("agent")
+def record_evaluated_agents(monkeypatch) -> list:
+    """Return a list to which every evaluation from now on appends its agent."""
     agents = []
     play = Evaluator.play
 
@@ -90,6 +87,15 @@ def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(env_
         return played
 
     monkeypatch.setattr(Evaluator, "play", watched)
+    return agents
+
+
+@on_both
+def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(env_name, numbers, monkeypatch):
+    write("normalize=True", env_name)
+    folder = run()
+    saved = folder.find_best().weights("agent")
+    agents = record_evaluated_agents(monkeypatch)
     run("--run")
     player = load(folder.path)
     player.act(np.full((3, numbers), 2.0))
@@ -112,15 +118,7 @@ def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_chang
     folder = run()
     saved = folder.find_best().weights("agent")["batch_statistics"]
     assert set(saved) == {"acer", "target/average"}
-    agents = []
-    play = Evaluator.play
-
-    def watched(self, *arguments):
-        played = play(self, *arguments)
-        agents.append(self.get_agent("agent"))
-        return played
-
-    monkeypatch.setattr(Evaluator, "play", watched)
+    agents = record_evaluated_agents(monkeypatch)
     run("--run")
     player = load(folder.path)
     player.act(np.full((3, 4), 2.0))
