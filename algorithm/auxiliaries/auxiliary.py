@@ -30,12 +30,14 @@ class AuxiliaryInputs:
         compute_features: Computes the agent's features of T rows, or of T+1 rows.
         encode: Encodes rows {name: [rows, ...]} -> [rows, F] with the agent's torso, without its memory; with gradient
             to the torso only in the loss of an auxiliary that shapes the features.
+        update: The number of the agent's update.
     """
 
     batch: Rollout
     torso: Torso
     compute_features: Callable[[], Tensor]
     encode: Callable[[Mapping[str, Tensor]], Tensor]
+    update: int
 
     @cached_property
     def rollout(self) -> Rollout:
@@ -109,6 +111,7 @@ class AuxiliarySettings:
 
     learning_rate: Annotated[float, Range(above=0)] = 3e-4
     max_grad_norm: Annotated[float, Range(above=0)] = 10.0
+    update_every: Annotated[int, Range(at_least=1)] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,7 @@ class Auxiliary(ABC):
         self.settings = settings
         self.learning_rate: float = settings.learning_rate
         self.max_grad_norm: float = settings.max_grad_norm
+        self.update_every: int = settings.update_every
 
     @abstractmethod
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
@@ -184,11 +188,15 @@ class Auxiliary(ABC):
         """Return rewards [T, B], without gradient; None: no rewards. They have weight 1 here."""
         return None
 
+    def has_loss(self, update: int) -> bool:
+        """Return whether there is a loss in an update of the agent, if `build` returned a module."""
+        return update % self.update_every == 0
+
     @abstractmethod
     def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return a scalar loss, and further scalars by the name under which they are logged.
 
-        Called only if `build` returned a module.
+        Called only if `has_loss`.
         """
 
     def observe(self, rollout: Rollout) -> None:

@@ -30,6 +30,7 @@ class CuriositySettings(AuxiliarySettings):
     forward_share: Annotated[float, Range(at_least=0, at_most=1)] = 0.2  # beta of Eq. 7, with `model: both`
     features: Literal["own", "agent"] = "own"
     units: Annotated[int, Range(at_least=1)] = 64
+    update_every: Annotated[int, Range(at_least=1)] = 4
 
 
 class Curiosity(Auxiliary):
@@ -73,7 +74,7 @@ class Curiosity(Auxiliary):
 
     def reward(self, inputs: AuxiliaryInputs) -> Tensor:
         rewarding = "inverse_error" if self.settings.model == "inverse" else "forward_error"
-        if self.reuses_errors:
+        if self.reuses_errors and self.has_loss(inputs.update):
             with torch.enable_grad():
                 errors = self._compute_errors(inputs, self.trained_errors)
             self._last_errors = (inputs.batch, errors)

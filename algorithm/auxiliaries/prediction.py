@@ -37,6 +37,7 @@ class PredictionSettings(AuxiliarySettings):
     tau: Annotated[float, Range(above=0, at_most=1)] = 0.005
     units: Annotated[int, Range(at_least=1)] = 64
     adaptive: bool = True
+    update_every: Annotated[int, Range(at_least=1)] = 2
 
 
 class Prediction(Auxiliary):

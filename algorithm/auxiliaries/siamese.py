@@ -34,6 +34,7 @@ class SiameseSettings(AuxiliarySettings):
     max_pairs: Annotated[int, Range(at_least=2)] = 256
     adaptive: bool = False
     action_values: bool = False
+    update_every: Annotated[int, Range(at_least=1)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -30,12 +30,14 @@ class AuxiliaryLosses:
     Attributes:
         plain: the losses whose gradients are added as they are.
         adaptive: the losses whose gradients are added to a layer of the agent only if they agree with its own.
-        metrics: scalars by name.
+        metrics: scalars by name; for an auxiliary without a loss in this update, those of its last loss.
+        groups: the names of the parameter groups with a loss in this update.
     """
 
     plain: list[Tensor]
     adaptive: list[Tensor]
     metrics: dict[str, Tensor]
+    groups: Set[str]
 
 
 class AuxiliarySet:
@@ -83,7 +85,7 @@ class AuxiliarySet:
         parts = (part for module in self.modules.values() for part in module.modules())
         self._torsos = [part for part in parts if isinstance(part, Torso)]  # whose encoders may normalize observations
         self._reported: set[str] = set()  # auxiliaries whose last rewards were not finite
-        self._mean_rewards: dict[str, Tensor] = {}  # of the last batch
+        self._metrics: dict[str, Tensor] = {}  # of the last rewards and losses
 
     def __bool__(self) -> bool:
         return bool(self.by_name)
@@ -137,7 +139,7 @@ class AuxiliarySet:
             if bonus is None:
                 continue
             bonus = self._replace_nonfinite(name, bonus, batch)
-            self._mean_rewards[f"train/{name}_reward"] = masked_mean(bonus, inputs.rollout.valid)
+            self._metrics[f"train/{name}_reward"] = masked_mean(bonus, inputs.rollout.valid)
             bonus = torch.cat((bonus.new_zeros((batch.burn_in, bonus.shape[1])), bonus))
             if name in self.agent.streams:
                 bonuses[name] = bonus
@@ -149,17 +151,19 @@ class AuxiliarySet:
         """Compute the losses of a batch, given the features of the agent's report, if it has any."""
         plain: list[Tensor] = []
         adaptive: list[Tensor] = []
-        metrics = {**self._mean_rewards}
-        if not self._with_loss:
-            return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=metrics)
-        agent_features = features if features is not None else self.agent.features(batch)
-        for name, auxiliary in self._with_loss.items():
+        update = self.agent.update
+        learning = {name: auxiliary for name, auxiliary in self._with_loss.items() if auxiliary.has_loss(update)}
+        if learning and features is None:
+            features = self.agent.features(batch)
+        for name, auxiliary in learning.items():
             shapes = auxiliary.shapes_features
-            loss, values = auxiliary.loss(self._make_loss_inputs(batch, agent_features, with_gradient=shapes))
+            assert features is not None
+            loss, values = auxiliary.loss(self._make_loss_inputs(batch, features, with_gradient=shapes))
             (adaptive if auxiliary.adaptive else plain).append(loss)
-            metrics[f"train/{name}_loss"] = loss.detach()
-            metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
-        return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=metrics)
+            self._metrics[f"train/{name}_loss"] = loss.detach()
+            self._metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
+        groups = {PREFIX + name for name in learning}
+        return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=self._metrics.copy(), groups=groups)
 
     def update_targets(self) -> None:
         """Update the target networks."""
@@ -187,7 +191,9 @@ class AuxiliarySet:
     ) -> AuxiliaryInputs:
         encode = self.agent.encode if with_gradient else torch.no_grad()(self.agent.encode)
         torso = self.agent.policy.torso
-        return AuxiliaryInputs(batch=batch, torso=torso, compute_features=compute_features, encode=encode)
+        return AuxiliaryInputs(
+            batch=batch, torso=torso, compute_features=compute_features, encode=encode, update=self.agent.update
+        )
 
     def _make_loss_inputs(self, batch: Rollout, features: Tensor, *, with_gradient: bool) -> AuxiliaryInputs:
         used = features if with_gradient else features.detach()

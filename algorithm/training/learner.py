@@ -17,7 +17,7 @@ from algorithm.networks.flat_parameters import Place, State
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliarySet
+from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliaryLosses, AuxiliarySet
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.resets import reset_if_due
@@ -133,15 +133,17 @@ class Learner:
         """
         batch = rollout.convert(self._upload)
         self.parameters.reset_increments()
+        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
         if not batch.targets:
             self._transform_rewards(batch)
-        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
-        self._idle_groups = self.agent.groups.keys() - losses.keys()
-        auxiliary_metrics = self._compute_gradient(batch, losses, report)
-        # Without the features, which keep the graph of this update alive.
+        auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
+        self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
+        self._compute_gradient(losses, auxiliary_losses)
+        auxiliary_metrics = auxiliary_losses.metrics
+        # Without features and losses, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
@@ -150,20 +152,15 @@ class Learner:
 
         return LossReport(compute_metrics, lambda: errors().cpu().numpy(), ends_epochs=report.ends_epochs)
 
-    def _compute_gradient(self, batch: Rollout, losses: Mapping[str, Tensor], report: LossReport) -> dict[str, Tensor]:
-        """Write the gradient of the losses of the agent and its auxiliaries. Return the metrics of the auxiliaries."""
+    def _compute_gradient(self, losses: Mapping[str, Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
+        """Write the gradient of the losses of the agent and its auxiliaries."""
         self.parameters.gradient.zero_()
-        if not self.auxiliaries:
-            reduce(torch.add, losses.values()).backward()
-            return {}
-        auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
         if auxiliary_losses.adaptive:
             reduce(torch.add, losses.values()).backward(retain_graph=True)
             self._adaptive_gradients.add(auxiliary_losses.adaptive)
             losses = {}
         if remaining := [*losses.values(), *auxiliary_losses.plain]:
             reduce(torch.add, remaining).backward()
-        return auxiliary_losses.metrics
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.

@@ -23,7 +23,7 @@ STACKED = Blueprint({"image": FrameStack(3, CONV), "*": Vector()}, body=Mlp(8))
 RECURRENT = Blueprint({"image": FrameStack(3, CONV), "*": Vector(normalize=True)}, body=Mlp(8), memory=Gru(4))
 AGENTS = {"acer": make_acer, "sac": make_sac, "a2c": make_a2c, "ppo": make_ppo, "reactor": make_reactor}
 KINDS = {"atc": AugmentedTemporalContrast, "byol": BootstrapYourOwnLatent}
-SMALL = {"units": 6, "latent_size": 5, "shift": 1}
+SMALL = {"units": 6, "latent_size": 5, "shift": 1, "update_every": 1}
 
 
 def make(kind: str, **changes):
@@ -58,7 +58,7 @@ def make_inputs(agent, rollout: Rollout) -> AuxiliaryInputs:
     batch = rollout.convert(torch.from_numpy)
     torso = agent.policy.torso
     return AuxiliaryInputs(
-        batch=batch, torso=torso, compute_features=lambda: agent.features(batch), encode=agent.encode
+        batch=batch, torso=torso, compute_features=lambda: agent.features(batch), encode=agent.encode, update=1
     )
 
 

@@ -44,6 +44,7 @@ def make_inputs(agent, batch, features: Tensor | None = None) -> AuxiliaryInputs
         torso=agent.policy.torso,
         compute_features=lambda: agent.features(batch) if features is None else features,
         encode=torch.no_grad()(agent.encode),
+        update=CuriositySettings().update_every,
     )
 
 
@@ -186,7 +187,7 @@ def test_the_errors_of_the_reward_are_reused_in_the_loss_of_the_same_batch_only(
 def test_batch_norms_of_its_encoder_learn_from_each_batch():
     role = Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"])
     agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}, body=Mlp(5, norm="batch")))
-    learner = Learner(agent, role, {"curiosity": Curiosity(CuriositySettings())}, None)
+    learner = Learner(agent, role, {"curiosity": Curiosity(CuriositySettings(update_every=1))}, None)
     statistics = learner.parameters.batch_statistics[learner.parameters.batch_statistics_slices["auxiliary/curiosity"]]
     before = statistics.clone()
     update(learner, random_rollout_of(agent, role, rows=ROWS))

@@ -40,7 +40,7 @@ SPECS = {"picture": ObsSpec((3, 5, 6), "uint8", high=255.0), "obs": ObsSpec((3,)
 def make_learner(make=make_a2c, role=None, blueprint=None, auxiliaries=True, **settings) -> Learner:
     """Return a learner with a prediction model, whose target network differs from the agent's torso."""
     role = role or make_role(LANES)
-    prediction = Prediction(PredictionSettings(**{"units": 8, **settings}))
+    prediction = Prediction(PredictionSettings(**{"units": 8, "update_every": 1, **settings}))
     learner = Learner(make(role, blueprint), role, {"prediction": prediction} if auxiliaries else {}, None)
     torch.manual_seed(1)
     learner.parameters.target_vector += 0.1 * torch.randn_like(learner.parameters.target_vector)
@@ -294,7 +294,7 @@ def test_a_torso_of_the_agents_structure_computes_the_agents_features(make, memo
     if make is make_reactor and "gru" in memory:
         blueprint = replace(blueprint, policy=Gru(4), critic=Gru(3))
     agent = make(role, blueprint)
-    learner = Learner(agent, role, {"prediction": Prediction(PredictionSettings())}, None)
+    learner = Learner(agent, role, {"prediction": Prediction(PredictionSettings(update_every=1))}, None)
     rollout = random_rollout_of(agent, role)
     burn_in = max(agent.policy.torso.warmup_rows, 2) if agent.schedule.uses_replay and agent.state_size else 0
     replayed = replace(rollout, memory=rollout.memory[:, : agent.stored_state_size], burn_in=burn_in)

@@ -41,7 +41,8 @@ def make_learner(make=make_acer, role=None, blueprint=None, **settings) -> tuple
 
 
 def make_inputs(rollout: Rollout) -> AuxiliaryInputs:
-    return AuxiliaryInputs(batch=rollout.convert(torch.from_numpy), torso=None, compute_features=None, encode=None)
+    batch = rollout.convert(torch.from_numpy)
+    return AuxiliaryInputs(batch=batch, torso=None, compute_features=None, encode=None, update=1)
 
 
 def mark_replayed(rollout: Rollout) -> Rollout:

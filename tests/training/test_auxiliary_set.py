@@ -260,6 +260,23 @@ def test_rewards_are_computed_without_gradient():
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_an_auxiliary_learns_in_every_kth_update_only(make):
+    auxiliary = Silent()
+    auxiliary.update_every = 3
+    learner = make_learner(make, {"silent": auxiliary})
+    batch, weight = make_batch(learner), auxiliary.module.weight
+    changes, losses = [], []
+    for _ in range(7):
+        before = weight.detach().clone()
+        losses.append(learner.compute_gradients(batch).compute_metrics().get("train/silent_loss"))
+        learner.apply_gradients()
+        changes.append(not torch.equal(before, weight))
+    assert changes == [False, False, True, False, False, True, False]
+    # An update without a loss of the auxiliary has the metrics of its last one.
+    assert losses[1] is None and losses[2] is losses[4] and losses[4] != losses[5]
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_metrics_have_the_name_of_the_auxiliary(make):
     learner = make_learner(make, {"sum": Sum(), "silent": Silent()})
     batch = make_batch(learner)
@@ -421,7 +438,9 @@ def test_an_encoder_unrolls_the_frames_that_the_agent_acted_with(frames, burn_in
             burn_in=burn_in,
         )
         expected = expected[start + burn_in :]
-    inputs = AuxiliaryInputs(batch=batch, torso=agent.policy.torso, compute_features=lambda: None, encode=agent.encode)
+    inputs = AuxiliaryInputs(
+        batch=batch, torso=agent.policy.torso, compute_features=lambda: None, encode=agent.encode, update=1
+    )
     actual = inputs.unroll(encoder)
     torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-5, atol=1e-6)
     assert len(actual) == len(inputs.rollout) + 1
