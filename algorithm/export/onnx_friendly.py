@@ -28,7 +28,7 @@ from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import VectorEncoder
-from algorithm.networks.heads import LOG_STD_BOUNDS, SeparateHeads, SharedHeads
+from algorithm.networks.heads import SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
@@ -87,12 +87,12 @@ class OnnxActorCritic(nn.Module):
 
     def _log_std(self, outputs: Tensor) -> Tensor:
         head, means = self.std_head, outputs[:, : self.std_head.n_means]
-        if head.is_fixed:
-            return 0 * means + head.initial_log_std
+        if head.fixed_log_std is not None:
+            return 0 * means + head.fixed_log_std
         number = (
             outputs[:, head.n_means : head.n_columns] if head.log_std is None else 0 * means + head.log_std.detach()
         )
-        return (head.std_min + (head.initial_log_std + number).clamp(*LOG_STD_BOUNDS).exp()).log()
+        return head.compute_log_std(number)
 
 
 class OnnxGreedyQPolicy(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import atanh, log
 from typing import Any, Literal
 
 import numpy as np
@@ -130,39 +130,73 @@ class AdvantageHead(nn.Module):
         return self.head.compute_concatenated(self.layers(inputs)).squeeze(-1)
 
 
+class StdAboveMinimum:
+    """A function from a real number to log std: std = std_min + exp(number + constant), std_init for the number 0."""
+
+    def __init__(self, std_init: float, std_min: float):
+        self.std_min, self.initial = std_min, log(std_init - std_min)
+
+    def __call__(self, number: Tensor) -> Tensor:
+        return (self.std_min + (self.initial + number).clamp(*LOG_STD_BOUNDS).exp()).log()
+
+    def compute_numpy(self, number: np.ndarray) -> np.ndarray:
+        """Compute the function in numpy."""
+        low, high = LOG_STD_BOUNDS
+        return np.log(self.std_min + np.exp(np.minimum(np.maximum(self.initial + number, low), high)))
+
+
+class StdInRange:
+    """A function from a real number to log std, between log std_min and log std_max, std_init for the number 0.
+
+    log std = center + (1/2 length of the range) tanh(number + constant), as in FlashSAC (arXiv 2604.04539).
+    """
+
+    def __init__(self, std_init: float, std_min: float, std_max: float):
+        self.center, self.half = 0.5 * log(std_max * std_min), 0.5 * log(std_max / std_min)
+        self.initial = atanh((log(std_init) - self.center) / self.half)
+
+    def __call__(self, number: Tensor) -> Tensor:
+        return self.center + self.half * torch.tanh(self.initial + number)
+
+    def compute_numpy(self, number: np.ndarray) -> np.ndarray:
+        """Compute the function in numpy."""
+        return self.center + self.half * np.tanh(self.initial + number)
+
+
 class StdHead(nn.Module):
     """The standard deviations of continuous actions: inserts log std after the means of the network's output.
 
     The network's output [..., n_columns + rest] begins with the means, followed by a column per mean if the std is
-    state dependent; the result is [..., means, log std, rest]. A std that is not fixed is std_min + exp(value): it
-    starts at `std_init` and stays above `std_min`.
+    state dependent; the result is [..., means, log std, rest].
 
     Args:
         n_means: Number of means.
         kind: "fixed": `std_init`, without `std_min`; "learned": a parameter per mean; "state_dependent": a column of
             the network's output per mean.
         std_init: Initial std.
-        std_min: Lower bound of the std, below `std_init`.
+        std_min: Lower bound of a std that is not fixed, below `std_init`.
+        std_max: Upper bound of a std that is not fixed, above `std_init`; then `std_min` is above 0. None: no bound.
     """
 
-    def __init__(self, n_means: int, kind: StdKind, std_init: float, std_min: float):
+    def __init__(self, n_means: int, kind: StdKind, std_init: float, std_min: float, std_max: float | None = None):
         super().__init__()
         self.n_means = n_means
         self.n_columns = 2 * n_means if kind == "state_dependent" else n_means  # of the network's output
-        self.is_fixed = kind == "fixed"
-        self.std_min = 0.0 if self.is_fixed else std_min
-        self.initial_log_std = log(std_init - self.std_min)
+        self.fixed_log_std = log(std_init) if kind == "fixed" else None
         self.log_std = nn.Parameter(torch.zeros(n_means)) if kind == "learned" else None
+        if kind != "fixed":
+            self.compute_log_std = (
+                StdAboveMinimum(std_init, std_min) if std_max is None else StdInRange(std_init, std_min, std_max)
+            )
 
     def forward(self, outputs: Tensor) -> Tensor:
         widths = (self.n_means, self.n_columns - self.n_means, outputs.shape[-1] - self.n_columns)
-        mean, log_std_shift, rest = outputs.split(widths, -1)
-        if self.is_fixed:
-            return torch.cat((mean, torch.full_like(mean, self.initial_log_std), rest), -1)
+        mean, number, rest = outputs.split(widths, -1)
+        if self.fixed_log_std is not None:
+            return torch.cat((mean, torch.full_like(mean, self.fixed_log_std), rest), -1)
         if self.log_std is not None:
-            log_std_shift = self.log_std.expand_as(mean)
-        std_above_min = (self.initial_log_std + log_std_shift).clamp(*LOG_STD_BOUNDS).exp()
-        return torch.cat((mean, (self.std_min + std_above_min).log(), rest), -1)
+            number = self.log_std.expand_as(mean)
+        return torch.cat((mean, self.compute_log_std(number), rest), -1)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on a view of the parameters."""
@@ -170,16 +204,10 @@ class StdHead(nn.Module):
 
         def forward(outputs: np.ndarray) -> np.ndarray:
             mean, rest = outputs[:, : self.n_means], outputs[:, self.n_columns :]
-            if self.is_fixed:
-                return np.concatenate((mean, np.full_like(mean, self.initial_log_std), rest), -1)
-            log_std_shift = (
-                outputs[:, self.n_means : self.n_columns]
-                if parameter is None
-                else np.broadcast_to(parameter, mean.shape)
-            )
-            std_above_min = np.exp(
-                np.minimum(np.maximum(self.initial_log_std + log_std_shift, LOG_STD_BOUNDS[0]), LOG_STD_BOUNDS[1])
-            )
-            return np.concatenate((mean, np.log(self.std_min + std_above_min), rest), -1)
+            if self.fixed_log_std is not None:
+                return np.concatenate((mean, np.full_like(mean, self.fixed_log_std), rest), -1)
+            number = outputs[:, self.n_means : self.n_columns] if parameter is None else parameter
+            log_std = np.broadcast_to(self.compute_log_std.compute_numpy(number), mean.shape)
+            return np.concatenate((mean, log_std, rest), -1)
 
         return forward

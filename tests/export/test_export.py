@@ -68,6 +68,7 @@ def test_an_augmentation_changes_no_byte_of_the_file(net, tmp_path):
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}
 OF_SAC = [
     *((action, {}) for action in ACTIONS),
+    ("hybrid", {"std_max": 2.0}),
     *((action, LIKE_DQN) for action in ("discrete", "multi-discrete")),
 ]
 

@@ -18,8 +18,8 @@ KINDS = ("fixed", "learned", "state_dependent")
 BLUEPRINTS = {"numpy": Blueprint(body=Mlp(8)), "torch": Blueprint(body=Mlp(8), memory=RunningSum)}
 
 
-def make_std_head(kind: str, std_min: float = STD_MIN) -> StdHead:
-    return StdHead(MEANS, kind, STD_INIT, std_min)
+def make_std_head(kind: str, std_min: float = STD_MIN, std_max: float | None = None) -> StdHead:
+    return StdHead(MEANS, kind, STD_INIT, std_min, std_max)
 
 
 def std(std_head: StdHead, value: float) -> np.ndarray:
@@ -35,9 +35,10 @@ def std(std_head: StdHead, value: float) -> np.ndarray:
     return statistics[:, MEANS : 2 * MEANS].exp().numpy()
 
 
+@pytest.mark.parametrize("std_max", [None, 2.0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_std_starts_at_std_init(kind):
-    np.testing.assert_allclose(std(make_std_head(kind), 0.0), STD_INIT, rtol=1e-6)
+def test_every_std_starts_at_std_init(kind, std_max):
+    np.testing.assert_allclose(std(make_std_head(kind, std_max=std_max), 0.0), STD_INIT, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["learned", "state_dependent"])
@@ -45,6 +46,20 @@ def test_a_learned_std_stays_above_std_min(kind):
     np.testing.assert_allclose(std(make_std_head(kind), np.log(2.0)), STD_MIN + 2 * (STD_INIT - STD_MIN), rtol=1e-6)
     np.testing.assert_allclose(std(make_std_head(kind), -30.0), STD_MIN, rtol=1e-6)
     np.testing.assert_allclose(std(make_std_head(kind, std_min=0.0), -3.0), STD_INIT * np.exp(-3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["learned", "state_dependent"])
+def test_a_learned_std_stays_between_std_min_and_std_max(kind):
+    head = make_std_head(kind, std_max=2.0)
+    np.testing.assert_allclose(std(head, -30.0), STD_MIN, rtol=1e-6)
+    np.testing.assert_allclose(std(head, 30.0), 2.0, rtol=1e-6)
+
+
+def test_a_std_in_a_range_is_that_of_flash_sac():
+    """FlashSAC has log std = -5 + 2.5 (1 + tanh(number)), from e^-5 to 1."""
+    head = StdHead(MEANS, "state_dependent", np.exp(-2.5), np.exp(-5), 1.0)
+    for number in (-1.5, 0.0, 0.7):
+        np.testing.assert_allclose(np.log(std(head, number)), -5 + 2.5 * (1 + np.tanh(number)), rtol=1e-5)
 
 
 def test_a_fixed_std_has_neither_a_minimum_nor_parameters():

@@ -121,7 +121,7 @@ class SoftPolicy(SacActor):
     def __init__(self, settings: SacSettings, family: HybridFamily, blueprint: Blueprint, torso: Torso, role: Role):
         self.family = family
         std_head = (
-            StdHead(family.n_means, "state_dependent", settings.std_init, settings.std_min)
+            StdHead(family.n_means, "state_dependent", settings.std_init, settings.std_min, settings.std_max)
             if family.n_continuous
             else None
         )

@@ -92,6 +92,7 @@ class SacSettings(CategoricalSettings):
     v_c: Annotated[float, Range(above=0), Unless(n_step=1, use_n_step_is=False)]  # c-bar
     std_init: Annotated[float, Range(above=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
     std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
+    std_max: Annotated[float | None, Range(above=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
     rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")]
     sequence_length: Annotated[int, Range(at_least=1)]
     burn_in_step: Annotated[int, Range(at_least=0)]
@@ -117,6 +118,11 @@ class SacSettings(CategoricalSettings):
             raise ValueError("replay_ratio 0 leaves nothing to learn from")
         if self.std_init <= self.std_min:
             raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}")
+        if self.std_max is not None and not 0 < self.std_min < self.std_init < self.std_max:
+            raise ValueError(
+                f"std_max {self.std_max} must be above std_init {self.std_init}, and needs std_min above 0, not "
+                f"{self.std_min}"
+            )
 
     def _check_categorical(self) -> None:
         """Raise ValueError if a setting is for scalar critics only."""

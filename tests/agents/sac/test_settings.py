@@ -126,3 +126,10 @@ def test_settings_without_any_batch_are_rejected():
 def test_std_init_is_above_std_min():
     with pytest.raises(ValueError, match="std_init 0.5 must be above std_min 0.5"):
         sac_settings(std_init=0.5, std_min=0.5)
+
+
+@pytest.mark.parametrize("changes", [{"std_max": 0.5}, {"std_max": 2.0, "std_min": 0.0}])
+def test_std_max_is_above_std_init_and_needs_a_minimum_above_0(changes):
+    with pytest.raises(ValueError, match=r"std_max .* must be above std_init 0.5, and needs std_min above 0"):
+        sac_settings(std_init=0.5, **changes)
+    sac_settings(std_init=0.5, std_min=0.1, std_max=2.0)
