@@ -148,7 +148,7 @@ class Learner:
             step_metrics = [step.optimizer.metrics() for step in self._steps]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
-        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), ends_epochs=report.ends_epochs)
+        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
 
     def _compute_gradient(self, batch: Rollout, losses: Mapping[str, Tensor], report: LossReport) -> dict[str, Tensor]:
         """Write the gradient of the losses of the agent and its auxiliaries. Return the metrics of the auxiliaries."""
