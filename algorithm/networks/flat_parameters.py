@@ -71,9 +71,10 @@ class FlatParameters:
     """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
     `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `batch_statistics`
-    the running statistics of batch norms in both, `all_parameters` all three (float32). `statistics` (float64; float32
-    on mps) holds the buffers of the modules with running statistics of observed rows. A target network shares the
-    buffers of its source: both read the same statistics.
+    the running statistics of batch norms in both, `all_parameters` all three (float32). `increments` holds the changes
+    that the next step adds to `batch_statistics`. `statistics` (float64; float32 on mps) holds the buffers of the
+    modules with running statistics of observed rows. A target network shares the buffers of its source: both read the
+    same statistics.
 
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.

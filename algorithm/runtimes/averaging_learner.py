@@ -25,16 +25,16 @@ LOG = logging.getLogger(__name__)
 class AveragingLearner(Learner):
     """A learner of one of several processes that make the same steps, so that their parameters stay the same.
 
-    Each learner has rollouts and a replay of its own. An update is `compute_gradients`, `average_gradients`, and then
+    Each learner has its own rollouts and replay. An update is `compute_gradients`, `average_gradients`, and then
     `apply_gradients`. The average weights the gradient of each learner by the number of valid rows in its batch. It is
     thus the gradient of the batch that consists of the batches of all learners; it is clipped after that. A gradient
     that is not finite makes the average not finite, so that all learners skip the step. Networks, moments of
     optimizers, running statistics and counters are the same in all learners; replay, priorities, noise and generators
-    belong to each.
+    are not.
 
     Args:
         arguments: the positional arguments of Learner, without `place`.
-        group: the processes.
+        group: connects the learners.
         check_every: the number of updates between two comparisons of the parameters.
 
     Raises:
@@ -88,12 +88,13 @@ class AveragingLearner(Learner):
             self.group.merge_moments(0, 0.0, 0.0)  # as the learners with a batch do in their losses
         rows = 0 if batch is None else int(batch.valid[batch.burn_in :].sum())
         kl_excess = report.kl_excess if report and report.kl_excess is not None else 0.0
-        is_stepped = [batch is not None and name not in self._idle_groups for name in self.agent.groups]
+        groups = list(self.parameters.group_slices)
+        is_stepped = [batch is not None and name not in self._idle_groups for name in groups]
         numbers = self.group.gather(batch is not None, rows, rows * kl_excess, *is_stepped)
         n_batches, total_rows, total_excess, *n_stepped = numbers.sum(0)
         if not n_batches or total_excess > 0:
             return False
-        self._idle_groups = {name for name, n in zip(self.agent.groups, n_stepped, strict=True) if not n}
+        self._idle_groups = {name for name, n in zip(groups, n_stepped, strict=True) if not n}
         for tensor in (self.parameters.gradient, self.parameters.increments):
             if batch is None:
                 tensor.zero_()
@@ -115,7 +116,7 @@ class AveragingLearner(Learner):
         """Compare what all learners share. If it differs, log a warning and copy it from learner 0."""
         checksum = 0
         for tensor in self._shared_tensors:
-            checksum = zlib.crc32(tensor.cpu().numpy(), checksum)
+            checksum = zlib.crc32(tensor.cpu().numpy().data, checksum)
         checksums = self.group.gather(checksum)[:, 0]
         different = np.flatnonzero(checksums != checksums[0]).tolist()
         if not different:

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from algorithm.errors import summarize_error
+
 
 class LearnerUnreachable(Exception):
     """Another learner has ended, or did not make the call that this learner waits for in time."""
@@ -20,11 +22,12 @@ class LearnerGroup:
     """A group of processes with one learner each, or with one for each role.
 
     Each call waits for all members, which have to make the same calls in the same order. After an error, no further
-    call is possible: the processes start again from the last checkpoint.
+    call is possible: the processes start again from the last checkpoint. A process is a member of one group at a time.
 
     Args:
         address: the place where the members meet: `tcp://HOST:PORT` of member 0, or `file:///PATH` of a file that does
-            not exist yet, on one machine.
+            not exist yet, on one machine. Connections are not authenticated, and so belong into a private network; the
+            environment variable GLOO_SOCKET_IFNAME chooses the interface.
         rank: the number of this member, from 0.
         size: the number of members.
         timeout: the longest time that a call waits for the other members, in seconds.
@@ -48,7 +51,7 @@ class LearnerGroup:
     def gather(self, *values: float) -> np.ndarray:
         """Return the numbers of all members, [size, n] float64, given the n numbers of this member."""
         rows = torch.zeros(self.size, len(values), dtype=torch.float64)
-        rows[self.rank] = torch.tensor(values)
+        rows[self.rank] = torch.tensor(values, dtype=torch.float64)
         self.sum(rows)
         return rows.numpy()
 
@@ -88,5 +91,5 @@ class LearnerGroup:
         except RuntimeError as error:
             raise LearnerUnreachable(
                 f"learner {self.rank} of {self.size} cannot continue: another learner has ended, or did not answer "
-                f"within {self.timeout:g} s; resume from the last checkpoint"
+                f"within {self.timeout:g} s; resume from the last checkpoint ({summarize_error(error)})"
             ) from error
