@@ -19,6 +19,8 @@ from algorithm.returns import RewardStream
 from algorithm.rollout import Array, Decision, Rollout, Step
 
 Module = TypeVar("Module", bound=nn.Module)
+# The number, mean and standard deviation of the values of a batch -> those of the values in the batches of all learners
+MergeMoments = Callable[[int, float, float], tuple[int, float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +92,12 @@ class LossReport:
     compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
     compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
     features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F], or of the T rows only
-    # Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough.
-    ends_epochs: bool = False
+    kl_excess: float | None = None  # mean KL from the old policy over the valid rows, minus its limit, if it has one
+
+    @property
+    def ends_epochs(self) -> bool:
+        """Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough."""
+        return self.kl_excess is not None and self.kl_excess > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +130,10 @@ class Agent(ABC):
     rng: np.random.Generator  # for sampling actions
     random_steps: int = 0  # number of first rows, over all lanes, that `act_uniformly` collects
     reset: ParameterReset | None = None  # None: the parameters are never reset
+    # Set if several learners average their gradients. A `loss` that normalizes values over the batch then does so over
+    # the batches of all learners: it calls `merge_moments` once, and `merges_moments` is True.
+    merge_moments: MergeMoments | None = None
+    merges_moments: bool = False
     # Set before each `loss`:
     progress: float = 0.0  # fraction of max_step that has been collected
     update: int = 1  # number of the update (the first is 1)
@@ -182,7 +192,9 @@ class Agent(ABC):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         """Return one scalar for each group, whose gradient reaches the parameters of this group only, and a report.
 
-        The optimizer steps the groups that have a scalar; the others keep their parameters and moments in this update.
+        The scalars are means over the valid rows (`mean_weights`), so that several learners can weight their gradients
+        by the number of these rows. The optimizer steps the groups that have a scalar; the others keep their parameters
+        and moments in this update.
         """
 
     def divergence(self, rollout: Rollout) -> Divergence:

@@ -16,7 +16,7 @@ from algorithm.agents.actor_critic import (
     make_policy_family,
     make_std_head,
 )
-from algorithm.agents.agent import Agent, DataSchedule
+from algorithm.agents.agent import Agent, DataSchedule, MergeMoments
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.annotations import FixedOnResume, Range
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
@@ -76,6 +76,7 @@ class StateValueAgent(Agent):
             rollout_length=settings.rollout_length, uses_replay=False, epochs=epochs, minibatches=minibatches
         )
         self.reward_transform = RewardTransform.from_settings(settings)
+        self.merges_moments = settings.normalize_advantages
 
     @classmethod
     def supports_streams(cls, settings: Any) -> bool:
@@ -115,10 +116,18 @@ class StateValueAgent(Agent):
         }
 
 
-def normalize_advantages(advantage: Tensor, valid: Array) -> Tensor:
-    """Return advantages [T, B] with mean 0 and standard deviation 1 over valid rows, if there are at least two."""
+def normalize_advantages(advantage: Tensor, valid: Array, merge_moments: MergeMoments | None = None) -> Tensor:
+    """Return advantages [T, B] with mean 0 and standard deviation 1 over valid rows, if there are at least two.
+
+    Args:
+        advantage: The advantages [T, B].
+        valid: The valid rows [T, B] bool.
+        merge_moments: Merges the moments with those of the batches of other learners; None for a single learner.
+    """
     selected = advantage[valid]
-    if len(selected) < 2:
-        return advantage
-    std, mean = torch.std_mean(selected)
-    return (advantage - mean) / (std + 1e-8)
+    count = len(selected)
+    std, mean = torch.std_mean(selected) if count > 1 else (advantage.new_zeros(()), selected.sum())
+    if merge_moments:
+        count, *merged = merge_moments(count, mean.item(), std.item())
+        mean, std = advantage.new_tensor(merged)
+    return (advantage - mean) / (std + 1e-8) if count > 1 else advantage

@@ -71,9 +71,10 @@ class FlatParameters:
     """The trainable parameters of an agent, its target networks and its running statistics, as flat tensors.
 
     `vector` and `gradient` hold the groups one after the other, `target_vector` the target networks, `batch_statistics`
-    the running statistics of batch norms in both, `all_parameters` all three (float32). `statistics` (float64; float32
-    on mps) holds the buffers of the modules with running statistics of observed rows. A target network shares the
-    buffers of its source: both read the same statistics.
+    the running statistics of batch norms in both, `all_parameters` all three (float32). `increments` holds the changes
+    that the next step adds to `batch_statistics`. `statistics` (float64; float32 on mps) holds the buffers of the
+    modules with running statistics of observed rows. A target network shares the buffers of its source: both read the
+    same statistics.
 
     The constructor makes the parameters and buffers of all modules views of the flat tensors. Nothing may move or
     replace them later.
@@ -121,7 +122,7 @@ class FlatParameters:
         self.vector, self.target_vector, self.batch_statistics = self.all_parameters.tensor_split(
             [sizes[0], sum(sizes)]
         )
-        self._increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
+        self.increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
         self.batch_statistics_slices = _compute_slices(
             {name: [norm.running for norm in layers] for name, layers in norms.items()}
         )
@@ -191,14 +192,14 @@ class FlatParameters:
 
     def reset_increments(self) -> None:
         """Set the increments of the running statistics to 0, before the passes of another batch."""
-        self._increments.zero_()
+        self.increments.zero_()
 
     def complete_step(self) -> None:
         """Apply the constraints of the trained parameters, and add the increments to the running statistics."""
         for constrain, parameters in self._constraints:
             constrain(parameters)
-        if len(self._increments):
-            self.batch_statistics += self._increments
+        if len(self.increments):
+            self.batch_statistics += self.increments
 
     def apply_target_constraints(self) -> None:
         """Change the parameters of the target networks so that the constraints of their modules hold."""

@@ -150,7 +150,7 @@ class Learner:
             step_metrics = [step.optimizer.metrics() for step in self._steps]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
-        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), ends_epochs=report.ends_epochs)
+        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
 
     def _compute_gradient(self, losses: Mapping[str, Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
         """Write the gradient of the losses of the agent and its auxiliaries."""

@@ -61,7 +61,7 @@ class A2C(StateValueAgent):
             streams = self.estimate_streams(rollout, stream_values)
             advantage = add_advantages(error, self.streams, streams)
             if settings.normalize_advantages:
-                advantage = normalize_advantages(advantage, valid)
+                advantage = normalize_advantages(advantage, valid, self.merge_moments)
             # d/d statistics of log pi(a_t | x_t) (R_t - V_t) + beta H, and descent on c_v / 2 (R_t - V_t)^2.
             policy_direction = policy.score(rollout.raw_action, advantage)
             if settings.entropy_coef:

@@ -79,7 +79,7 @@ class Ppo(StateValueAgent):
             rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
             advantage = targets["advantage"]
             if settings.normalize_advantages:
-                advantage = normalize_advantages(advantage, valid)
+                advantage = normalize_advantages(advantage, valid, self.merge_moments)
             clip_ratio = self._anneal(settings.clip_ratio, settings.clip_ratio_schedule)
             weight = clipped_importance(rho, advantage, clip_ratio)
             entropy_coef = self._anneal(settings.entropy_coef, settings.entropy_coef_schedule)
@@ -95,9 +95,9 @@ class Ppo(StateValueAgent):
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
             ascent_direction = torch.cat((policy_direction, *value_directions), -1)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction
-            ends_epochs = False
+            kl_excess = None
             if settings.target_kl is not None:
-                ends_epochs = bool((weights * policy.kl(old_policy)).sum() > settings.target_kl)
+                kl_excess = ((weights * policy.kl(old_policy)).sum() - settings.target_kl).item()
 
         def compute_metrics() -> dict[str, Tensor]:
             metric_values = {
@@ -112,7 +112,7 @@ class Ppo(StateValueAgent):
             return weighted_means(weights, metric_values)
 
         report = LossReport(
-            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, ends_epochs=ends_epochs
+            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
 
