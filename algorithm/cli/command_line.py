@@ -21,6 +21,7 @@ from algorithm.cli.options import (
     OPTIONS,
     OUTPUT,
     TRAIN,
+    TUNE,
 )
 from algorithm.config.renamed_settings import find_renamed_flag
 from algorithm.errors import UserError
@@ -136,7 +137,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         options.env = locate_environment(options.env)
     options.mode = _find_mode(options)
     _check_options(options)
-    if options.mode == TRAIN and find_folder(str(options.env)) is None:
+    if options.mode in (TRAIN, TUNE) and find_folder(str(options.env)) is None:
         raise make_unknown_error(str(options.env))
     return options
 
@@ -191,7 +192,7 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None)):
+    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")
