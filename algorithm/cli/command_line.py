@@ -23,7 +23,7 @@ from algorithm.cli.options import (
     TRAIN,
     TUNE,
 )
-from algorithm.config.renamed_settings import find_renamed_flag
+from algorithm.config.renamed_settings import ROLES_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
@@ -129,6 +129,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     words = [text for text in rest if not text.startswith("-")]
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(_describe_unknown(unknown[0].partition("=")[0]))
+    for word in (options.env, *words):
+        if word in ROLES_ELSEWHERE and find_folder(word) is None:
+            raise UserError(f"unexpected argument {word!r}: {ROLES_ELSEWHERE[word]}")
     if options.env is None and words:  # argparse stops looking for it at the first option
         options.env = words.pop(0)
     if words:

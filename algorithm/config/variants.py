@@ -13,7 +13,8 @@ from algorithm.errors import UserError
 
 def format_variant(name: str, tree: Tree, comment: str) -> str:
     """Return the text of a variant, with a comment above it."""
-    return "\n".join([f"# {comment}", f"{format_value(name)}:", *format_commented(tree, {})]) + "\n"
+    lines = [f"{format_value(name)}:", *format_commented(tree, {})] if tree else [f"{format_value(name)}: {{}}"]
+    return "\n".join([f"# {comment}", *lines]) + "\n"
 
 
 def write_variant(path: Path, name: str, tree: Tree, comment: str) -> None:

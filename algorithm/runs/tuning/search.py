@@ -25,7 +25,7 @@ from algorithm.runs.tuning.space import SearchSpace, make_tree, open_space
 from algorithm.runs.tuning.study import OpenTrial, Study, TrialRecord
 from algorithm.training.metrics import format_number
 
-MAX_FAILURES = 3  # failed trials in a row after which a search ends
+MAX_FAILURES = 3  # failed trials after which a search ends, if no other trial has been trained before
 SAVED_TREE = "tune"  # the section that a variant with the best settings inherits and does not repeat
 NOT_OF_A_TRIAL = (EnvironmentStartError, CheckpointError, OSError)  # these end a search: every trial would fail
 
@@ -60,16 +60,16 @@ class Search:
         """Train trials until the study has `limit` of them, over all processes.
 
         Raises:
-            Exception: the error of the last of `MAX_FAILURES` failed trials in a row, and an error that is not of a
-                trial: the environment does not start, a file cannot be written.
+            Exception: the error of the last trial, if `MAX_FAILURES` trials and no others have been trained; or an
+                error that is not of a trial: the environment does not start, a file cannot be written.
         """
-        failures = 0
+        errors: list[Exception | None] = []
         while (trial := self.study.take_trial(limit)) is not None:
             with trial.lock:
                 error = self._run_trial(trial, log)
-            failures = failures + 1 if error else 0
-            if error and failures == MAX_FAILURES:
-                log(f"the search ends: {MAX_FAILURES} trials in a row have failed")
+            errors.append(error)
+            if error and len(errors) == MAX_FAILURES and all(errors):
+                log(f"the search ends: its first {MAX_FAILURES} trials have failed")
                 raise error
             gc.collect()
 

@@ -134,7 +134,9 @@ def _find_failure(dimension: Dimension, value: Any, contexts: Sequence[Tree], la
         if failures[-1] is None:
             return None
     if not failures:
-        raise errors[0]
+        place = f"{dimension.source}: {SPACE}"
+        text = str(errors[0]).removeprefix(f"{place}: ")
+        raise UserError(f"{place}: {text}") from errors[0]
     return failures[0]
 
 
