@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from algorithm.annotations import Range
 from algorithm.config.schema import Section
-from algorithm.config.trees import Layer, find_source, format_value
+from algorithm.config.trees import OPEN_MAPPINGS, Layer, find_source, format_value, iterate_paths, load_defaults
 from algorithm.errors import UserError
 
 MAX_SEEDS = 1000
@@ -101,19 +101,23 @@ def read_space(tree: Mapping[str, Any], layers: Sequence[Layer]) -> list[Dimensi
         layers: layers of the settings, which errors name as the source.
 
     Raises:
-        UserError: a dimension is neither a range of numbers nor a list of choices.
+        UserError: a dimension is neither a range of numbers nor a list of choices, or null for an unknown setting.
     """
-    found = [_read_dimension(path, value, layers) for path, value in _iterate_dimensions(tree)]
+    entries, known = dict(_iterate_dimensions(tree)), set(iterate_paths(load_defaults()))
+    for path, value in entries.items():
+        if value is None and path not in known and not path.startswith(OPEN_MAPPINGS):
+            raise UserError(f"{find_source(list(layers), f'{SPACE}.{path}')}: {SPACE}: unknown setting {path}")
+    found = [_read_dimension(path, value, layers) for path, value in entries.items() if value is not None]
     return sorted(found, key=lambda dimension: isinstance(dimension, NumberRange))
 
 
 def _iterate_dimensions(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each dimension that is not null."""
+    """Yield path and value of each dimension."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and not set(value) & (NUMBER_KEYS | CHOICE_KEYS):
             yield from _iterate_dimensions(value, f"{path}.")
-        elif value is not None:
+        else:
             yield path, value
 
 

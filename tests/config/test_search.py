@@ -47,7 +47,9 @@ def test_paths_may_be_nested_as_set_nests_them():
 
 
 def test_null_removes_a_dimension():
-    assert read({LEARNING_RATE: None}) == []
+    assert read({LEARNING_RATE: None, "nn_config.units": None}) == []
+    with pytest.raises(UserError, match="^file: tune.space: unknown setting acer_config.learnin$"):
+        read({"acer_config.learnin": None})
 
 
 def test_the_source_of_a_dimension_is_the_layer_that_sets_it():

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol
@@ -23,6 +24,7 @@ from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Progress
 
 EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
+WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
 PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
 
 Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
@@ -66,6 +68,16 @@ class Objective:
         return self.base.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
 
     @property
+    def evaluations(self) -> int:
+        """The number of evaluations of a run."""
+        return self.max_step // self.evaluate_every
+
+    @property
+    def warmup(self) -> int:
+        """The number of the first evaluation at which a trial can be pruned."""
+        return ceil(WARMUP * self.evaluations)
+
+    @property
     def unit(self) -> str:
         """The name of the number."""
         return "mean return" if self.maximize else "env steps"
@@ -104,15 +116,15 @@ class Pruner(Callback):
 
     Args:
         trial: the trial.
-        first: number of evaluations in the runs of this trial with earlier seeds.
+        earlier: number of evaluations of the runs with earlier seeds.
         objective: the objective, for the direction of the comparison.
 
     Attributes:
         pruned: whether it has stopped the run.
     """
 
-    def __init__(self, trial: ReportedTrial, first: int, objective: Objective):
-        self.trial, self.first, self.objective = trial, first, objective
+    def __init__(self, trial: ReportedTrial, earlier: int, objective: Objective):
+        self.trial, self.earlier, self.objective = trial, earlier, objective
         self.pruned = False
         self._env_steps = 0
 
@@ -125,7 +137,7 @@ class Pruner(Callback):
             warnings.simplefilter("ignore")  # that an interrupted trial has reported this step before
             self.trial.report(
                 mean if self.objective.maximize else -mean,
-                self.first + self._env_steps // self.objective.evaluate_every,
+                self.earlier + self._env_steps // self.objective.evaluate_every,
             )
         self.pruned = self._env_steps < self.objective.max_step and self.trial.should_prune()
         return self.pruned
@@ -160,9 +172,8 @@ class TrialRunner:
         """
         shared, numbers = self.objective.base, []
         for index in range(shared.tune.seeds):
-            pruner = Pruner(
-                trial.trial, index * (self.objective.max_step // self.objective.evaluate_every + 1), self.objective
-            )
+            earlier = index * (self.objective.evaluations + 1)
+            pruner = Pruner(trial.trial, earlier, self.objective)
             result = self._run_seed(trial, values, shared.base.seed + index, pruner)
             if pruner.pruned and not result.goal_reached:
                 raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")

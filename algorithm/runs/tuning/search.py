@@ -172,7 +172,7 @@ def open_search(request: RunRequest, save_as: str | None, train: Train) -> Searc
     folder = RUNS / get_run_group(request.env) / name
     if (folder / CONFIG_FILE).exists():
         raise UserError(f"{folder} is a run; -n gives the study another name")
-    study = Study(folder.absolute(), objective.maximize, settings.base.seed)
+    study = Study(folder.absolute(), objective.maximize, settings.base.seed, objective.warmup)
     study.check_settings({"variant": request.variant, **settings.tree})
     return Search(
         request=request,

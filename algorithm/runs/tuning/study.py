@@ -78,9 +78,10 @@ class Study:
         maximize: whether trials with larger values are better.
         seed: seed of the samples. The sample of a trial depends on this seed, the number of the trial and the results
             that are known, not on the process.
+        warmup: number of the first evaluation at which a trial can be pruned.
     """
 
-    def __init__(self, folder: Path, maximize: bool, seed: int):
+    def __init__(self, folder: Path, maximize: bool, seed: int, warmup: int = 0):
         self.optuna = import_optuna()
         self.folder, self.maximize, self.seed = folder, maximize, seed
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ class Study:
                 storage=storages.JournalStorage(backend),
                 study_name=folder.name,
                 direction="maximize" if maximize else "minimize",
-                pruner=self.optuna.pruners.MedianPruner(),
+                pruner=self.optuna.pruners.MedianPruner(n_warmup_steps=warmup),
                 load_if_exists=True,
             )
 

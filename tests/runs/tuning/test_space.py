@@ -43,7 +43,10 @@ def paths(space):
         ({"base_config.seed": {"low": 1, "high": 2}}, "base_config.seed cannot be searched: tune.seeds is"),
         ({"goal.return": {"low": 1, "high": 2}}, "goal.return cannot be searched: a search compares trials by"),
         ({"tune.seeds": {"low": 1, "high": 2}}, "tune.seeds cannot be searched: it describes the search"),
-        ({"auxiliaries.rnd.strenth": {"low": 0.1, "high": 1}}, "unknown setting auxiliaries.rnd.strenth; did you mean auxiliaries.rnd.strength"),
+        (
+            {"auxiliaries.rnd.strenth": {"low": 0.1, "high": 1}},
+            "unknown setting auxiliaries.rnd.strenth; did you mean auxiliaries.rnd.strength",
+        ),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_an_error_of_one_line(space, error):
