@@ -64,6 +64,8 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
     """
     given = list(request.layers)
     settings = resolve_effective(base, own, given)
+    if unused := [source for source, tree in given if "tune" in tree]:
+        raise UserError(f"{unused[0]}: tune has no effect without --tune")
     name = format_run_name(settings.base.name, time.time())
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:

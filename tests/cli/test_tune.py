@@ -148,6 +148,7 @@ def test_a_space_that_cannot_be_searched_leaves_no_study(capsys):
         ("--tune --save-as a/b", "--save-as 'a/b': use a plain name"),
         ("--tune -n a/b", "run name 'a/b': use a plain folder name"),
         ("--save-as a", "--save_as goes with --tune, not with training"),
+        ("--set tune.seeds=2", "--set: tune has no effect without --tune"),
         ("--tune --resume", "--resume and --tune cannot be combined"),
         ("--tune --repeat 2", "--repeat goes with training, not with --tune"),
     ],
