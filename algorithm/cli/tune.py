@@ -48,7 +48,7 @@ def tune(options: argparse.Namespace, output: Output) -> None:
     finally:
         trials = search.study.list_trials()
         finished = sum(trial.state != "running" for trial in trials)
-        output.save_note = f" {finished} finished trials are kept in {search.folder}; the same command continues them."
+        output.save_note = f" Finished trials ({finished}) are kept in {search.folder}; continue with the same command."
         output.result = {"study": search.folder.as_posix(), "trials": [_make_record(trial) for trial in trials]}
     output.print_table(make_trial_table(search, trials))
     best = search.save_best(output.log)

@@ -96,7 +96,7 @@ def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, m
         record, lines = call("mine/task --tune 3", capsys, status=130)
     assert [trial["state"] for trial in record["trials"]] == ["complete", "running"]
     assert lines.splitlines()[-1] == (
-        "Interrupted. 1 finished trials are kept in runs/mine/task/tune; the same command continues them."
+        "Interrupted. Finished trials (1) are kept in runs/mine/task/tune; continue with the same command."
     )
     assert "tuned" not in variants()
     again, _ = call("mine/task --tune 3", capsys)

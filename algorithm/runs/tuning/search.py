@@ -26,7 +26,7 @@ from algorithm.runs.tuning.study import OpenTrial, Study, TrialRecord
 from algorithm.training.metrics import format_number
 
 MAX_FAILURES = 3  # failed trials after which a search ends, if no other trial has been trained before
-SAVED_TREE = "tune"  # the section that a variant with the best settings inherits and does not repeat
+SECTION = "tune"  # the section of the search itself, which the variant with the best settings does not repeat
 NOT_OF_A_TRIAL = (EnvironmentStartError, CheckpointError, OSError)  # these end a search: every trial would fail
 
 Log = Callable[[str], None]
@@ -140,10 +140,9 @@ class Search:
 
     def _make_variant(self, best: TrialRecord) -> Tree:
         """Return the settings of a variant that trains as a trial did: those of the command line and its own."""
-        inherited: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
-        tree = inherited
+        tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
         for _, layer in self.request.layers:
-            tree = merge(tree, {key: value for key, value in layer.items() if key != SAVED_TREE})
+            tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
         return merge(tree, make_tree(best.values))
 
 
