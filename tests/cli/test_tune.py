@@ -72,7 +72,7 @@ def test_a_search_writes_its_best_settings_as_a_variant_and_continues(capsys):
     assert len(record["trials"]) == 4 and lines.count("best: trial") == 1
     assert set(variants()) == {"default", "goal", "tuned", "other"}
     record, lines = call("mine/task --tune 5 --force", capsys, status=2)
-    assert "the study" in lines and "has another base_config.n_envs" in lines
+    assert "the study tune has base_config.n_envs=1, not 2" in lines
 
 
 def test_env_steps_to_the_goal_with_several_seeds_equal_those_of_the_variant(capsys):

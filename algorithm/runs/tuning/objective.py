@@ -49,23 +49,23 @@ class Objective:
     """The number by which trials are compared.
 
     Attributes:
-        base: settings that all trials share.
+        settings: settings that all trials share.
         maximize: whether larger numbers are better.
     """
 
-    base: Settings
+    settings: Settings
     maximize: bool
 
     @property
     def max_step(self) -> int:
         """The env steps at which a run ends."""
-        assert self.base.base.max_step is not None  # make_objective checks it
-        return self.base.base.max_step
+        assert self.settings.base.max_step is not None  # make_objective checks it
+        return self.settings.base.max_step
 
     @property
     def evaluate_every(self) -> int:
         """The env steps between the evaluations of a run."""
-        return self.base.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
+        return self.settings.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
 
     @property
     def evaluations(self) -> int:
@@ -103,7 +103,7 @@ def make_objective(settings: Settings, source: str) -> Objective:
     maximize = settings.tune.objective == "return"
     if not maximize and (settings.goal is None or settings.goal.return_ is None):
         raise UserError(f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return")
-    return Objective(base=settings, maximize=maximize)
+    return Objective(settings=settings, maximize=maximize)
 
 
 def compute_mean_return(results: Mapping[str, EvaluationResult]) -> float:
@@ -170,7 +170,7 @@ class TrialRunner:
             TrialPruned: it was pruned.
             UserError: the settings cannot be used together.
         """
-        shared, numbers = self.objective.base, []
+        shared, numbers = self.objective.settings, []
         for index in range(shared.tune.seeds):
             earlier = index * (self.objective.evaluations + 1)
             pruner = Pruner(trial.trial, earlier, self.objective)

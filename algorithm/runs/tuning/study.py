@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.trees import Tree, format_yaml, parse_yaml, read_yaml
+from algorithm.config.trees import Tree, format_value, format_yaml, parse_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.program import get_install_command
 from algorithm.runs.lock import FolderLock
+from algorithm.runs.run_records import find_changes
 
 JOURNAL_FILE, STUDY_FILE = "journal.log", "study.yaml"
 WAIT = 0.05  # seconds between two attempts to lock a study
@@ -116,10 +117,10 @@ class Study:
             if not path.exists():
                 replace_text(path, format_yaml(tree))
             recorded = read_yaml(path)
-        if name := find_difference(recorded, tree):
+        for name, before, after in find_changes(recorded, tree):
             raise UserError(
-                f"the study {self.folder} has another {name}, so that its trials cannot be compared with new ones; "
-                "-n NAME begins another study"
+                f"the study {self.folder.name} has {name}={format_value(before)}, not {format_value(after)}: new trials "
+                "could not be compared with its trials; -n NAME begins another study"
             )
 
     def take_trial(self, limit: int) -> OpenTrial | None:
@@ -132,7 +133,7 @@ class Study:
             for known in trials:
                 if not known.state.is_finished() and (lock := self._try_lock(known.number)):
                     self._study.sampler = self._make_sampler(known.number)
-                    trial = self.optuna.trial.Trial(self._study, known._trial_id)
+                    trial = self.optuna.trial.Trial(self._study, known._trial_id)  # no public attribute has this id
                     return OpenTrial(trial, self._get_folder(known.number), lock)
             number = len(trials)
             if number >= limit or not (lock := self._try_lock(number)):
@@ -193,18 +194,6 @@ def _make_record(trial: Any) -> TrialRecord:
         values=trial.user_attrs.get("values", {}),
         reason=trial.user_attrs.get("reason", ""),
     )
-
-
-def find_difference(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> str | None:
-    """Return the path of the first value in which two trees differ; None if they are equal."""
-    for key in {**one, **other}:
-        first, second = one.get(key), other.get(key)
-        if first == second and (key in one) == (key in other):
-            continue
-        if isinstance(first, Mapping) and isinstance(second, Mapping):
-            return find_difference(first, second, f"{prefix}{key}.")
-        return f"{prefix}{key}"
-    return None
 
 
 def import_optuna() -> ModuleType:

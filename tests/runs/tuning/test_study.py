@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.runs.tuning import study as module
-from algorithm.runs.tuning.study import Study, find_difference
+from algorithm.runs.tuning.study import Study
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 12
@@ -105,16 +105,8 @@ def test_a_study_with_other_settings_is_an_error_that_names_them():
     study = Study(Path("study"), False, 0)
     study.check_settings({"a": {"b": (1, 2), "c": 3}})
     study.check_settings({"a": {"b": [1, 2], "c": 3}})
-    with pytest.raises(UserError, match=r"^the study study has another a.c, .* -n NAME begins another study$"):
+    with pytest.raises(UserError, match=r"^the study study has a.c=3, not 4: .* -n NAME begins another study$"):
         study.check_settings({"a": {"b": [1, 2], "c": 4}})
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "path"),
-    [({}, {}, None), ({"a": 1}, {}, "a"), ({}, {"a": None}, "a"), ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, "a.c")],
-)
-def test_the_first_difference_of_two_trees_is_found(one, other, path):
-    assert find_difference(one, other) == path
 
 
 def test_two_processes_share_the_trials():
