@@ -119,8 +119,8 @@ class Study:
             recorded = read_yaml(path)
         for name, before, after in find_changes(recorded, tree):
             raise UserError(
-                f"the study {self.folder.name} has {name}={format_value(before)}, not {format_value(after)}: new trials "
-                "could not be compared with its trials; -n NAME begins another study"
+                f"the study {self.folder.name} has {name}={format_value(before)}, not {format_value(after)}: new "
+                "trials could not be compared with its trials; -n NAME begins another study"
             )
 
     def take_trial(self, limit: int) -> OpenTrial | None:
