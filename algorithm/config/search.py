@@ -103,7 +103,7 @@ def read_space(tree: Mapping[str, Any], layers: Sequence[Layer]) -> list[Dimensi
     Raises:
         UserError: a dimension is neither a range of numbers nor a list of choices, or null for an unknown setting.
     """
-    entries, known = dict(_iterate_dimensions(tree)), set(iterate_paths(load_defaults()))
+    entries, known = dict(iterate_dimensions(tree)), set(iterate_paths(load_defaults()))
     for path, value in entries.items():
         if value is None and path not in known and not path.startswith(OPEN_MAPPINGS):
             raise UserError(f"{find_source(list(layers), f'{SPACE}.{path}')}: {SPACE}: unknown setting {path}")
@@ -111,12 +111,12 @@ def read_space(tree: Mapping[str, Any], layers: Sequence[Layer]) -> list[Dimensi
     return sorted(found, key=lambda dimension: isinstance(dimension, NumberRange))
 
 
-def _iterate_dimensions(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each dimension."""
+def iterate_dimensions(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each dimension of the setting `tune.space`, whose paths may be nested."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and not set(value) & (NUMBER_KEYS | CHOICE_KEYS):
-            yield from _iterate_dimensions(value, f"{path}.")
+            yield from iterate_dimensions(value, f"{path}.")
         else:
             yield path, value
 

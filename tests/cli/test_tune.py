@@ -107,6 +107,21 @@ def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, m
     ]
 
 
+def test_a_pruned_trial_ends_early(capsys, monkeypatch):
+    monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda trial: trial.number == 0)
+    record, lines = call("mine/task --tune 2", capsys)
+    assert [trial["state"] for trial in record["trials"]] == ["pruned", "complete"]
+    assert record["trials"][0]["reason"] == "pruned at 4 env steps"
+    assert "trial 0: pruned at 4 env steps\n" in lines and record["best"] == 1
+
+
+def test_a_config_that_cannot_be_changed_is_an_error_and_the_variant_is_printed(capsys):
+    (FOLDER / "config.yaml").write_text(json.dumps(read_yaml(FOLDER / "config.yaml")))
+    record, lines = call("mine/task --tune 1", capsys, status=2)
+    assert "a variant cannot be added to a file in this style" in record["error"]
+    assert "the best settings:\n# " in lines and "\ntuned:\n  acer_config:\n    learning_rate: " in lines
+
+
 @pytest.mark.parametrize("fails", [(0,), (0, 1, 2)])
 def test_a_trial_that_fails_is_pruned_and_only_trials_that_all_fail_end_a_search(fails, capsys, monkeypatch):
     from algorithm.runs import build

@@ -8,7 +8,7 @@ from typing import Any
 
 from algorithm.config.effects import find_failure
 from algorithm.config.loader import Settings, resolve
-from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, Trial, read_space
+from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, Trial, iterate_dimensions, read_space
 from algorithm.config.trees import Layer, Tree, merge, nest
 from algorithm.errors import UserError
 
@@ -75,12 +75,14 @@ def open_space(layers: Sequence[Layer], own: Sequence[Layer]) -> SearchSpace:
             trials, a value that the setting does not allow, a setting without effect.
     """
     dimensions = read_space(resolve(list(layers)).tune.space, layers)
-    written = {dimension.path for _, tree in own for dimension in read_space(_get_space(tree), own)}
-    kept = [
-        dimension
-        for dimension in dimensions
-        if _check_dimension(dimension, dimensions, layers, must_have_effect=dimension.path in written)
-    ]
+    written = {path for _, tree in own for path, _ in iterate_dimensions(_get_space(tree))}
+    kept: list[Dimension] = []
+    for dimension in dimensions:
+        failure = _check_dimension(dimension, dimensions, layers)
+        if failure is None:
+            kept.append(dimension)
+        elif dimension.path in written:
+            raise UserError(f"{dimension.source}: {SPACE}: {dimension.path} {failure}")
     if not kept:
         source = layers[0][0]
         raise UserError(f"{source}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
@@ -91,13 +93,11 @@ def _get_space(tree: Tree) -> Tree:
     return (tree.get("tune") or {}).get("space") or {}
 
 
-def _check_dimension(
-    dimension: Dimension, all_dimensions: Sequence[Dimension], layers: Sequence[Layer], must_have_effect: bool
-) -> bool:
-    """Return whether a dimension has an effect, without or with one of the choices of another dimension.
+def _check_dimension(dimension: Dimension, all_dimensions: Sequence[Dimension], layers: Sequence[Layer]) -> str | None:
+    """Return why a dimension has no effect, to follow its path; None if it has one, perhaps with another's choice.
 
     Raises:
-        UserError: it cannot be searched, or has no effect although `must_have_effect`.
+        UserError: it cannot be searched.
     """
     path = dimension.path
     if reason := FIXED.get(path) or FIXED.get(path.partition(".")[0]):
@@ -106,13 +106,8 @@ def _check_dimension(
     for other in all_dimensions:
         if isinstance(other, Choices) and other is not dimension:
             contexts += [nest(other.path, value) for value in other.values]
-    has_effect = True
-    for value in dimension.values:
-        failure = _find_failure(dimension, value, contexts, layers)
-        if failure and must_have_effect:
-            raise UserError(f"{dimension.source}: {SPACE}: {path} {failure}")
-        has_effect = has_effect and failure is None
-    return has_effect
+    failures = [_find_failure(dimension, value, contexts, layers) for value in dimension.values]
+    return next(filter(None, failures), None)
 
 
 def _find_failure(dimension: Dimension, value: Any, contexts: Sequence[Tree], layers: Sequence[Layer]) -> str | None:

@@ -59,6 +59,13 @@ def test_an_inherited_setting_without_effect_is_left_out():
     assert paths(open_({**DECAY, **GAMMA}, own=False)) == ["acer_config.gamma"]
 
 
+def test_a_variant_may_change_one_limit_of_an_inherited_range():
+    own = ("file", {"tune": {"space": {"acer_config.gamma": {"high": 0.9}}}})
+    inherited = ("file", merge({"tune": {"space": GAMMA}}, own[1]))
+    (dimension,) = open_space([inherited], [own]).dimensions
+    assert (dimension.low, dimension.high) == (0.0, 0.9)
+
+
 def test_limits_have_the_type_of_the_setting():
     space = {
         **GAMMA,
