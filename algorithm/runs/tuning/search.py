@@ -128,9 +128,9 @@ class Search:
         tree = self._make_variant(best)
         result = f"{format_number(best.value)} {self.objective.unit}"
         comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (--tune)"
-        if read_yaml(self.config).get(self.save_as) == tree:  # by a process that ended at the same time
-            return
         try:
+            if read_yaml(self.config).get(self.save_as) == tree:  # by a process that ended at the same time
+                return
             check_variant(self.config, self.request, self.save_as)
             write_variant(self.config, self.save_as, tree, comment)
         except UserError:
