@@ -25,6 +25,8 @@ ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
 # Files for Unity, and running them.
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
+# Searches for settings.
+TUNE = ["optuna>=5"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
@@ -98,9 +100,10 @@ setup(
         "pettingzoo": PETTINGZOO,
         "envpool": ENVPOOL,
         "onnx": ONNX,
-        "test": TEST + OPENED + ONNX,
+        "tune": TUNE,
+        "test": TEST + OPENED + ONNX + TUNE,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

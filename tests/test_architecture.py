@@ -32,6 +32,7 @@ OWNERS = {
     "dm_control": {"adapters"},
     "pettingzoo": {"adapters"},
     "ray": {"runtimes"},
+    "optuna": {"runs"},
     "yaml": {"config"},
     "rich": {"cli"},
 }
@@ -124,6 +125,11 @@ def test_each_external_library_is_imported_by_one_package():
         for name in imports(path):
             owners = OWNERS.get(name.split(".")[0])
             assert owners is None or package(path) in owners, f"{path} imports {name}"
+
+
+def test_optuna_is_imported_when_a_search_begins():
+    for path in FILES:
+        assert "optuna" not in {name.split(".")[0] for name in imports(path, inside_functions=False)}, path
 
 
 def test_a_simulator_is_imported_when_it_is_opened():

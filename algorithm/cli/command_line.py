@@ -21,8 +21,9 @@ from algorithm.cli.options import (
     OPTIONS,
     OUTPUT,
     TRAIN,
+    TUNE,
 )
-from algorithm.config.renamed_settings import find_renamed_flag
+from algorithm.config.renamed_settings import ROLES_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
@@ -128,6 +129,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     words = [text for text in rest if not text.startswith("-")]
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(_describe_unknown(unknown[0].partition("=")[0]))
+    for word in (options.env, *words):
+        if word in ROLES_ELSEWHERE and find_folder(word) is None:
+            raise UserError(f"unexpected argument {word!r}: {ROLES_ELSEWHERE[word]}")
     if options.env is None and words:  # argparse stops looking for it at the first option
         options.env = words.pop(0)
     if words:
@@ -136,7 +140,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         options.env = locate_environment(options.env)
     options.mode = _find_mode(options)
     _check_options(options)
-    if options.mode == TRAIN and find_folder(str(options.env)) is None:
+    if options.mode in (TRAIN, TUNE) and find_folder(str(options.env)) is None:
         raise make_unknown_error(str(options.env))
     return options
 
@@ -191,7 +195,7 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None)):
+    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")

@@ -26,6 +26,7 @@ from algorithm.cli.options import (  # noqa: E402
     RESUME,
     RUN,
     TRAIN,
+    TUNE,
 )
 from algorithm.cli.output import Output  # noqa: E402
 from algorithm.program import get_command  # noqa: E402
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.config.loader import Settings
     from algorithm.runs.run_folder import RunFolder
 
-TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT)  # commands that import torch, which takes seconds
+TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT, TUNE)  # commands that import torch, which takes seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +53,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _command(arguments: list[str], output: Output) -> int:
     try:
         options = parse_arguments(arguments)
-        commands = {RUN: _play, EXPORT: _export, LIST: _list, INIT: _init, IMPORT: _import, DOCTOR: _doctor}
+        commands = {
+            RUN: _play,
+            EXPORT: _export,
+            LIST: _list,
+            INIT: _init,
+            IMPORT: _import,
+            DOCTOR: _doctor,
+            TUNE: _tune,
+        }
         command = commands.get(options.mode, _train)
         if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
             output.save_note = " Nothing was saved."
@@ -137,6 +146,13 @@ def _learn(
             output.close_log_file()
             output.removed_folders[str(folder.path)] = str(find_environment_folder(options.env))
     report_result(output.log, options.env, folder, result)
+
+
+def _tune(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.tune import tune
+
+    _collect_garbage()
+    tune(options, output)
 
 
 def _play(options: argparse.Namespace, output: Output) -> None:

@@ -2,84 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from algorithm.cli.option import FLAG_ARGS, INTEGER_ARGS, PAIR_ARGS, Option
 
 DEFAULT_EPISODES = 20  # of --run
+DEFAULT_TRIALS = 20  # of --tune
 MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
-LIST, INIT, IMPORT, DOCTOR = "--list", "--init", "--import_mlagents", "--doctor"
-MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR)
+LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
+MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR, TUNE)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
-SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR)  # the modes that need settings
+SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
 GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
 MODE, TRAINING, PLAYING, UNITY, OUTPUT = GROUPS
-# Spellings with underscores, which users know from earlier programs; help shows all others with dashes.
-UNDERSCORED = ("--env_args", "--max_iter", "--use_env_nn", "--disable_sample", "--logger_in_file")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """An option of the command line.
-
-    Attributes:
-        group: the group that it is listed in, on the help page.
-        spelling: its long form, with underscores.
-        help: its meaning.
-        modes: the modes that accept it.
-        setting: path of the setting that it sets; None if it sets none.
-        short: its short form.
-        parser_args: further arguments of `argparse.ArgumentParser.add_argument`.
-    """
-
-    group: str
-    spelling: str
-    help: str
-    modes: tuple[str, ...]
-    setting: str | None = None
-    short: str | None = None
-    parser_args: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name of its attribute in the parsed options."""
-        return self.spelling.removeprefix("--")
-
-    @property
-    def usage(self) -> str:
-        """Its forms and the name of its value, as the help page shows them."""
-        long = self.spelling if self.spelling in UNDERSCORED else f"--{self.name.replace('_', '-')}"
-        takes_value = "action" not in self.parser_args or "nargs" in self.parser_args
-        value = self.parser_args.get("metavar", self.name.upper()) if takes_value else ""
-        value += f" [{value} ...]" if "nargs" in self.parser_args else ""
-        return f"{f'{self.short}, ' if self.short else ''}{long} {value}".rstrip()
-
-
-def _parse_integer(text: str) -> int:
-    """Return an integer, read as integers in settings are: 1e6 and 1_000 are valid, 010 and 1:30 are not.
-
-    Raises:
-        ArgumentTypeError: The text is not such an integer.
-    """
-    from algorithm.config.trees import parse_yaml  # yaml is not needed for --help
-
-    try:
-        number = parse_yaml(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}: {error}") from error
-    if isinstance(number, float) and number.is_integer():
-        return int(number)
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
-    return number
-
-
-_INTEGER_ARGS: dict[str, Any] = {"type": _parse_integer, "metavar": "N"}
-_FLAG_ARGS: dict[str, Any] = {"action": "store_true"}
-_PAIR_ARGS: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
 
 OPTIONS = (
     Option(
@@ -87,22 +22,22 @@ OPTIONS = (
         spelling="--run",
         help=f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
         modes=PLAYING_MODES,
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
-    Option(group=MODE, spelling="--resume", help="continue a run", modes=(RESUME,), parser_args=_FLAG_ARGS),
+    Option(group=MODE, spelling="--resume", help="continue a run", modes=(RESUME,), parser_args=FLAG_ARGS),
     Option(
         group=MODE,
         spelling="--export",
         help="write a trained run as ONNX for Unity, one file for each kind of agent",
         modes=(EXPORT,),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=MODE,
         spelling="--list",
         help="list all runs, or the runs of one environment, with their results",
         modes=(LIST,),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=MODE,
@@ -123,13 +58,21 @@ OPTIONS = (
         spelling="--doctor",
         help="check this machine, or the requirements of an environment folder, with advice for each problem",
         modes=(DOCTOR,),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling=TUNE,
+        help="search the space tune.space of the folder's config.yaml until the study has N trials "
+        f"({DEFAULT_TRIALS} by default), and write the best settings as a variant; further processes join the study",
+        modes=(TUNE,),
+        parser_args={**INTEGER_ARGS, "nargs": "?", "const": DEFAULT_TRIALS},
     ),
     Option(
         group=TRAINING,
         spelling="--config",
         help="variant in the folder's config.yaml",
-        modes=(TRAIN, DOCTOR),
+        modes=(TRAIN, DOCTOR, TUNE),
         short="-c",
         parser_args={"metavar": "VARIANT"},
     ),
@@ -137,31 +80,39 @@ OPTIONS = (
         group=TRAINING,
         spelling="--name",
         help="name of the run, {time} and <time> are the start time; --run, --resume and --export use the latest run "
-        "by default",
-        modes=(TRAIN, RESUME, RUN, EXPORT),
+        "by default; with --tune, name of the study",
+        modes=(TRAIN, RESUME, RUN, EXPORT, TUNE),
         setting="base_config.name",
         short="-n",
     ),
     Option(
         group=TRAINING,
         spelling="--force",
-        help="replace an existing run of this name; with --init and --import-mlagents, replace config.yaml and nn.py",
-        modes=(TRAIN, INIT, IMPORT),
-        parser_args=_FLAG_ARGS,
+        help="replace an existing run of this name; with --init and --import-mlagents, replace config.yaml and nn.py; "
+        "with --tune, replace the variant",
+        modes=(TRAIN, INIT, IMPORT, TUNE),
+        parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--save_as",
+        help="variant that receives the best settings; tuned, or tuned_VARIANT, by default",
+        modes=(TUNE,),
+        parser_args={"metavar": "VARIANT"},
     ),
     Option(
         group=TRAINING,
         spelling="--repeat",
         help="train NAME-1 ... NAME-N with consecutive seeds, then print mean and std of the results",
         modes=(TRAIN,),
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
         spelling="--set",
         help="override settings, for example acer_config.gamma=0.995",
         modes=SETTINGS_MODES,
-        parser_args=_PAIR_ARGS,
+        parser_args=PAIR_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -169,7 +120,7 @@ OPTIONS = (
         help="keyword arguments of the environment",
         modes=SETTINGS_MODES,
         setting="base_config.env_args",
-        parser_args=_PAIR_ARGS,
+        parser_args=PAIR_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -177,15 +128,15 @@ OPTIONS = (
         help="number of environments that run in parallel",
         modes=SETTINGS_MODES,
         setting="base_config.n_envs",
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
         spelling="--max_step",
         help="number of steps, over all environments, after which training ends",
-        modes=(*TRAINING_MODES, INIT, DOCTOR),
+        modes=(*TRAINING_MODES, INIT, DOCTOR, TUNE),
         setting="base_config.max_step",
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -193,7 +144,7 @@ OPTIONS = (
         help="number of episodes of each agent after which training ends; with --run, episodes per environment",
         modes=SETTINGS_MODES,
         setting="base_config.max_iter",
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -201,7 +152,7 @@ OPTIONS = (
         help="seed of all random numbers",
         modes=SETTINGS_MODES,
         setting="base_config.seed",
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -214,7 +165,7 @@ OPTIONS = (
         group=TRAINING,
         spelling="--nn",
         help="file with the network, in the environment folder",
-        modes=(TRAIN, RESUME, RUN, EXPORT, DOCTOR),
+        modes=(TRAIN, RESUME, RUN, EXPORT, DOCTOR, TUNE),
         setting="base_config.nn",
         parser_args={"metavar": "FILE"},
     ),
@@ -223,7 +174,7 @@ OPTIONS = (
         spelling="--use_env_nn",
         help="use the network's file in the environment folder instead of the run's copy; also with --resume",
         modes=(RESUME, RUN, EXPORT),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=PLAYING,
@@ -232,22 +183,20 @@ OPTIONS = (
         modes=(RUN, EXPORT),
         parser_args={"metavar": "CHECKPOINT"},
     ),
-    Option(
-        group=PLAYING, spelling="--render", help="show the environment", modes=PLAYING_MODES, parser_args=_FLAG_ARGS
-    ),
+    Option(group=PLAYING, spelling="--render", help="show the environment", modes=PLAYING_MODES, parser_args=FLAG_ARGS),
     Option(
         group=PLAYING,
         spelling="--disable_sample",
         help="play greedily (the most probable action) instead of as in evaluation",
         modes=PLAYING_MODES,
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=PLAYING,
         spelling="--sample",
         help="play with sampled actions instead of as in evaluation",
         modes=PLAYING_MODES,
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=UNITY,
@@ -264,35 +213,35 @@ OPTIONS = (
         modes=(TRAIN, RESUME, RUN, DOCTOR),
         setting="base_config.unity_args.base_port",
         short="-p",
-        parser_args=_INTEGER_ARGS,
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=UNITY,
         spelling="--barracuda",
         help="export in ONNX opset 9, for packages 1.x and 2.x of ML-Agents",
         modes=(EXPORT,),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=OUTPUT,
         spelling="--logger_in_file",
         help="also write the output to log.txt in the run folder",
         modes=(TRAIN, RESUME, RUN),
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=OUTPUT,
         spelling="--json",
         help="print the result as one line of JSON on standard output, and all else on standard error",
         modes=ALL_MODES,
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
     Option(
         group=OUTPUT,
         spelling="--debug",
         help="show the traceback of an error",
         modes=ALL_MODES,
-        parser_args=_FLAG_ARGS,
+        parser_args=FLAG_ARGS,
     ),
 )
 FLAGS = {option.setting: option.spelling for option in OPTIONS if option.setting}

@@ -23,6 +23,7 @@ from algorithm.config.schema import (
     read_dataclass,
     read_section,
 )
+from algorithm.config.search import Tune
 from algorithm.config.trees import (
     MAPPINGS,
     MAX_LEVELS,
@@ -40,7 +41,7 @@ from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
-SHARED_SECTIONS = ("base_config", "reset_config", "ma_config", "goal")
+SHARED_SECTIONS = ("base_config", "reset_config", "ma_config", "goal", "tune")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Settings:
     base: BaseConfig
     replay: ReplayConfig
     goal: Goal | None
+    tune: Tune
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
@@ -186,6 +188,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         base = read_section(BaseConfig, tree["base_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
+        tune = read_section(Tune, tree["tune"])
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
     section = get_agent_section(base.algorithm)
@@ -207,6 +210,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         base=base,
         replay=replay,
         goal=goal,
+        tune=tune,
         agent=agent,
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 _OPTIONS = "not supported: an agent has one policy, without options"
-_ONE_PROCESS = "not needed: one process collects and learns"
+_CONNECTION = "--ray local, auto or HOST:PORT, which starts or joins a cluster of Ray (docs/cluster.md)"
+_ACTORS = "the number of actors in the section cluster_config (docs/cluster.md)"
+_LAG = "the largest lag of the actors' weights in the section cluster_config (docs/cluster.md)"
+_QUEUE = "the number of rollouts in flight of each actor in the section cluster_config (docs/cluster.md)"
+_SAMPLED = "not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts (docs/cluster.md)"
 _NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
 _GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
@@ -62,12 +66,11 @@ ADVANCED_SAC: dict[str, str] = {
     "use_rnd": "auxiliaries: {rnd: {}} for a reward, and explorer: {novel_action: ...} for the most novel action",
     "rnd_n_sample": "explorer: {novel_action: n_samples}, with auxiliaries: {rnd: {input: observation_and_action}}",
     **dict.fromkeys(["oc_config", "oc"], _OPTIONS),
-    **dict.fromkeys(["net_config", "learner_host", "learner_port", "replay_host", "replay_port"], _ONE_PROCESS),
-    **dict.fromkeys(
-        ["update_policy_mode", "update_policy_variables_per_step", "update_sac_bak_per_step"], _ONE_PROCESS
-    ),
-    **dict.fromkeys(["max_actors_each_learner", "episode_queue_size", "episode_sender_process_num"], _ONE_PROCESS),
-    **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
+    **dict.fromkeys(["net_config", "learner_host", "learner_port", "replay_host", "replay_port"], _CONNECTION),
+    **dict.fromkeys(["update_policy_mode", "update_policy_variables_per_step", "update_sac_bak_per_step"], _LAG),
+    "max_actors_each_learner": _ACTORS,
+    **dict.fromkeys(["episode_queue_size", "batch_queue_size"], _QUEUE),
+    **dict.fromkeys(["episode_sender_process_num", "batch_generator_process_num"], _SAMPLED),
     "max_episode_length": "not needed: rollouts of rollout_length steps are stored, for episodes of any length",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
     **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
@@ -178,6 +181,14 @@ FLAGS_ELSEWHERE: dict[str, str] = {
             "gamma",
         )
     },
+}
+
+
+# Roles that Advanced-SAC's main_ds.py takes as an argument, with what to use instead.
+_CLUSTER = "the option --ray local, auto or HOST:PORT starts the learner and its actors (docs/cluster.md)"
+ROLES_ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(["learner", "actor", "replay"], _CLUSTER),
+    "evolver": "a population of runs evolves without a process of its own (docs/population.md)",
 }
 
 

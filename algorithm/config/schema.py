@@ -104,7 +104,7 @@ class UnityArgs(Section):
     timeout_wait: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
 
 
-class BaseConfig(Section):
+class BaseConfig(Section, title="base_config"):
     """The section `base_config`."""
 
     env_type: Annotated[str, FixedOnResume("the saved experience is of this simulator")]
@@ -166,7 +166,7 @@ class BaseConfig(Section):
         return self
 
 
-class ReplayConfig(Section):
+class ReplayConfig(Section, title="replay_config"):
     """The section `replay_config`."""
 
     capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
@@ -194,7 +194,7 @@ class ReplayConfig(Section):
         return self
 
 
-class Goal(Section):
+class Goal(Section, title="goal"):
     """The section `goal`."""
 
     return_: float | None = Field(alias="return")
@@ -281,7 +281,7 @@ def find_words(hint: Any) -> tuple[str, ...]:
 def describe_validation_error(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     """Return one line on the first value that does not fit, and the layer that set it."""
     first = error.errors()[0]
-    section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
+    section = section or error.title
     location = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
     if not location:  # values that do not fit together
         return f"{section}: {first['ctx']['error']}"

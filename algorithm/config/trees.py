@@ -19,7 +19,7 @@ Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # the name of a source in messages, and its settings
 DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
-OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args")  # mappings with arbitrary keys
+OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space")  # mappings with arbitrary keys
 COMMENT_COLUMN = 40  # column of comments
 MAX_LEVELS = 40  # levels of nested mappings and lists
 MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
@@ -225,14 +225,14 @@ def format_commented(
     for key, value in tree.items():
         path = f"{above}{key}"
         section = isinstance(value, dict) and value
-        line = f"{'  ' * indent}{key}:" + ("" if section else f" {_format_value(value)}")
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {format_value(value)}")
         comment = comments.get(path)
         yield f"{line:<{COMMENT_COLUMN - 1}} # {comment}" if comment else line
         if section:
             yield from format_commented(value, comments, f"{path}.", indent + 1)
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as one line of YAML."""
     if isinstance(value, float):
         return json.dumps(value)

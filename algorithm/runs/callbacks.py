@@ -46,7 +46,11 @@ class Callback:
     """
 
     def on_progress(self, progress: Progress) -> bool | None:
-        """Receive the state of the run: four times a second, after each row of metrics, and once when the run ends."""
+        """Receive the state of the run.
+
+        That is four times a second, after each row of metrics, before the result of each evaluation, and once when
+        the run ends.
+        """
         return None
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool | None:

@@ -63,9 +63,9 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
         UserError: for settings that cannot be used, and for a name that exists already or is in training.
     """
     given = list(request.layers)
-    settings = resolve([base, *given])
-    check_effects(_resolve_base(base, settings), [(base[0], own)])
-    check_effects(settings, given)
+    settings = resolve_effective(base, own, given)
+    if unused := [source for source, tree in given if "tune" in tree]:
+        raise UserError(f"{unused[0]}: tune has no effect without --tune")
     name = format_run_name(settings.base.name, time.time())
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:
@@ -77,6 +77,18 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
     for name, _ in runs:
         (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
     return runs
+
+
+def resolve_effective(base: Layer, own: Tree, given: Sequence[Layer]) -> Settings:
+    """Return the settings of `base` with `given` on top.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a setting in `own` or `given` without an effect.
+    """
+    settings = resolve([base, *given])
+    check_effects(_resolve_base(base, settings), [(base[0], own)])
+    check_effects(settings, given)
+    return settings
 
 
 def _resolve_base(base: Layer, settings: Settings) -> Settings:

@@ -262,6 +262,7 @@ class Monitor:
             if mean >= self.best.mean:  # of equally good weights the newest are the best
                 self._mark_best(mean)
             self.reporter.report_evaluation(self.evaluation)
+            self.reporter.show_progress()  # callbacks receive the env steps of an evaluation before its result
             self.callbacks.on_evaluation(self.evaluation)
         return self.evaluation
 

@@ -88,6 +88,12 @@ COMMANDS = [
     ("mine/task --rendr", "did you mean --render?"),
     ("mine/task --conf default", "did you mean --config?"),
     ("mine/task more", "unexpected argument 'more'"),
+    (
+        "learner mine/task",
+        "unexpected argument 'learner': the option --ray local, auto or HOST:PORT starts the learner",
+    ),
+    ("mine/task -n a actor", "unexpected argument 'actor': the option --ray local, auto or HOST:PORT starts the"),
+    ("evolver", "unexpected argument 'evolver': a population of runs evolves"),
     ("-n a", "name the environment folder first"),
     ("mine/task --agents", "--agents"),
     ("mine/task --agents two", "invalid int value: 'two'"),

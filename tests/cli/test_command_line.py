@@ -31,6 +31,8 @@ USES = {
     "--repeat": ("--repeat 3", {"repeat": 3}),
     "--set": ("--set a.b=1 c.d=2 --set e.f=3", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
     "--env_args": ("--env-args limit=3", {"env_args": ["limit=3"]}),
+    "--tune": ("--tune 5", {"tune": 5, "mode": "--tune"}),
+    "--save_as": ("--tune --save-as mine", {"save_as": "mine", "tune": 20}),
     "--doctor": ("--doctor", {"doctor": True, "mode": "--doctor"}),
     "--agents": ("--agents=4", {"agents": 4}),
     "--max_step": ("--max-step 9", {"max_step": 9}),

@@ -32,6 +32,29 @@ RENAMED = [
 OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal")]
 
 
+# Distributed settings of Advanced-SAC, with a part of the advice.
+DISTRIBUTED = {
+    "noise_increasing_rate": r"it is now explorer: {action_noise: \[min, max\]}",
+    "noise_max": r"it is now explorer: {action_noise: \[min, max\]}",
+    "max_actors_each_learner": "it is now the number of actors in the section cluster_config",
+    "learner_host": "it is now --ray local, auto or HOST:PORT",
+    "learner_port": "it is now --ray local, auto or HOST:PORT",
+    "update_sac_bak_per_step": "it is now the largest lag of the actors' weights in the section cluster_config",
+    "episode_queue_size": "it is now the number of rollouts in flight of each actor in the section cluster_config",
+    "batch_queue_size": "it is now the number of rollouts in flight of each actor in the section cluster_config",
+    "batch_generator_process_num": "not needed: batches are sampled from the replay",
+    "episode_sender_process_num": "not needed: batches are sampled from the replay",
+}
+
+
+@pytest.mark.parametrize(("name", "advice"), DISTRIBUTED.items())
+def test_the_error_for_a_distributed_setting_names_the_setting_to_use(name, advice):
+    for section in (SAC, "base_config"):
+        with pytest.raises(UserError, match=f"here: unknown setting {section}.{name}; {advice}"):
+            resolve([("here", {section: {name: 1}})])
+    assert advice.replace("\\", "") in find_renamed_flag(name, FLAGS)
+
+
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_an_earlier_name_is_an_error_that_names_the_setting(section, old, new):
     assert new in load_defaults()[section] and old not in load_defaults()[section]

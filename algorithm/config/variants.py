@@ -1,0 +1,75 @@
+"""Writing a variant into the config.yaml of an environment folder; all other text of the file stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from algorithm.atomic_io import replace_text
+from algorithm.config.trees import Tree, format_commented, format_value, parse_yaml, read_yaml
+from algorithm.errors import UserError
+
+
+def format_variant(name: str, tree: Tree, comment: str) -> str:
+    """Return the text of a variant, with a comment above it."""
+    lines = [f"{format_value(name)}:", *format_commented(tree, {})] if tree else [f"{format_value(name)}: {{}}"]
+    return "\n".join([f"# {comment}", *lines]) + "\n"
+
+
+def write_variant(path: Path, name: str, tree: Tree, comment: str) -> None:
+    """Write a variant to a file, at its end or in place of the variant of this name.
+
+    Args:
+        path: the config.yaml.
+        name: name of the variant.
+        tree: its settings, with `inherit`.
+        comment: one line for the comment above it.
+
+    Raises:
+        UserError: the file cannot be written, or it is written in a style in which text cannot be added to it.
+    """
+    variants = read_yaml(path)
+    text = path.read_bytes().decode()  # with the ends of lines as they are
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += newline
+    start, end = _find_lines(text, lines, name) or (len(lines), len(lines))
+    block = format_variant(name, tree, comment)
+    if start == end:  # at the end of the file, after an empty line
+        block = f"\n{block}"
+    written = "".join([*lines[:start], block.replace("\n", newline), *lines[end:]])
+    try:
+        same = parse_yaml(written) == {**variants, name: tree}
+    except ValueError:
+        same = False
+    if not same:
+        raise UserError(
+            f"{path}: a variant cannot be added to a file in this style; begin each variant on its own line"
+        )
+    try:
+        replace_text(path, written)
+    except OSError as error:
+        raise UserError(f"{path}: the variant {name} cannot be written: {error}") from error
+
+
+def _find_lines(text: str, lines: list[str], name: str) -> tuple[int, int] | None:
+    """Return the first line of a variant, with the comment directly above it, and the line after its last; or None."""
+    root = yaml.compose(text, yaml.SafeLoader)
+    starts = [(key.value, key.start_mark.line) for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+    for index, (key, start) in enumerate(starts):
+        if key == name:
+            end = starts[index + 1][1] if index + 1 < len(starts) else len(lines)
+            if index + 1 < len(starts):
+                while end > start + 1 and _is_outside(lines[end - 1]):
+                    end -= 1
+            while start > 0 and lines[start - 1].startswith("#"):
+                start -= 1
+            return start, end
+    return None
+
+
+def _is_outside(line: str) -> bool:
+    """Return whether a line is empty or a comment that is not indented, and so belongs to the next variant."""
+    return not line.strip() or line.startswith("#")

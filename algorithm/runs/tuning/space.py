@@ -1,0 +1,163 @@
+"""The space of a search: checked before the first trial, and sampled for each trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from algorithm.config.effects import find_failure
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, Trial, iterate_dimensions, read_space
+from algorithm.config.trees import Layer, Tree, merge, nest
+from algorithm.errors import UserError
+
+# Settings that trials share, with what to use instead: otherwise trials could not be compared.
+FIXED = {
+    "goal": "a search compares trials by the same goal",
+    "tune": "it describes the search itself",
+    "base_config.name": "the study has this name",
+    "base_config.seed": "tune.seeds is the number of seeds of each trial",
+    "base_config.max_step": "trials are compared at the same number of env steps",
+    "base_config.max_iter": "trials are compared at the same number of env steps",
+    "base_config.evaluate_every": "trials are compared at the same env steps",
+    "base_config.evaluate_greedy": "trials are compared by the same evaluation",
+}
+Values = dict[str, Any]  # by the paths of settings
+
+
+class SearchSpace:
+    """A space of settings, on top of the settings that all trials share.
+
+    Args:
+        layers: the settings that all trials share.
+        dimensions: the dimensions, choices first.
+    """
+
+    def __init__(self, layers: Sequence[Layer], dimensions: Sequence[Dimension]):
+        self.layers, self.dimensions = list(layers), list(dimensions)
+
+    def sample(self, trial: Trial) -> Values:
+        """Return the values of a trial; settings that have no effect with the values before them are left out."""
+        values: Values = {}
+        for dimension in self.dimensions:
+            if self._explain_failure(dimension.path, values) is None:
+                values[dimension.path] = dimension.sample(trial)
+        return values
+
+    def _explain_failure(self, path: str, values: Values) -> str | None:
+        """Return why a setting has no effect with these values, to follow its name; None if it has an effect."""
+        try:
+            settings = resolve([*self.layers, (SPACE, make_tree(values))])
+        except UserError:  # the values need others, which are sampled later
+            return None
+        return find_failure(settings, path)
+
+
+def make_tree(values: Mapping[str, Any]) -> Tree:
+    """Return the settings of a trial as a tree."""
+    tree: Tree = {}
+    for path, value in values.items():
+        tree = merge(tree, nest(path, value))
+    return tree
+
+
+def open_space(layers: Sequence[Layer], own: Sequence[Layer]) -> SearchSpace:
+    """Return the space of `tune.space`, checked.
+
+    Args:
+        layers: the settings that all trials share, with the space.
+        own: those of the settings that were written for this search, and so must have an effect; other dimensions
+            without an effect are left out.
+
+    Raises:
+        UserError: the space is empty, or a dimension cannot be searched: a setting that is unknown or shared by all
+            trials, a value that the setting does not allow, a setting without effect.
+    """
+    dimensions = read_space(resolve(list(layers)).tune.space, layers)
+    written = {path for _, tree in own for path, _ in iterate_dimensions(_get_space(tree))}
+    kept: list[Dimension] = []
+    for dimension in dimensions:
+        failure = _check_dimension(dimension, dimensions, layers)
+        if failure is None:
+            kept.append(dimension)
+        elif dimension.path in written:
+            raise UserError(f"{dimension.source}: {SPACE}: {dimension.path} {failure}")
+    if not kept:
+        source = layers[0][0]
+        raise UserError(f"{source}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
+    return SearchSpace(layers, [_convert_limits(dimension, layers) for dimension in kept])
+
+
+def _get_space(tree: Tree) -> Tree:
+    return (tree.get("tune") or {}).get("space") or {}
+
+
+def _check_dimension(dimension: Dimension, all_dimensions: Sequence[Dimension], layers: Sequence[Layer]) -> str | None:
+    """Return why a dimension has no effect, to follow its path; None if it has one, perhaps with another's choice.
+
+    Raises:
+        UserError: it cannot be searched.
+    """
+    path = dimension.path
+    if reason := FIXED.get(path) or FIXED.get(path.partition(".")[0]):
+        raise UserError(f"{dimension.source}: {SPACE}: {path} cannot be searched: {reason}")
+    contexts: list[Tree] = [{}]
+    for other in all_dimensions:
+        if isinstance(other, Choices) and other is not dimension:
+            contexts += [nest(other.path, value) for value in other.values]
+    failures = [_find_failure(dimension, value, contexts, layers) for value in dimension.values]
+    return next(filter(None, failures), None)
+
+
+def _find_failure(dimension: Dimension, value: Any, contexts: Sequence[Tree], layers: Sequence[Layer]) -> str | None:
+    """Return why a value has no effect in the first context; None if it has one in any context.
+
+    Raises:
+        UserError: every context rejects the value; the error of the first one.
+    """
+    errors: list[UserError] = []
+    failures: list[str | None] = []
+    for context in contexts:
+        tree = merge(context, nest(dimension.path, value))
+        try:
+            settings = resolve([*layers, (f"{dimension.source}: {SPACE}", tree)])
+        except UserError as error:
+            errors.append(error)
+            continue
+        failures.append(find_failure(settings, dimension.path))
+        if failures[-1] is None:
+            return None
+    if not failures:
+        place = f"{dimension.source}: {SPACE}"
+        text = str(errors[0]).removeprefix(f"{place}: ")
+        raise UserError(f"{place}: {text}") from errors[0]
+    return failures[0]
+
+
+def _convert_limits(dimension: Dimension, layers: Sequence[Layer]) -> Dimension:
+    """Return a dimension with limits of the type of its setting: a range of 0 to 1 may be one of numbers."""
+    if not isinstance(dimension, NumberRange):
+        return dimension
+    limits = [_convert(dimension.path, limit, layers) for limit in dimension.values]
+    low, high = limits if all(isinstance(limit, int) for limit in limits) else map(float, limits)
+    return replace(dimension, low=low, high=high)
+
+
+def _convert(path: str, value: float, layers: Sequence[Layer]) -> float:
+    """Return a number as the setting has it; unchanged if settings without this value determine its type."""
+    try:
+        settings = resolve([*layers, (SPACE, nest(path, value))])
+    except UserError:
+        return value
+    found = find_value(settings, path)
+    return found if isinstance(found, int | float) else value
+
+
+def find_value(settings: Settings, path: str) -> Any:
+    """Return the value of a setting in the typed settings; None if it is not among them."""
+    section, *keys = path.split(".")
+    owner: Any = settings
+    for key in (settings.find_field(section), *keys):
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+    return owner
