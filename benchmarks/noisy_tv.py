@@ -18,8 +18,8 @@ WRAPPER = "noisy_tv:WatchedShare"
 REWARDS = {
     "none": "{}",
     "rnd": "{rnd: {}}",
-    "curiosity": "{curiosity: {strength: 1.0}}",
-    "curiosity, features of the agent": "{curiosity: {strength: 1.0, features: agent}}",
+    "curiosity": "{curiosity: {strength: 1.0, update_every: 1}}",
+    "curiosity, features of the agent": "{curiosity: {strength: 1.0, update_every: 1, features: agent}}",
 }
 
 
