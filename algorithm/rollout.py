@@ -210,6 +210,19 @@ class Rollout:
             targets={name: value[:, columns] for name, value in self.targets.items()},
         )
 
+    @classmethod
+    def join_columns(cls, rollouts: Sequence[Rollout]) -> Rollout:
+        """Return the columns of several collected rollouts of T rows as one rollout, in the given order."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        by_row = ("first", "raw_action", "reward", "alive", "behavior")
+        by_column = ("memory", "lane", "continues_previous", "weight", "index", "version")
+        return cls(
+            obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs},
+            **{name: np.concatenate([getattr(part, name) for part in rollouts], 1) for name in by_row},
+            **{name: np.concatenate([getattr(part, name) for part in rollouts]) for name in by_column},
+        )
+
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """Return the same record with `convert_array` applied to every array that a loss reads."""
         return Rollout(

@@ -31,6 +31,7 @@ class Option:
         help: its meaning.
         modes: the modes that accept it.
         setting: path of the setting that it sets; None if it sets none.
+        implied: further settings that it sets, by path.
         short: its short form.
         parser_args: further arguments of `argparse.ArgumentParser.add_argument`.
     """
@@ -40,6 +41,7 @@ class Option:
     help: str
     modes: tuple[str, ...]
     setting: str | None = None
+    implied: Mapping[str, Any] = field(default_factory=dict)
     short: str | None = None
     parser_args: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,6 +211,16 @@ OPTIONS = (
         help="cpu, cuda (or gpu), cuda:1, mps, or auto",
         modes=SETTINGS_MODES,
         setting="base_config.device",
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--ray",
+        help="train with actors on Ray: local (processes of this machine), auto (the cluster of this machine), or "
+        "HOST:PORT of a cluster",
+        modes=TRAINING_MODES,
+        setting="cluster_config.address",
+        implied={"base_config.runtime": "RAY"},
+        parser_args={"metavar": "ADDRESS"},
     ),
     Option(
         group=TRAINING,

@@ -16,6 +16,7 @@ from algorithm.config.registry import find_class, get_agent_section, make_agent_
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import (
     BaseConfig,
+    ClusterConfig,
     Goal,
     ReplayConfig,
     describe_validation_error,
@@ -40,7 +41,7 @@ from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
-SHARED_SECTIONS = ("base_config", "reset_config", "ma_config", "goal")
+SHARED_SECTIONS = ("base_config", "cluster_config", "reset_config", "ma_config", "goal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class Settings:
     """The typed settings of a run, or of one role of it."""
 
     base: BaseConfig
+    cluster: ClusterConfig
     replay: ReplayConfig
     goal: Goal | None
     agent: Any  # the settings dataclass of the algorithm
@@ -184,6 +186,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
     try:
         base = read_section(BaseConfig, tree["base_config"])
+        cluster = read_section(ClusterConfig, tree["cluster_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
     except ValidationError as error:
@@ -205,6 +208,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
         base=base,
+        cluster=cluster,
         replay=replay,
         goal=goal,
         agent=agent,

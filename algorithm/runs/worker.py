@@ -86,7 +86,7 @@ def train_worker(task: WorkerTask, connection: Connection) -> None:
         except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except BaseException as error:  # of the environment, or of a user's network
-            connection.send(Report(error=_make_sendable(error), trace=format_traceback(error)))
+            connection.send(Report(error=make_sendable_error(error), trace=format_traceback(error)))
             while loop:  # the main process saves the experience, and ends the worker
                 loop.wait()
 
@@ -132,7 +132,7 @@ def refuse_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn
     )
 
 
-def _make_sendable(error: BaseException) -> BaseException:
+def make_sendable_error(error: BaseException) -> BaseException:
     """Return the error that the main process raises: a SystemExit of a user's code must not end it."""
     error = find_user_error(error)
     if isinstance(error, SystemExit):

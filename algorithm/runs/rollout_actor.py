@@ -1,0 +1,158 @@
+"""A rollout actor of a run: it opens its own environments and builds its agents from the settings of the run."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.process_setup import prepare_worker
+from algorithm.config.loader import Settings
+from algorithm.errors import format_traceback
+from algorithm.runs.agent_config import AgentConfig, AgentConfigs
+from algorithm.runs.components_builder import make_agent, make_auxiliaries, make_explorer
+from algorithm.runs.make_env import Environments
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.torch_setup import choose_placement, configure_torch
+from algorithm.runs.worker import make_sendable_error, refuse_lanes, refuse_role
+from algorithm.runtimes.collection import (
+    Collection,
+    Failure,
+    ReceivingLearner,
+    Request,
+    Weights,
+    allow_read_only_arrays,
+)
+from algorithm.runtimes.messages import LogRecord
+from algorithm.runtimes.rollout_actor import NoBatches, RolloutActor
+from algorithm.specs import Role
+from algorithm.training.actor import Actor
+from algorithm.training.components import AgentComponents, TrainingComponents
+
+Reply = TypeVar("Reply")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorTask:
+    """The data from which an actor starts on any machine.
+
+    Attributes:
+        settings: settings of the run.
+        files: contents of the files with code in the run folder, by name.
+        make_env: function that opens the environment instead of base_config.env_name, pickled; None without one.
+        env_steps: env steps of the run so far, from which the seed of the environments follows.
+    """
+
+    settings: Settings
+    files: Mapping[str, bytes]
+    make_env: bytes | None
+    env_steps: int
+
+
+class ActorServer:
+    """A rollout actor that replies to calls: with an object, or with a Failure instead of an exception.
+
+    Args:
+        task: the data from which it starts.
+        index: the number of the actor.
+        replacements: the number of actors with this number that ended before it.
+    """
+
+    def __init__(self, task: ActorTask, index: int, replacements: int):
+        self.task, self.index = task, index
+        self.seeds = RunSeeds(task.settings.base.seed, (index, replacements))
+        self._log: list[LogRecord] = []
+        self._actor: RolloutActor | None = None
+
+    def open(self) -> Mapping[str, Role] | Failure:
+        """Open the environments and build the agents. Return the roles of the environments."""
+        return _catch(self._open)
+
+    def collect(self, weights: Weights, request: Request) -> Collection | Failure:
+        """Act with these weights until rollouts are complete. Return them."""
+        assert self._actor is not None  # open comes first
+        actor = self._actor
+        return _catch(lambda: actor.collect(weights, request))
+
+    def _open(self) -> Mapping[str, Role]:
+        prepare_worker()
+        allow_read_only_arrays()
+        collect_log(self._log)
+        configure_torch()
+        seed_process(self.seeds.process)
+        settings, folder = self.task.settings, write_folder(self.task)
+        parameters = EnvironmentParameters(settings.reset, lambda: self._actor.fraction_done if self._actor else 0.0)
+        n_envs = settings.base.n_envs
+        environments = Environments(settings, folder)
+        environments.config = replace(environments.config, first_env=self.index * n_envs)
+        adapter = environments.open_training(parameters)
+        roles = dict(adapter.roles)
+        training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
+        configs = AgentConfigs(settings)
+        for name, role in roles.items():
+            training.by_role[name] = self._build(configs.for_role(name), folder, name, role)
+        actor = Actor(training, self.seeds.get_training_seed(self.task.env_steps))
+        self._actor = RolloutActor(training, actor, self._log)
+        return roles
+
+    def _build(self, config: AgentConfig, folder: RunFolder, name: str, role: Role) -> AgentComponents:
+        """Return the components of a role, which act and do not learn."""
+        cluster = self.task.settings.cluster
+        agent_seed = self.seeds.make_component_seeds(name).spawn(1)[0]
+        agent = make_agent(config, folder, role, np.random.default_rng(agent_seed))
+        auxiliaries = make_auxiliaries(config)
+        device = config.placement.device if cluster.gpus_per_actor else "cpu"
+        placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
+        explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
+        return AgentComponents(
+            role=role,
+            agent=agent,
+            scheduler=NoBatches(role.lanes),
+            learner=ReceivingLearner(agent, role, auxiliaries, config.max_step, placement),
+            explorer=explorer,
+        )
+
+
+def write_folder(task: ActorTask) -> RunFolder:
+    """Write the files of a task to a temporary folder of this machine. Return it as a run folder."""
+    path = Path(tempfile.mkdtemp(prefix="samara-actor-"))
+    for name, content in task.files.items():
+        (path / name).write_bytes(content)
+    folder = RunFolder(path)
+    folder.make_env = pickle.loads(task.make_env) if task.make_env else None
+    return folder
+
+
+def collect_log(records: list[LogRecord]) -> None:
+    """Append what the package logs in this process to `records`."""
+    logger = logging.getLogger("algorithm")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(_ListHandler(records))
+
+
+class _ListHandler(logging.Handler):
+    """A handler that appends each message to a list."""
+
+    def __init__(self, records: list[LogRecord]):
+        super().__init__()
+        self.records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(LogRecord(record.levelno, record.getMessage()))
+
+
+def _catch(call: Callable[[], Reply]) -> Reply | Failure:
+    """Return the result of `call`, or the exception that it raised."""
+    try:
+        return call()
+    except BaseException as error:  # of the environment, or of a user's network
+        return Failure(make_sendable_error(error), format_traceback(error))

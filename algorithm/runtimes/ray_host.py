@@ -1,0 +1,164 @@
+"""Actors on Ray: the only module that imports it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Collection as Many
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import algorithm
+from algorithm.errors import UserError
+from algorithm.program import get_install_command
+from algorithm.runtimes.actor_host import ActorHost, ActorLost
+from algorithm.runtimes.collection import Request, Weights
+
+LOCAL = "local"
+LOOPBACK = "127.0.0.1"
+MakeServer = Callable[
+    [int, int], Any
+]  # number of an actor and number of its replacements -> an object with its methods
+
+
+class RayHost(ActorHost):
+    """A Ray cluster that runs actors, each in a process of its own.
+
+    Ray repeats no call and restarts no actor: an actor that ends is replaced by `ActorGroup`, so that no rollout is
+    learned from twice and the end of its lanes is known.
+
+    Args:
+        make_server: returns the object whose methods `open` and `collect` an actor calls; Ray sends it to the actors.
+        address: local (a cluster of this process, on this machine only), auto, or HOST:PORT.
+        cpus: CPUs that are reserved for each actor.
+        gpus: GPUs that are reserved for each actor.
+        local_cpus: CPUs that a local cluster needs at least.
+        uses_tokens: whether connections need Ray's token.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster at the address.
+    """
+
+    def __init__(
+        self,
+        make_server: MakeServer,
+        *,
+        address: str,
+        cpus: float,
+        gpus: float,
+        local_cpus: float,
+        uses_tokens: bool,
+    ):
+        self._ray = _import_ray(uses_tokens)
+        _connect(self._ray, address, local_cpus)
+        try:
+            options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+            self._actor_class = self._ray.remote(**options)(_Actor)
+            self._make_server = self._ray.put(make_server)
+        except BaseException:
+            self._ray.shutdown()
+            raise
+
+    def start(self, index: int, replacements: int) -> Any:
+        return self._actor_class.remote(self._make_server, index, replacements)
+
+    def open(self, handle: Any) -> Hashable:
+        return handle.open.remote()
+
+    def publish(self, weights: Weights) -> Any:
+        return self._ray.put(weights)
+
+    def request(self, handle: Any, weights: Any, request: Request) -> Hashable:
+        return handle.collect.remote(weights, request)
+
+    def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
+        ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
+        if ready and waiting:
+            ready += self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
+        return ready
+
+    def fetch(self, ticket: Hashable) -> Any:
+        try:
+            return self._ray.get(ticket)
+        except self._ray.exceptions.RayTaskError as error:  # outside of the server, whose exceptions are Failures
+            raise RuntimeError(f"the actor cannot run: {error.cause!r}") from error
+        except self._ray.exceptions.RayError as error:
+            raise ActorLost(" ".join(str(error).split())[:200]) from error
+
+    def kill(self, handle: Any) -> None:
+        self._ray.kill(handle)
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+
+class _Actor:
+    """A process of an actor, as Ray calls it."""
+
+    def __init__(self, make_server: MakeServer, index: int, replacements: int):
+        self._server = make_server(index, replacements)
+
+    def open(self) -> Any:
+        return self._server.open()
+
+    def collect(self, weights: Weights, request: Request) -> Any:
+        return self._server.collect(weights, request)
+
+
+def _import_ray(uses_tokens: bool) -> Any:
+    """Import Ray without usage statistics. Raises UserError if it is not installed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise UserError(f"base_config.runtime RAY needs Ray: {get_install_command('ray')}") from error
+    return ray
+
+
+def _connect(ray: Any, address: str, local_cpus: float) -> None:
+    """Start a local cluster, or connect to one. Raises UserError if there is none."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        options |= {
+            "num_cpus": max(os.cpu_count() or 1, -int(-local_cpus // 1)),
+            "include_dashboard": False,
+            "_node_ip_address": LOOPBACK,
+        }
+    try:
+        with _python_path(), _signal_handlers():
+            ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(f"cluster_config.address {address}: {' '.join(str(error).split())[:300]}") from error
+
+
+@contextmanager
+def _python_path() -> Iterator[None]:
+    """Let the processes of a local cluster import this package from where this process did."""
+    old = os.environ.get("PYTHONPATH")
+    root = str(Path(algorithm.__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *([old] if old else [])])
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = old
+
+
+@contextmanager
+def _signal_handlers() -> Iterator[None]:
+    """Restore the handler of SIGTERM after the block, in which Ray replaces it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
