@@ -32,7 +32,7 @@ from algorithm.runtimes.collection import (
     allow_read_only_arrays,
 )
 from algorithm.runtimes.messages import LogRecord
-from algorithm.runtimes.rollout_actor import NoBatches, RolloutActor
+from algorithm.runtimes.rollout_actor import NoBatches, ReceivedProgress, RolloutActor
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -58,7 +58,7 @@ class ActorTask:
 
 
 class ActorServer:
-    """A rollout actor that replies to calls: with an object, or with a Failure instead of an exception.
+    """A process of a rollout actor, which replies to calls: with an object, or with a Failure instead of an exception.
 
     Args:
         task: the data from which it starts.
@@ -67,10 +67,7 @@ class ActorServer:
     """
 
     def __init__(self, task: ActorTask, index: int, replacements: int):
-        self.task, self.index = task, index
-        self.seeds = RunSeeds(task.settings.base.seed, (index, replacements))
-        self._log: list[LogRecord] = []
-        self._actor: RolloutActor | None = None
+        self.task, self.index, self.replacements = task, index, replacements
 
     def open(self) -> Mapping[str, Role] | Failure:
         """Open the environments and build the agents. Return the roles of the environments."""
@@ -78,47 +75,53 @@ class ActorServer:
 
     def collect(self, weights: Weights, request: Request) -> Collection | Failure:
         """Act with these weights until rollouts are complete. Return them."""
-        assert self._actor is not None  # open comes first
-        actor = self._actor
-        return _catch(lambda: actor.collect(weights, request))
+        return _catch(lambda: self._actor.collect(weights, request))
 
     def _open(self) -> Mapping[str, Role]:
         prepare_worker()
         allow_read_only_arrays()
-        collect_log(self._log)
         configure_torch()
-        seed_process(self.seeds.process)
-        settings, folder = self.task.settings, write_folder(self.task)
-        parameters = EnvironmentParameters(settings.reset, lambda: self._actor.fraction_done if self._actor else 0.0)
-        n_envs = settings.base.n_envs
-        environments = Environments(settings, folder)
-        environments.config = replace(environments.config, first_env=self.index * n_envs)
-        adapter = environments.open_training(parameters)
-        roles = dict(adapter.roles)
-        training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
-        configs = AgentConfigs(settings)
-        for name, role in roles.items():
-            training.by_role[name] = self._build(configs.for_role(name), folder, name, role)
-        actor = Actor(training, self.seeds.get_training_seed(self.task.env_steps))
-        self._actor = RolloutActor(training, actor, self._log)
-        return roles
+        log: list[LogRecord] = []
+        collect_log(log)
+        self._actor = make_rollout_actor(self.task, self.index, self.replacements, log)
+        return self._actor.roles
 
-    def _build(self, config: AgentConfig, folder: RunFolder, name: str, role: Role) -> AgentComponents:
-        """Return the components of a role, which act and do not learn."""
-        cluster = self.task.settings.cluster
-        agent_seed = self.seeds.make_component_seeds(name).spawn(1)[0]
-        agent = make_agent(config, folder, role, np.random.default_rng(agent_seed))
-        auxiliaries = make_auxiliaries(config)
-        device = config.placement.device if cluster.gpus_per_actor else "cpu"
-        placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
-        explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
-        return AgentComponents(
-            role=role,
-            agent=agent,
-            scheduler=NoBatches(role.lanes),
-            learner=ReceivingLearner(agent, role, auxiliaries, config.max_step, placement),
-            explorer=explorer,
-        )
+
+def make_rollout_actor(task: ActorTask, index: int, replacements: int, log: list[LogRecord]) -> RolloutActor:
+    """Open the environments of an actor, seed the process, and build its agents.
+
+    Args:
+        task: the data from which it starts.
+        index: the number of the actor.
+        replacements: the number of actors with this number that ended before it.
+        log: logged messages, which the actor returns with its collections.
+    """
+    settings, folder = task.settings, write_folder(task)
+    seeds = RunSeeds(settings.base.seed, (index, replacements))
+    seed_process(seeds.process)
+    progress = ReceivedProgress()
+    parameters = EnvironmentParameters(settings.reset, lambda: progress.fraction_done)
+    adapter = Environments(settings, folder).open_training(parameters, index * settings.base.n_envs)
+    training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
+    configs = AgentConfigs(settings)
+    for name, role in adapter.roles.items():
+        training.by_role[name] = _build_components(task, index, seeds, configs.for_role(name), folder, name, role)
+    return RolloutActor(training, Actor(training, seeds.get_training_seed(task.env_steps)), progress, log)
+
+
+def _build_components(
+    task: ActorTask, index: int, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
+) -> AgentComponents:
+    """Return the components of a role, which act and do not learn."""
+    cluster = task.settings.cluster
+    agent_seed = seeds.make_component_seeds(name).spawn(1)[0]
+    agent = make_agent(config, folder, role, np.random.default_rng(agent_seed))
+    auxiliaries = make_auxiliaries(config)
+    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
+    device = config.placement.device if cluster.gpus_per_actor else "cpu"
+    placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
+    learner = ReceivingLearner(agent, role, auxiliaries, config.max_step, placement)
+    return AgentComponents(role=role, agent=agent, scheduler=NoBatches(role.lanes), learner=learner, explorer=explorer)
 
 
 def write_folder(task: ActorTask) -> RunFolder:

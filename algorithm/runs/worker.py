@@ -120,15 +120,15 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
 
 
 def refuse_role(name: str, role: Role) -> NoReturn:
-    """Raise UserError for a role that appears during a run, for which there are no shared parameters."""
-    raise UserError(f"role {name!r} appeared after the start, which runtime WORKERS does not support: use LOCAL")
+    """Raise UserError for a role that appears during a run, for which the main process has no parameters."""
+    raise UserError(f"role {name!r} appeared after the start, which only runtime LOCAL supports")
 
 
 def refuse_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
     """Raise UserError for lanes that are added during a run, which the main process does not know."""
     raise UserError(
-        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which runtime WORKERS does "
-        "not support: use LOCAL"
+        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which only runtime "
+        "LOCAL supports"
     )
 
 

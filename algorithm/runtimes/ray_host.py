@@ -128,6 +128,8 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
             "num_cpus": max(os.cpu_count() or 1, -int(-local_cpus // 1)),
             "include_dashboard": False,
             "_node_ip_address": LOOPBACK,
+            # Otherwise Ray gives actors the niceness 15, with which they starve on a machine that is busy.
+            "_system_config": {"worker_niceness": 0},
         }
     try:
         with _python_path(), _signal_handlers():

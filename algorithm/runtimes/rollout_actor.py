@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 
 from algorithm.rollout import Rollout
 from algorithm.runtimes.collection import Collection, ReceivingLearner, Request, Weights
 from algorithm.runtimes.messages import LogRecord
+from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import TrainingComponents
+
+
+@dataclass
+class ReceivedProgress:
+    """The progress of a run, as the last request has it."""
+
+    fraction_done: float = 0.0
+    iterations: int = 0
 
 
 class RolloutActor:
@@ -22,15 +32,19 @@ class RolloutActor:
     Args:
         training: the components of the actor, whose learners receive weights.
         actor: makes the ticks.
+        progress: the progress of the run, which each request updates.
         log: logged messages; each collection takes those since the last one.
     """
 
-    def __init__(self, training: TrainingComponents, actor: Actor, log: list[LogRecord]):
-        self.training, self.actor, self.log = training, actor, log
-        self.fraction_done = 0.0
+    def __init__(self, training: TrainingComponents, actor: Actor, progress: ReceivedProgress, log: list[LogRecord]):
+        self.training, self.actor, self.progress, self.log = training, actor, progress, log
         self._has_undecided_step = False
-        self._iterations = 0
         self._last_end = perf_counter()
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """Return the roles of the environments."""
+        return dict(self.training.adapter.roles)
 
     def collect(self, weights: Weights, request: Request) -> Collection:
         """Make ticks until at least one rollout is complete. Return the experience since the last call."""
@@ -62,14 +76,13 @@ class RolloutActor:
 
     def _receive(self, weights: Weights, request: Request) -> None:
         """Load the weights and the progress of the run."""
-        self.fraction_done = request.fraction_done
         for role, components in self.training.by_role.items():
             assert isinstance(components.learner, ReceivingLearner)
             components.learner.receive(weights[role], request.updates[role], request.rows_seen[role])
-        if request.iterations != self._iterations:
+        if request.iterations != self.progress.iterations:
             for lanes in self.actor.active_lanes.values():
                 lanes[:] = False
-        self._iterations = request.iterations
+        self.progress.iterations, self.progress.fraction_done = request.iterations, request.fraction_done
 
     def _finish_tick(self) -> None:
         self.actor.act()
