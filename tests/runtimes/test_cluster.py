@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
-from algorithm.errors import UserError
 from algorithm.runs import build
-from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
+from algorithm.runs.cluster import make_actor_group, make_actor_task
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from tests.checkpointing.test_resume import SETTINGS
-from tests.test_learning import ON_POLICY_PROBE, PROBE, evaluate_states
+from tests.test_learning import PROBE, evaluate_states
 
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
 

@@ -1,0 +1,112 @@
+"""Runs on Ray: a short one, and runs whose actors, learner or machines are killed, or whose actors hang."""
+
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from algorithm.training.metrics import read_table
+from tests.faults.namespaces import MAIN, start_run  # noqa: F401
+from tests.faults.runs import assert_playable, run_folder, saved_steps, write_task
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
+    pytest.mark.usefixtures("start_run"),
+]
+SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_restarts=4"]
+RUN = [*MAIN, "own/task", "-n", "a"]
+ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
+ACTOR = "ray::_Actor"
+
+
+def count_env_steps(run) -> int:
+    """Return the env steps of the last row of metrics."""
+    with suppress(Exception):
+        return int(read_table(run_folder().path / "metrics.csv").rows[-1]["env_steps"])
+    return 0
+
+
+def wait_for_steps(run, more: int, seconds: float = 200) -> None:
+    """Wait until the run has made more env steps."""
+    target, deadline = count_env_steps(run) + more, time.monotonic() + seconds
+    while count_env_steps(run) < target:
+        assert run.process.poll() is None, run.out.read_text()
+        assert time.monotonic() < deadline, run.out.read_text()
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(240)
+def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*RUN, "--ray", "local", *SETTINGS)
+    assert run.wait() == 0, run.out.read_text()
+    assert saved_steps()[-1] >= 600
+    assert_playable()
+    rows = read_table(run_folder().path / "metrics.csv").rows
+    assert any(row["cluster/actors"] and float(row["cluster/actors"]) == 2 for row in rows)
+    assert all(float(row["cluster/restarts"] or 0) == 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_hung_actors_are_replaced(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS, "cluster_config.timeout=20")
+    run.wait_for("steps/s")
+    first, second = run.find(ACTOR)
+    os.kill(first, signal.SIGKILL)
+    run.wait_for("another actor replaces it")
+    wait_for_steps(run, 1000)
+    os.kill(second, signal.SIGSTOP)
+    run.wait_for("has not replied for 20 s")
+    wait_for_steps(run, 1000)
+    assert second not in run.find(ACTOR)
+    for pid in run.find(ACTOR):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 200
+    while len(re.findall("another actor replaces it", run.out.read_text())) < 4:
+        assert time.monotonic() < deadline, run.out.read_text()
+        time.sleep(0.1)
+    wait_for_steps(run, 1000)
+    os.kill(run.find("main.py")[-1], signal.SIGTERM)
+    assert run.wait() == 143, run.out.read_text()
+    assert_playable()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_whose_learner_is_killed_resumes(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS)
+    run.wait_for("steps/s")
+    wait_for_steps(run, 1000)
+    run.kill()  # with all processes of the namespace
+    saved = saved_steps()[-1]
+    resumed = start_run(*RUN, "--resume", "--set", f"base_config.max_step={saved + 1000}")
+    assert resumed.wait() == 0, resumed.out.read_text()
+    assert saved_steps()[-1] >= saved + 1000
+
+
+CLUSTER = """
+ray start --head --port=6379 --num-cpus=1 --node-ip-address=127.0.0.1 --include-dashboard=false --disable-usage-stats
+ray start --address=127.0.0.1:6379 --num-cpus=1 --disable-usage-stats
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_continues_without_a_machine(start_run):  # noqa: F811
+    write_task()
+    command = [*RUN, "--ray", "127.0.0.1:6379", *SETTINGS, "base_config.max_step=null"]
+    run = start_run("bash", "-c", CLUSTER, "bash", *command)
+    run.wait_for("steps/s")
+    raylets = run.find("raylet/raylet")
+    assert len(raylets) == 2
+    os.kill(max(raylets), signal.SIGKILL)
+    run.wait_for("another actor replaces it")
+    wait_for_steps(run, 1000)
