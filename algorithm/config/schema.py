@@ -218,6 +218,7 @@ class ClusterConfig(Section):
     rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
     max_lag: Annotated[int | None, Range(at_least=0)]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     token_auth: bool
 
 

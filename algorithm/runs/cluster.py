@@ -73,6 +73,7 @@ def make_actor_group(settings: Settings, host: ActorHost) -> ActorGroup:
         count=cluster.actors,
         in_flight=get_rollouts_in_flight(settings),
         timeout=cluster.timeout,
+        start_timeout=cluster.start_timeout,
         max_lag=cluster.max_lag,
         max_replacements=settings.base.max_env_restarts,
     )

@@ -70,6 +70,7 @@ class ActorGroup:
         count: the number of actors.
         in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
         timeout: seconds after which an actor that does not reply is replaced.
+        start_timeout: seconds in which actors start.
         max_lag: the largest lag, in versions, of rollouts that are learned from; None for no limit.
         max_replacements: the number of actors that are replaced before the run ends; None for no limit.
 
@@ -83,6 +84,7 @@ class ActorGroup:
     count: int
     in_flight: int
     timeout: float
+    start_timeout: float
     max_lag: int | None
     max_replacements: int | None
     actor_roles: Mapping[str, Role] = field(default_factory=dict)
@@ -93,14 +95,14 @@ class ActorGroup:
     def open(self) -> None:
         """Start all actors, and wait until their environments are open.
 
-        After `timeout` seconds the run starts with those that are ready; the others join when they are.
+        After `start_timeout` seconds the run starts with those that are ready; the others join when they are.
 
         Raises:
             EnvironmentStartError: no actor is ready in time, or one has ended.
             Exception: an actor has raised it.
         """
         self.actors = [self._start(index) for index in range(self.count)]
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + self.start_timeout
         while (waiting := [each for each in self.actors if not each.is_ready]) and time.monotonic() < deadline:
             self._receive_ready(waiting, max(0.0, deadline - time.monotonic()), is_start=True)
         if len(waiting) == self.count:
@@ -109,8 +111,8 @@ class ActorGroup:
     def describe_missing(self) -> str:
         """Return a line about the actors that are not ready."""
         return (
-            f"{self.count - self.n_ready} of {self.count} actors have not started within {self.timeout:g} s "
-            "(cluster_config.timeout); they may wait for free CPUs or GPUs of the cluster"
+            f"{self.count - self.n_ready} of {self.count} actors have not started within {self.start_timeout:g} s "
+            "(cluster_config.start_timeout); they may wait for free CPUs or GPUs of the cluster"
         )
 
     @property
@@ -235,7 +237,8 @@ class ActorGroup:
         return received
 
     def _is_late(self, actor: ActorRecord) -> bool:
-        return actor.ticket is not None and time.monotonic() - actor.waiting_since > self.timeout
+        limit = self.timeout if actor.is_ready else self.start_timeout
+        return actor.ticket is not None and time.monotonic() - actor.waiting_since > limit
 
     def _set_ready(self, actor: ActorRecord, roles: Mapping[str, Role]) -> None:
         if self.actor_roles and roles != self.actor_roles:

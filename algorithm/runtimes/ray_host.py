@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Collection as Many
@@ -20,6 +21,7 @@ from algorithm.runtimes.collection import Request, Weights
 
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
+CONNECT_SECONDS = 10.0
 MakeServer = Callable[
     [int, int], Any
 ]  # number of an actor and number of its replacements -> an object with its methods
@@ -132,10 +134,14 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
             "_system_config": {"worker_niceness": 0},
         }
     try:
+        if ":" in address:
+            host, port = address.rsplit(":", 1)
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
         with _python_path(), _signal_handlers():
             ray.init(address=address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"cluster_config.address {address}: {' '.join(str(error).split())[:300]}") from error
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"cluster_config.address {address}: there is no Ray cluster to connect to: {reason}") from error
 
 
 @contextmanager

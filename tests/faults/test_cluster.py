@@ -92,10 +92,12 @@ def test_a_run_whose_learner_is_killed_resumes(start_run):  # noqa: F811
 
 
 CLUSTER = """
-ray start --head --port=6379 --num-cpus=1 --node-ip-address=127.0.0.1 --include-dashboard=false --disable-usage-stats
-ray start --address=127.0.0.1:6379 --num-cpus=1 --disable-usage-stats
-exec "$@"
-"""
+export RAY_worker_niceness=0
+ray() { $PYTHON -m ray.scripts.scripts start --num-cpus=1 --disable-usage-stats "$@" || exit 1; }
+ray --head --port=6379 --node-ip-address=127.0.0.1 --include-dashboard=false
+ray --address=127.0.0.1:6379
+"$@"
+""".replace("$PYTHON", sys.executable)
 
 
 @pytest.mark.slow
