@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from algorithm.annotations import FixedOnResume
+from algorithm.config.cluster_section import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import (
     BaseConfig,
-    ClusterConfig,
     Goal,
     ReplayConfig,
     describe_validation_error,

@@ -10,9 +10,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
+from algorithm.config.cluster_section import ClusterConfig
 from algorithm.config.loader import Settings
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.schema import BaseConfig, ClusterConfig, Goal, ReplayConfig, Section
+from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.program import DATA
 

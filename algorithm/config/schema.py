@@ -28,8 +28,6 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_ENVS = 2**16
 MAX_WORKERS = 2**10
-MAX_ACTORS = 2**14
-MAX_IN_FLIGHT = 2**6
 MAX_PORT = 2**16 - 1
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
 SectionType = TypeVar("SectionType", bound="Section")
@@ -201,40 +199,11 @@ class ReplayConfig(Section):
         return self
 
 
-def check_address(text: Any) -> Any:
-    """Return the address of a cluster. Raises ValueError if it is not one."""
-    if not re.fullmatch(r"local|auto|[^\s:/]+:\d{1,5}", str(text)):
-        raise ValueError("it must be local, auto, or HOST:PORT")
-    return text
-
-
-class ClusterConfig(Section):
-    """The section `cluster_config`."""
-
-    address: Annotated[str, BeforeValidator(check_address)]
-    actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
-    cpus_per_actor: Annotated[float, Range(at_least=0)]
-    gpus_per_actor: Annotated[float, Range(at_least=0)]
-    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
-    max_lag: Annotated[int | None, Range(at_least=0)]
-    timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
-    start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
-    token_auth: bool
-
-
 class Goal(Section):
     """The section `goal`."""
 
     return_: float | None = Field(alias="return")
     step_budget: Annotated[int | None, Range(at_least=1)]
-
-
-SECTIONS = {
-    "BaseConfig": "base_config",
-    "ReplayConfig": "replay_config",
-    "ClusterConfig": "cluster_config",
-    "Goal": "goal",
-}
 
 
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
@@ -317,7 +286,7 @@ def find_words(hint: Any) -> tuple[str, ...]:
 def describe_validation_error(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     """Return one line on the first value that does not fit, and the layer that set it."""
     first = error.errors()[0]
-    section = section or SECTIONS[error.title]
+    section = section or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", error.title).lower()  # BaseConfig: base_config
     location = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
     if not location:  # values that do not fit together
         return f"{section}: {first['ctx']['error']}"

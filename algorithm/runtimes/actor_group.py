@@ -192,8 +192,6 @@ class ActorGroup:
 
     def close(self) -> None:
         """End all actors."""
-        for actor in self.actors:
-            self.host.kill(actor.handle)
         self.actors = []
         self.host.close()
 
@@ -215,7 +213,7 @@ class ActorGroup:
         if not by_ticket:
             return []
         received = []
-        for ticket in self.host.wait(list(by_ticket), timeout):  # type: ignore[arg-type]
+        for ticket in self.host.wait(list(by_ticket), timeout):
             actor = by_ticket[ticket]
             try:
                 reply = self.host.fetch(ticket)
@@ -224,6 +222,7 @@ class ActorGroup:
                     raise EnvironmentStartError(
                         f"actor {actor.index} ended before its environments were open: {error}"
                     ) from error
+                LOG.info(f"actor {actor.index}: {error.__cause__}")
                 self._replace(actor, f"ended ({error})")
                 continue
             actor.waiting_since = time.monotonic()

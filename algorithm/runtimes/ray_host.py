@@ -9,7 +9,8 @@ import socket
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Collection as Many
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,18 @@ class RayHost(ActorHost):
             self._ray.shutdown()
             raise
 
-    def start(self, index: int, replacements: int) -> Any:
-        return self._actor_class.remote(self._make_server, index, replacements)
+    def start(self, index: int, replacements: int) -> _Handle:
+        actor = self._actor_class.remote(self._make_server, index, replacements)
+        return _Handle(actor, actor.locate.remote())
 
-    def open(self, handle: Any) -> Hashable:
-        return handle.open.remote()
+    def open(self, handle: _Handle) -> Hashable:
+        return handle.actor.open.remote()
 
     def publish(self, weights: Weights) -> Any:
         return self._ray.put(weights)
 
-    def request(self, handle: Any, weights: Any, request: Request) -> Hashable:
-        return handle.collect.remote(weights, request)
+    def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
+        return handle.actor.collect.remote(weights, request)
 
     def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
@@ -89,13 +91,29 @@ class RayHost(ActorHost):
         except self._ray.exceptions.RayTaskError as error:  # outside of the server, whose exceptions are Failures
             raise RuntimeError(f"the actor cannot run: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
-            raise ActorLost(" ".join(str(error).split())[:200]) from error
+            raise ActorLost(type(error).__name__) from error
 
-    def kill(self, handle: Any) -> None:
-        self._ray.kill(handle)
+    def kill(self, handle: _Handle) -> None:
+        """End an actor, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray.kill(handle.actor)
+        with suppress(self._ray.exceptions.RayError):  # it has not started, or has ended with its machine
+            node, process = self._ray.get(handle.location, timeout=0)
+            strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+            kill = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(_make_kill_process())
+            kill.remote(process)
 
     def close(self) -> None:
         self._ray.shutdown()
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """An actor of Ray, and the ticket of its machine and its process id."""
+
+    actor: Any
+    location: Any
 
 
 class _Actor:
@@ -104,11 +122,37 @@ class _Actor:
     def __init__(self, make_server: MakeServer, index: int, replacements: int):
         self._server = make_server(index, replacements)
 
+    def locate(self) -> tuple[str, int]:
+        """Return Ray's id of this machine, and the id of this process."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
     def open(self) -> Any:
         return self._server.open()
 
     def collect(self, weights: Weights, request: Request) -> Any:
         return self._server.collect(weights, request)
+
+
+def _make_kill_process() -> Callable[[int], None]:
+    """Return a function that kills a process of this machine, if it is one of Ray's.
+
+    It is a function in a function, which Ray sends as code: a process that calls it need not import this package.
+    """
+
+    def kill_process(process: int) -> None:
+        import os
+        import signal
+        from pathlib import Path
+
+        try:
+            if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+        except OSError:  # it has ended
+            pass
+
+    return kill_process
 
 
 def _import_ray(uses_tokens: bool) -> Any:

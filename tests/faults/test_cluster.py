@@ -23,17 +23,22 @@ ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base
 ACTOR = "ray::_Actor"
 
 
-def count_env_steps(run) -> int:
+def count_env_steps() -> int:
     """Return the env steps of the last row of metrics."""
     with suppress(Exception):
         return int(read_table(run_folder().path / "metrics.csv").rows[-1]["env_steps"])
     return 0
 
 
-def wait_for_steps(run, more: int, seconds: float = 200) -> None:
+def wait_for_steps(run, more: int) -> None:
     """Wait until the run has made more env steps."""
-    target, deadline = count_env_steps(run) + more, time.monotonic() + seconds
-    while count_env_steps(run) < target:
+    target = count_env_steps() + more
+    wait_until(lambda: count_env_steps() >= target, run)
+
+
+def wait_until(condition, run) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
         assert run.process.poll() is None, run.out.read_text()
         assert time.monotonic() < deadline, run.out.read_text()
         time.sleep(0.1)
@@ -64,13 +69,12 @@ def test_killed_and_hung_actors_are_replaced(start_run):  # noqa: F811
     os.kill(second, signal.SIGSTOP)
     run.wait_for("has not replied for 20 s")
     wait_for_steps(run, 1000)
-    assert second not in run.find(ACTOR)
+    wait_until(lambda: second not in run.find(ACTOR), run)
+    wait_until(lambda: len(run.find(ACTOR)) == 2, run)
+    wait_for_steps(run, 2000)  # of both actors, also the one that has started last
     for pid in run.find(ACTOR):
         os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 200
-    while len(re.findall("another actor replaces it", run.out.read_text())) < 4:
-        assert time.monotonic() < deadline, run.out.read_text()
-        time.sleep(0.1)
+    wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4, run)
     wait_for_steps(run, 1000)
     os.kill(run.find("main.py")[-1], signal.SIGTERM)
     assert run.wait() == 143, run.out.read_text()
