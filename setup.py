@@ -100,9 +100,9 @@ setup(
         "envpool": ENVPOOL,
         "onnx": ONNX,
         "ray": RAY,
-        "test": TEST + OPENED + ONNX,
+        "test": TEST + OPENED + ONNX + RAY,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + RAY + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

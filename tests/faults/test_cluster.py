@@ -76,8 +76,17 @@ def test_killed_and_hung_actors_are_replaced(start_run):  # noqa: F811
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4, run)
     wait_for_steps(run, 1000)
-    os.kill(run.find("main.py")[-1], signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_is_terminated_is_saved(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS)
+    run.wait_for("steps/s")
+    os.kill(run.find("main.py")[0], signal.SIGTERM)
     assert run.wait() == 143, run.out.read_text()
+    assert "Terminated. Checkpoint saved" in run.out.read_text()
     assert_playable()
 
 
