@@ -215,12 +215,23 @@ class Rollout:
         """Return the columns of several collected rollouts of T rows as one rollout, in the given order."""
         if len(rollouts) == 1:
             return rollouts[0]
-        by_row = ("first", "raw_action", "reward", "alive", "behavior")
-        by_column = ("memory", "lane", "continues_previous", "weight", "index", "version")
+
+        def join(name: str, axis: int) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in rollouts], axis)
+
         return cls(
             obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs},
-            **{name: np.concatenate([getattr(part, name) for part in rollouts], 1) for name in by_row},
-            **{name: np.concatenate([getattr(part, name) for part in rollouts]) for name in by_column},
+            first=join("first", 1),
+            raw_action=join("raw_action", 1),
+            reward=join("reward", 1),
+            alive=join("alive", 1),
+            behavior=join("behavior", 1),
+            memory=join("memory", 0),
+            lane=join("lane", 0),
+            continues_previous=join("continues_previous", 0),
+            weight=join("weight", 0),
+            index=join("index", 0),
+            version=join("version", 0),
         )
 
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:

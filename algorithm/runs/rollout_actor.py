@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import pickle
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -125,8 +127,9 @@ def _build_components(
 
 
 def write_folder(task: ActorTask) -> RunFolder:
-    """Write the files of a task to a temporary folder of this machine. Return it as a run folder."""
+    """Write the files of a task to a folder that is removed with this process. Return it as a run folder."""
     path = Path(tempfile.mkdtemp(prefix="samara-actor-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
     for name, content in task.files.items():
         (path / name).write_bytes(content)
     folder = RunFolder(path)

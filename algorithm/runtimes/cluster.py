@@ -74,9 +74,8 @@ class _Session:
         if group.n_ready < group.count:
             LOG.warning(f"{group.describe_missing()}: the run starts without them")
         self._active = {name: np.zeros(role.lanes, bool) for name, role in roles.items()}
-        self._broken = {
-            name: np.zeros(role.lanes, bool) for name, role in roles.items()
-        }  # lanes with a dropped rollout
+        # Lanes whose last rollout was dropped.
+        self._broken = {name: np.zeros(role.lanes, bool) for name, role in roles.items()}
 
     def receive(self) -> None:
         """Count the collections that have arrived; wait for one if there is nothing to learn from."""

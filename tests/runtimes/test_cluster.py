@@ -33,6 +33,7 @@ class InlineHost(ActorHost):
 
     Attributes:
         started: index and replacements of each actor that was started.
+        handles: their handles.
         lost: tickets whose actor ends before it replies; a ticket is (actor, replacements, number of the call).
         silent: tickets that are never replied to.
         n_published: number of published weights.
@@ -44,12 +45,15 @@ class InlineHost(ActorHost):
     def __init__(self, make_actor):
         self.make_actor = make_actor
         self.started: list[tuple[int, int]] = []
+        self.handles: list[SimpleNamespace] = []
         self.calls: dict[tuple[int, int, int], object] = {}
         self.n_published = 0
 
     def start(self, index, replacements):
         self.started.append((index, replacements))
-        return SimpleNamespace(actor=self.make_actor(index, replacements), key=(index, replacements), n_calls=0)
+        actor = self.make_actor(index, replacements)
+        self.handles.append(SimpleNamespace(actor=actor, key=(index, replacements), n_calls=0))
+        return self.handles[-1]
 
     def open(self, handle):
         return self._add(handle, lambda: handle.actor.roles)
