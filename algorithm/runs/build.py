@@ -77,7 +77,8 @@ def train(
         adapter = stack.enter_context(
             closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
-        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
+        n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
+        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None

@@ -81,14 +81,16 @@ class Environments:
             first_env=first_env,
         )
 
-    def defer_evaluation(self, parameters: EnvironmentParameters) -> Adapter:
+    def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.
 
         Args:
             parameters: Environment parameters of training.
+            n_processes: Number of processes with training environments.
         """
+        first_env = self.config.n_envs * n_processes
         return OnDemand(
-            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=self.config.n_envs)
+            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=first_env)
         )
 
     def count_evaluation_envs(self) -> int:
