@@ -23,6 +23,7 @@ PETTINGZOO = ["pettingzoo>=1.27", "pygame-ce>=2.3"]  # most of its own environme
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its messages are rebuilt for today's protobuf. Version 1 needs an old numpy, and Python up to 3.10.12.
 UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
+RAY = ["ray>=2.40"]  # without Ray's own extras
 # Files for Unity, and running them.
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 # Searches for settings.
@@ -101,9 +102,10 @@ setup(
         "envpool": ENVPOOL,
         "onnx": ONNX,
         "tune": TUNE,
-        "test": TEST + OPENED + ONNX + TUNE,
+        "ray": RAY,
+        "test": TEST + OPENED + ONNX + TUNE + RAY,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + RAY + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

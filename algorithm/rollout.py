@@ -210,6 +210,30 @@ class Rollout:
             targets={name: value[:, columns] for name, value in self.targets.items()},
         )
 
+    @classmethod
+    def join_columns(cls, rollouts: Sequence[Rollout]) -> Rollout:
+        """Return the columns of several collected rollouts of T rows as one rollout, in the given order."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+
+        def join(name: str, axis: int) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in rollouts], axis)
+
+        return cls(
+            obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs},
+            first=join("first", 1),
+            raw_action=join("raw_action", 1),
+            reward=join("reward", 1),
+            alive=join("alive", 1),
+            behavior=join("behavior", 1),
+            memory=join("memory", 0),
+            lane=join("lane", 0),
+            continues_previous=join("continues_previous", 0),
+            weight=join("weight", 0),
+            index=join("index", 0),
+            version=join("version", 0),
+        )
+
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """Return the same record with `convert_array` applied to every array that a loss reads."""
         return Rollout(

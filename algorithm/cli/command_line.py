@@ -205,7 +205,7 @@ def _check_positive(options: argparse.Namespace) -> None:
 
 def collect_flag_layers(options: argparse.Namespace) -> list[Layer]:
     """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
-    from algorithm.config.trees import nest
+    from algorithm.config.trees import merge, nest
 
     layers = []
     for option in OPTIONS:
@@ -213,7 +213,10 @@ def collect_flag_layers(options: argparse.Namespace) -> list[Layer]:
         # The name of an existing run selects it, and sets nothing.
         selects_run = option.name == "name" and options.mode != TRAIN
         if option.setting and option.name != "env_args" and value is not None and not selects_run:
-            layers.append((option.spelling, nest(option.setting, value)))
+            tree = nest(option.setting, value)
+            for path, implied in option.implied.items():
+                tree = merge(tree, nest(path, implied))
+            layers.append((option.spelling, tree))
     return layers
 
 

@@ -21,6 +21,7 @@ class Option:
         help: its meaning.
         modes: the modes that accept it.
         setting: path of the setting that it sets; None if it sets none.
+        implied: further settings that it sets, by path.
         short: its short form.
         parser_args: further arguments of `argparse.ArgumentParser.add_argument`.
     """
@@ -30,6 +31,7 @@ class Option:
     help: str
     modes: tuple[str, ...]
     setting: str | None = None
+    implied: Mapping[str, Any] = field(default_factory=dict)
     short: str | None = None
     parser_args: Mapping[str, Any] = field(default_factory=dict)
 

@@ -163,6 +163,16 @@ OPTIONS = (
     ),
     Option(
         group=TRAINING,
+        spelling="--ray",
+        help="train with actors on Ray: local (processes of this machine), auto (the cluster of this machine), or "
+        "HOST:PORT of a cluster",
+        modes=TRAINING_MODES,
+        setting="cluster_config.address",
+        implied={"base_config.runtime": "RAY"},
+        parser_args={"metavar": "ADDRESS"},
+    ),
+    Option(
+        group=TRAINING,
         spelling="--nn",
         help="file with the network, in the environment folder",
         modes=(TRAIN, RESUME, RUN, EXPORT, DOCTOR, TUNE),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ValidationError
 
 from algorithm.annotations import FixedOnResume
+from algorithm.config.cluster_section import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
@@ -37,11 +37,12 @@ from algorithm.config.trees import (
     parse_yaml,
     read_yaml,
 )
+from algorithm.config.unknown_settings import check_keys, suggest_setting
 from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
-SHARED_SECTIONS = ("base_config", "reset_config", "ma_config", "goal", "tune")
+SHARED_SECTIONS = ("base_config", "cluster_config", "reset_config", "ma_config", "goal", "tune")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Settings:
     """The typed settings of a run, or of one role of it."""
 
     base: BaseConfig
+    cluster: ClusterConfig
     replay: ReplayConfig
     goal: Goal | None
     tune: Tune
@@ -161,7 +163,7 @@ def resolve(layers: list[Layer]) -> Settings:
     tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
     known = list(iterate_paths(tree))
     for source, layer in layers:
-        _check_keys(source, layer, known)
+        check_keys(source, layer, known)
         tree = merge(tree, layer)
     if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
@@ -186,6 +188,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
     try:
         base = read_section(BaseConfig, tree["base_config"])
+        cluster = read_section(ClusterConfig, tree["cluster_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
         tune = read_section(Tune, tree["tune"])
@@ -208,6 +211,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
         base=base,
+        cluster=cluster,
         replay=replay,
         goal=goal,
         tune=tune,
@@ -228,7 +232,7 @@ def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
     for key in values or {}:
         if key not in defaults:
             path = f"{section}.{key}"
-            instead = find_renamed_setting(path) or _suggest_setting(path, [f"{section}.{known}" for known in defaults])
+            instead = find_renamed_setting(path) or suggest_setting(path, [f"{section}.{known}" for known in defaults])
             advice = f"; {instead}" if instead else ""
             raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
     settings_class = find_class("auxiliaries", name).Settings
@@ -268,31 +272,10 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
     """
     source = f"ma_config.{role}"
     defaults = load_defaults() | make_agent_defaults(tree["base_config"]["algorithm"])
-    _check_keys(source, sections, list(iterate_paths(defaults)))
+    check_keys(source, sections, list(iterate_paths(defaults)))
     for path in iterate_paths(sections):
         if path.partition(".")[0] in SHARED_SECTIONS and path not in ("base_config", "base_config.nn"):
             raise UserError(
                 f"{source}: {path} is the same for all roles; a role can have its own network, algorithm and replay"
             )
     return _convert(merge(tree, sections), [*layers, (source, sections)])
-
-
-def _check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> None:
-    for key, value in layer.items():
-        path = f"{prefix}{key}"
-        if path not in known:
-            instead = find_renamed_setting(path) or _suggest_setting(path, known)
-            raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
-        sections = any(other.startswith(f"{path}.") for other in known)
-        if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
-            raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
-        if sections and value is not None:
-            _check_keys(source, value, known, f"{path}.")
-
-
-def _suggest_setting(path: str, known: list[str]) -> str | None:
-    section, _, key = path.rpartition(".")
-    elsewhere = [other for other in known if other.rpartition(".")[2] == key]
-    similar = get_close_matches(path, [other for other in known if other.rpartition(".")[0] == section], 1)
-    found = elsewhere or similar or get_close_matches(path, known, 1)
-    return f"did you mean {found[0]}?" if found else None

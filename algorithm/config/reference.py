@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
+from algorithm.config.cluster_section import ClusterConfig
 from algorithm.config.loader import Settings
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
@@ -77,7 +78,13 @@ def read_types() -> Mapping[str, Any]:
     """Return the annotated type of every section and setting, by path."""
     hints = get_type_hints(Settings, include_extras=True)
     types = {"nn_config": hints["nn"], "ma_config.agent": hints["agents"]}
-    sections = {"base_config": BaseConfig, "replay_config": ReplayConfig, "goal": Goal, "tune": Tune}
+    sections = {
+        "base_config": BaseConfig,
+        "cluster_config": ClusterConfig,
+        "replay_config": ReplayConfig,
+        "goal": Goal,
+        "tune": Tune,
+    }
     sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
     for section, cls in sections.items():
         types |= dict(_iterate_types(section, cls))

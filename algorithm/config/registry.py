@@ -28,6 +28,7 @@ AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {
     "LOCAL": "algorithm.runtimes.local:LocalRuntime",
     "WORKERS": "algorithm.runtimes.workers:WorkersRuntime",
+    "RAY": "algorithm.runtimes.cluster:ClusterRuntime",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

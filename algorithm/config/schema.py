@@ -159,6 +159,11 @@ class BaseConfig(Section, title="base_config"):
         """Return whether the run has worker processes."""
         return self.runtime.casefold() == "workers"
 
+    @property
+    def is_on_cluster(self) -> bool:
+        """Return whether the run has rollout actors on a cluster."""
+        return self.runtime.casefold() == "ray"
+
     @model_validator(mode="after")
     def _check_groups(self) -> BaseConfig:
         if self.env_groups > self.n_envs:

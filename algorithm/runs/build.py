@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
+from algorithm.runs.cluster import check_cluster, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -27,9 +28,10 @@ from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
+from algorithm.runtimes.actor_group import ActorGroup
 from algorithm.runtimes.signals import Terminated
 from algorithm.runtimes.worker_group import WorkerGroup
-from algorithm.runtimes.workers import WorkerEnvironments
+from algorithm.runtimes.workers import RemoteEnvironments
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
@@ -39,6 +41,8 @@ from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
+
+AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
 
 
 def train(
@@ -62,29 +66,28 @@ def train(
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
     check_workers(settings)
+    check_cluster(settings)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        group = stack.enter_context(open_workers(settings, folder)) if settings.base.has_workers else None
+        group = stack.enter_context(_open_processes(settings, folder, counters))
         adapter = stack.enter_context(
-            closing(WorkerEnvironments(group.roles) if group else environments.open_training(parameters))
+            closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
-        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters)))
+        n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
+        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
-        sharing = make_sharing(settings.base, group.memory) if group else None
+        sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
         training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
-        actor: Actor | WorkerGroup
-        if group:
-            actor = group
+        actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
+        if isinstance(group, WorkerGroup):
             group.start(counters, checkpoint.folder if checkpoint else None)
-        else:
-            actor = Actor(training, seeds.get_training_seed(counters.env_steps))
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
@@ -101,7 +104,7 @@ def train(
         divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
         if checkpoint:
             checkpoint.restore_states(states)
-            if isinstance(actor, Actor):
+            if not isinstance(actor, WorkerGroup):
                 checkpoint.restore_process(actor)
         folder.record_settings(settings.tree, counters.env_steps)
         timer.lap(STARTING)
@@ -113,8 +116,19 @@ def train(
     return result
 
 
+def _open_processes(
+    settings: Settings, folder: RunFolder, counters: Counters
+) -> AbstractContextManager[WorkerGroup | ActorGroup | None]:
+    """Return a context with the other processes of a run; None if it has none."""
+    if settings.base.has_workers:
+        return open_workers(settings, folder)
+    if settings.base.is_on_cluster:
+        return open_cluster(settings, folder, counters.env_steps)
+    return nullcontext()
+
+
 def _make_parts_writer(
-    training: TrainingComponents, actor: Actor | WorkerGroup, counters: Counters
+    training: TrainingComponents, actor: AnyActor, counters: Counters
 ) -> Callable[[Manifest], dict[str, Any]]:
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
     if isinstance(actor, WorkerGroup):
@@ -185,7 +199,7 @@ def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episode
 def _run_to_end(
     runtime: str,
     training: TrainingComponents,
-    actor: Actor | WorkerGroup,
+    actor: AnyActor,
     monitor: Monitor,
     divergence: DivergenceDetector,
     writer: CheckpointWriter,

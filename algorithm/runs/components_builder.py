@@ -99,9 +99,8 @@ class ComponentsBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
         auxiliaries = make_auxiliaries(config)
-        explorer = _make_explorer(config, initial_role, lanes, self.sharing)
-        if explorer:
-            _connect_explorer(explorer, config, agent, auxiliaries)
+        workers, worker = (sharing.workers, sharing.worker or 0) if (sharing := self.sharing) else (1, 0)
+        explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, (worker, workers))
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
         learner = self._make_learner(agent, role, auxiliaries, config.max_step, placement)
@@ -237,18 +236,35 @@ def make_auxiliaries(config: AgentConfig) -> dict[str, Auxiliary]:
     return {name: build_object("auxiliaries", name, settings) for name, settings in config.auxiliaries.items()}
 
 
-def _make_explorer(config: AgentConfig, role: Role, lanes: int, sharing: Sharing | None) -> Explorer | None:
+def make_explorer(
+    config: AgentConfig,
+    role: Role,
+    lanes: int,
+    agent: Agent,
+    auxiliaries: Mapping[str, Auxiliary],
+    part: tuple[int, int] = (0, 1),
+) -> Explorer | None:
     """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
 
-    The explorers of several workers divide the lanes of all of them.
+    Args:
+        config: the settings of the role.
+        role: the role with its initial lanes.
+        lanes: the number of its lanes.
+        agent: its agent.
+        auxiliaries: its auxiliaries, by name.
+        part: number of this process and number of processes, whose explorers divide the lanes of all of them.
+
+    Raises:
+        UserError: the explorer does not suit the agent or the auxiliaries.
     """
-    workers, worker = (sharing.workers, sharing.worker or 0) if sharing else (1, 0)
+    process, processes = part
     for name, arguments in config.explorer.items():  # at most one
-        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * workers))
-        if workers > 1:
-            explorer.select_lanes(range(worker, role.lanes * workers, workers))
+        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * processes))
+        if processes > 1:
+            explorer.select_lanes(range(process, role.lanes * processes, processes))
         if lanes > role.lanes:
             explorer.grow(lanes, role.lanes)
+        _connect_explorer(explorer, config, agent, auxiliaries)
         return explorer
     return None
 

@@ -62,26 +62,35 @@ class Environments:
         """
         return self._open(n_envs=n_envs, render=render, parameters=EnvironmentParameters(self._parameters))
 
-    def open_training(self, parameters: EnvironmentParameters) -> Adapter:
+    def open_training(self, parameters: EnvironmentParameters, first_env: int = 0) -> Adapter:
         """Open the training environments, with the teams that the run folder records.
 
         Args:
             parameters: Environment parameters; they receive the returns of all episodes.
+            first_env: Number of the first environment among those of all processes.
 
         Raises:
             UserError: If the settings do not suit the environment.
         """
         teams = {name: role.teams for name, role in self._folder.read_roles().items()}
-        return self._open(teams, self._n_groups, parameters=parameters, on_episode_end=parameters.record_episode)
+        return self._open(
+            teams,
+            self._n_groups,
+            parameters=parameters,
+            on_episode_end=parameters.record_episode,
+            first_env=first_env,
+        )
 
-    def defer_evaluation(self, parameters: EnvironmentParameters) -> Adapter:
+    def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.
 
         Args:
             parameters: Environment parameters of training.
+            n_processes: Number of processes with training environments.
         """
+        first_env = self.config.n_envs * n_processes
         return OnDemand(
-            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=self.config.n_envs)
+            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=first_env)
         )
 
     def count_evaluation_envs(self) -> int:

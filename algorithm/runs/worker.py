@@ -86,7 +86,7 @@ def train_worker(task: WorkerTask, connection: Connection) -> None:
         except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except BaseException as error:  # of the environment, or of a user's network
-            connection.send(Report(error=_make_sendable(error), trace=format_traceback(error)))
+            connection.send(Report(error=make_sendable_error(error), trace=format_traceback(error)))
             while loop:  # the main process saves the experience, and ends the worker
                 loop.wait()
 
@@ -120,19 +120,19 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
 
 
 def refuse_role(name: str, role: Role) -> NoReturn:
-    """Raise UserError for a role that appears during a run, for which there are no shared parameters."""
-    raise UserError(f"role {name!r} appeared after the start, which runtime WORKERS does not support: use LOCAL")
+    """Raise UserError for a role that appears during a run, for which the main process has no parameters."""
+    raise UserError(f"role {name!r} appeared after the start, which only runtime LOCAL supports")
 
 
 def refuse_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
     """Raise UserError for lanes that are added during a run, which the main process does not know."""
     raise UserError(
-        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which runtime WORKERS does "
-        "not support: use LOCAL"
+        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which only runtime "
+        "LOCAL supports"
     )
 
 
-def _make_sendable(error: BaseException) -> BaseException:
+def make_sendable_error(error: BaseException) -> BaseException:
     """Return the error that the main process raises: a SystemExit of a user's code must not end it."""
     error = find_user_error(error)
     if isinstance(error, SystemExit):

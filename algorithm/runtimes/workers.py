@@ -55,20 +55,20 @@ class WorkersRuntime:
             divergence.check()
 
 
-class WorkerEnvironments(Adapter):
-    """The environments of all workers, of which the main process has the roles only."""
+class RemoteEnvironments(Adapter):
+    """Environments in other processes, of which the main process has the roles only."""
 
     def __init__(self, roles: Mapping[str, Role]):
         self.roles = roles
 
     def reset(self, seed: int) -> dict[str, Step]:
-        raise NotImplementedError("only workers reset their environments")
+        raise NotImplementedError("only other processes reset their environments")
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        raise NotImplementedError("only workers step their environments")
+        raise NotImplementedError("only other processes step their environments")
 
     def close(self) -> None:
-        """Do nothing: each worker closes its environments."""
+        """Do nothing: each process closes its environments."""
 
 
 class _Session:

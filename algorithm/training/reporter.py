@@ -40,6 +40,7 @@ class Reporter:
 
     Attributes:
         rows: the number of rows that were written.
+        runtime_metrics: returns the metrics of the runtime since the last row, by name.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Reporter:
         self.history, self.limits, self.metrics = history, limits, metrics
         self.training, self.timer = history.training, history.training.timer
         self.log, self.on_progress = log, on_progress
+        self.runtime_metrics: Callable[[], Mapping[str, float]] = dict
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
         self.rows = 0
@@ -76,7 +78,7 @@ class Reporter:
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
-            values = {**self._collect_times(now), **self._collect_metrics(), **statistics}
+            values = {**self._collect_times(now), **self._collect_metrics(), **statistics, **self.runtime_metrics()}
             self.metrics.write(now.counters.env_steps, values)
             self._sampled.clear()
             self.rows += 1

@@ -39,6 +39,7 @@ USES = {
     "--max_iter": ("--run --max-iter 9", {"max_iter": 9}),
     "--seed": ("--seed 9", {"seed": 9}),
     "--device": ("--device gpu", {"device": "gpu"}),
+    "--ray": ("--ray auto", {"ray": "auto"}),
     "--nn": ("--nn other.py", {"nn": "other.py"}),
     "--use_env_nn": ("--run --use-env-nn", {"use_env_nn": True}),
     "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
@@ -220,3 +221,9 @@ def test_version_prints_the_version_of_the_package(capsys):
     with pytest.raises(SystemExit) as ended:
         parse_arguments(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"samara {__version__}\n"
+
+
+def test_ray_selects_the_runtime_and_the_cluster():
+    (layer,) = collect_flag_layers(parse_arguments(["gym/cartpole", "--ray", "10.0.0.1:6379"]))
+    expected = {"base_config": {"runtime": "RAY"}, "cluster_config": {"address": "10.0.0.1:6379"}}
+    assert layer == ("--ray", expected)

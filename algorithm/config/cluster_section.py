@@ -1,0 +1,35 @@
+"""The section `cluster_config`: the actors of runtime RAY."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from algorithm.annotations import Range
+from algorithm.config.schema import MAX_SECONDS, Section
+
+MAX_ACTORS = 2**14
+MAX_IN_FLIGHT = 2**6
+
+
+def check_address(text: Any) -> Any:
+    """Return the address of a cluster. Raises ValueError if it is not one."""
+    if not re.fullmatch(r"local|auto|[^\s:/]+:\d{1,5}", str(text)):
+        raise ValueError("it must be local, auto, or HOST:PORT")
+    return text
+
+
+class ClusterConfig(Section, title="cluster_config"):
+    """The section `cluster_config`."""
+
+    address: Annotated[str, BeforeValidator(check_address)]
+    actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
+    cpus_per_actor: Annotated[float, Range(at_least=0)]
+    gpus_per_actor: Annotated[float, Range(at_least=0)]
+    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
+    max_lag: Annotated[int | None, Range(at_least=0)]
+    timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    token_auth: bool

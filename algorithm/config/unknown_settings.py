@@ -1,0 +1,33 @@
+"""Errors for settings that do not exist, which name the most similar one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from algorithm.config.renamed_settings import find_renamed_setting
+from algorithm.config.trees import Tree
+from algorithm.errors import UserError
+
+
+def check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> None:
+    """Raise UserError if a layer of settings has a key that is not in `known`, or a value in place of a section."""
+    for key, value in layer.items():
+        path = f"{prefix}{key}"
+        if path not in known:
+            instead = find_renamed_setting(path) or suggest_setting(path, known)
+            raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
+        sections = any(other.startswith(f"{path}.") for other in known)
+        if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
+            raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
+        if sections and value is not None:
+            check_keys(source, value, known, f"{path}.")
+
+
+def suggest_setting(path: str, known: list[str]) -> str | None:
+    """Return advice that names the known setting which is most like an unknown one; None if none is."""
+    section, _, key = path.rpartition(".")
+    elsewhere = [other for other in known if other.rpartition(".")[2] == key]
+    similar = get_close_matches(path, [other for other in known if other.rpartition(".")[0] == section], 1)
+    found = elsewhere or similar or get_close_matches(path, known, 1)
+    return f"did you mean {found[0]}?" if found else None

@@ -1,0 +1,92 @@
+"""Runs in network namespaces that have only loopback, so that Ray reaches nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+WITH_LOOPBACK = [*NAMESPACE, "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
+MAIN = [sys.executable, str(ROOT / "main.py")]
+
+
+def find_obstacle() -> str | None:
+    """Return why runs on Ray cannot be tested here; None if they can."""
+    if find_spec("ray") is None:
+        return "Ray is not installed"
+    if not shutil.which("unshare") or not shutil.which("ip"):
+        return "needs unshare (util-linux) and ip (iproute2)"
+    made = subprocess.run([*WITH_LOOPBACK, "true"], capture_output=True, text=True)
+    return f"no namespace may be made: {made.stderr.strip()}" if made.returncode else None
+
+
+class NamespaceRun:
+    """A command in a namespace, with its output in a file. All its processes end with it."""
+
+    def __init__(self, *command: str):
+        self.out = Path("out.txt")
+        environ = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        with self.out.open("w") as out:
+            self.process = subprocess.Popen([*WITH_LOOPBACK, *command], stdout=out, stderr=out, env=environ)
+
+    def wait_for(self, text: str, seconds: float = 200) -> None:
+        """Wait until the output contains `text`."""
+        deadline = time.monotonic() + seconds
+        while text not in self.out.read_text():
+            assert self.process.poll() is None, self.out.read_text()
+            assert time.monotonic() < deadline, self.out.read_text()
+            time.sleep(0.05)
+
+    def find(self, part: str) -> list[int]:
+        """Return the ids of the processes of this run whose command line contains `part`."""
+        return [
+            pid
+            for pid in _list_descendants(self.process.pid)
+            if part in _read(f"/proc/{pid}/cmdline").replace("\0", " ")
+        ]
+
+    def wait(self, seconds: float = 200) -> int:
+        """Wait for the end. Return the exit status."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill all processes, if they have not ended."""
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def start_run() -> Iterator[object]:
+    """Return a function that starts a command in a namespace; skip the test if none may be made."""
+    if obstacle := find_obstacle():
+        pytest.skip(obstacle)
+    runs: list[NamespaceRun] = []
+
+    def start(*command: str) -> NamespaceRun:
+        runs.append(NamespaceRun(*command))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.kill()
+
+
+def _list_descendants(pid: int) -> list[int]:
+    children = [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
+    return [*children, *(below for child in children for below in _list_descendants(child))]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,127 @@
+"""Runs on Ray: a short one, and runs whose actors, learner or machines are killed, or whose actors hang."""
+
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from algorithm.training.metrics import read_table
+from tests.faults.namespaces import MAIN, start_run  # noqa: F401
+from tests.faults.runs import assert_playable, run_folder, saved_steps, write_task
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
+    pytest.mark.usefixtures("start_run"),
+]
+SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_restarts=4"]
+RUN = [*MAIN, "own/task", "-n", "a"]
+ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
+ACTOR = "ray::_Actor"
+
+
+def count_env_steps() -> int:
+    """Return the env steps of the last row of metrics."""
+    with suppress(Exception):
+        return int(read_table(run_folder().path / "metrics.csv").rows[-1]["env_steps"])
+    return 0
+
+
+def wait_for_steps(run, more: int) -> None:
+    """Wait until the run has made more env steps."""
+    target = count_env_steps() + more
+    wait_until(lambda: count_env_steps() >= target, run)
+
+
+def wait_until(condition, run) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert run.process.poll() is None, run.out.read_text()
+        assert time.monotonic() < deadline, run.out.read_text()
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(240)
+def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*RUN, "--ray", "local", *SETTINGS)
+    assert run.wait() == 0, run.out.read_text()
+    assert saved_steps()[-1] >= 600
+    assert_playable()
+    rows = read_table(run_folder().path / "metrics.csv").rows
+    assert any(row["cluster/actors"] and float(row["cluster/actors"]) == 2 for row in rows)
+    assert all(float(row["cluster/restarts"] or 0) == 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_hung_actors_are_replaced(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS, "cluster_config.timeout=20")
+    run.wait_for("steps/s")
+    first, second = run.find(ACTOR)
+    os.kill(first, signal.SIGKILL)
+    run.wait_for("another actor replaces it")
+    wait_for_steps(run, 1000)
+    os.kill(second, signal.SIGSTOP)
+    run.wait_for("has not replied for 20 s")
+    wait_for_steps(run, 1000)
+    wait_until(lambda: second not in run.find(ACTOR), run)
+    wait_until(lambda: len(run.find(ACTOR)) == 2, run)
+    wait_for_steps(run, 2000)  # of both actors, also the one that has started last
+    for pid in run.find(ACTOR):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4, run)
+    wait_for_steps(run, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_that_is_terminated_is_saved(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS)
+    run.wait_for("steps/s")
+    os.kill(run.find("main.py")[0], signal.SIGTERM)
+    assert run.wait() == 143, run.out.read_text()
+    assert "Terminated. Checkpoint saved" in run.out.read_text()
+    assert_playable()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_whose_learner_is_killed_resumes(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS)
+    run.wait_for("steps/s")
+    wait_for_steps(run, 1000)
+    run.kill()  # with all processes of the namespace
+    saved = saved_steps()[-1]
+    resumed = start_run(*RUN, "--resume", "--set", f"base_config.max_step={saved + 1000}")
+    assert resumed.wait() == 0, resumed.out.read_text()
+    assert saved_steps()[-1] >= saved + 1000
+
+
+CLUSTER = """
+export RAY_worker_niceness=0
+ray() { $PYTHON -m ray.scripts.scripts start --num-cpus=1 --disable-usage-stats "$@" || exit 1; }
+ray --head --port=6379 --node-ip-address=127.0.0.1 --include-dashboard=false
+ray --address=127.0.0.1:6379
+"$@"
+""".replace("$PYTHON", sys.executable)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_continues_without_a_machine(start_run):  # noqa: F811
+    write_task()
+    command = [*RUN, "--ray", "127.0.0.1:6379", *SETTINGS, "base_config.max_step=null"]
+    run = start_run("bash", "-c", CLUSTER, "bash", *command)
+    run.wait_for("steps/s")
+    raylets = run.find("raylet/raylet")
+    assert len(raylets) == 2
+    os.kill(max(raylets), signal.SIGKILL)
+    run.wait_for("another actor replaces it")
+    wait_for_steps(run, 1000)

@@ -1,0 +1,287 @@
+"""Runs on a cluster, with actors in this process: what is learned, lag, dropped rollouts, replaced actors."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.runs import build
+from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
+from algorithm.runs.rollout_actor import make_rollout_actor
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runtimes import cluster
+from algorithm.runtimes.actor_host import ActorHost, ActorLost
+from algorithm.runtimes.collection import Failure
+from algorithm.training.metrics import read_table
+from tests.checkpointing.test_resume import SETTINGS, train_run
+from tests.runtimes.test_workers import new_run
+from tests.test_learning import PROBE, evaluate_states
+
+CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
+
+
+class InlineHost(ActorHost):
+    """A host whose actors collect in this process, when `wait` is called.
+
+    Attributes:
+        started: index and replacements of each actor that was started.
+        handles: their handles.
+        lost: tickets whose actor ends before it replies; a ticket is (actor, replacements, number of the call).
+        silent: tickets that are never replied to.
+        n_published: number of published weights.
+    """
+
+    lost: set[tuple[int, int, int]] = set()
+    silent: set[tuple[int, int, int]] = set()
+
+    def __init__(self, make_actor):
+        self.make_actor = make_actor
+        self.started: list[tuple[int, int]] = []
+        self.handles: list[SimpleNamespace] = []
+        self.calls: dict[tuple[int, int, int], object] = {}
+        self.n_published = 0
+
+    def start(self, index, replacements):
+        self.started.append((index, replacements))
+        actor = self.make_actor(index, replacements)
+        self.handles.append(SimpleNamespace(actor=actor, key=(index, replacements), n_calls=0))
+        return self.handles[-1]
+
+    def open(self, handle):
+        return self._add(handle, lambda: handle.actor.roles)
+
+    def publish(self, weights):
+        self.n_published += 1
+        copies = {role: array.copy() for role, array in weights.items()}
+        for array in copies.values():
+            array.setflags(write=False)
+        return copies
+
+    def request(self, handle, weights, request):
+        return self._add(handle, lambda: read_only(handle.actor.collect(weights, request)))
+
+    def wait(self, tickets, timeout):
+        return [ticket for ticket in tickets if ticket not in self.silent]
+
+    def fetch(self, ticket):
+        call = self.calls.pop(ticket)
+        if ticket in self.lost:
+            raise ActorLost("killed")
+        return call()
+
+    def kill(self, handle):
+        handle.actor = None
+
+    def _add(self, handle, call):
+        ticket = (*handle.key, handle.n_calls)
+        handle.n_calls += 1
+        self.calls[ticket] = call
+        return ticket
+
+
+def read_only(collection):
+    for _, rollout in collection.rollouts:
+        for array in (*rollout.obs.values(), rollout.reward, rollout.first, rollout.behavior, rollout.lane):
+            array.setflags(write=False)
+    return collection
+
+
+@pytest.fixture
+def hosts(monkeypatch):
+    """Let runs on a cluster use an InlineHost. Return the list of hosts."""
+    made = []
+
+    @contextmanager
+    def open_inline(settings, folder, env_steps):
+        task = make_actor_task(settings, folder, env_steps)
+        host = InlineHost(lambda index, replacements: make_rollout_actor(task, index, replacements, []))
+        made.append(host)
+        group = make_actor_group(settings, host)
+        with closing(group):
+            group.open()
+            yield group
+
+    monkeypatch.setattr(build, "open_cluster", open_inline)
+    return made
+
+
+def train(tmp_path, name, *layers, lines=None):
+    """Train a new run. Return its settings, folder and result."""
+    settings = resolve([("test", layer) for layer in layers])
+    source = tmp_path / "source"
+    source.mkdir(exist_ok=True)
+    folder = RunFolder.create("test", source, name, settings.tree)
+    return settings, folder, build.train(settings, folder, (lines if lines is not None else []).append)
+
+
+def on_ray(**cluster):
+    return {"base_config": {"runtime": "RAY"}, "cluster_config": cluster}
+
+
+def read_weights(folder):
+    return folder.find_latest().weights("agent")["parameters"]
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "PPO"])
+def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_path):
+    base = {"base_config": {"algorithm": algorithm, "max_step": 150, "save_every": None}}
+    _, cluster, result = train(tmp_path, "cluster", SETTINGS, CHAIN, base, on_ray(actors=1, max_lag=0))
+    same_end = {"base_config": {"max_step": result.counters.env_steps}}  # after a complete rollout
+    _, local, _ = train(tmp_path, "local", SETTINGS, CHAIN, base, same_end)
+    expected = read_weights(local)
+    for group, values in read_weights(cluster).items():
+        assert torch.equal(values, expected[group])
+    assert result.counters.updates == local.find_latest().counters.updates > 5
+
+
+@pytest.mark.parametrize("lag", [0, 1, 5])
+def test_values_are_learned_through_lag(lag, hosts, tmp_path):
+    layer = {
+        "base_config": {"env_name": "leak", "max_step": 12_000},
+        "acer_config": {"learning_rate": 0.01, "learning_rate_schedule": "linear"},
+    }
+    settings, folder, _ = train(
+        tmp_path, "run", PROBE, layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag)
+    )
+    q, _ = evaluate_states(settings, folder)
+    np.testing.assert_allclose(q[0], -41, atol=2)
+    np.testing.assert_allclose(q[1], 10, atol=1)
+
+
+KINDS = [
+    "acer, prioritized, gru, iterations",
+    "acer, continuous, noisy and normalized",
+    "sac, noisy layers",
+    "reactor, lazy, memories of policy and critic",
+    "a2c, rnd",
+    "ppo, curiosity, recurrent",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, monkeypatch):
+    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=150, max_iter=None)
+    train_run(folder)
+    first = folder.find_latest()
+    assert first.counters.updates > 3
+    assert first.lanes("agent") == (6, 6)
+
+    settings = folder.load_settings(("test", {"base_config": {"max_step": 300}, "cluster_config": {"actors": 3}}))
+    build.train(settings, folder, lambda line: None)
+    assert folder.find_latest().counters.env_steps >= 300
+    assert folder.find_latest().lanes("agent")[0] == 9
+
+
+def record_rollouts(monkeypatch):
+    """Return a list that receives every rollout that is learned from."""
+    rollouts, learn_from = [], cluster.learn_from
+
+    def record(components, rollout, record_update):
+        rollouts.append(rollout)
+        learn_from(components, rollout, record_update)
+
+    monkeypatch.setattr(cluster, "learn_from", record)
+    return rollouts
+
+
+def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, monkeypatch):
+    rollouts = record_rollouts(monkeypatch)
+    base = {"base_config": {"algorithm": "A2C"}}
+    train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=3, max_lag=0))
+    for update, rollout in enumerate(rollouts):
+        assert sorted(rollout.lane) == list(range(9))
+        assert set(rollout.version) == {update}
+    assert hosts[0].n_published == len(rollouts)
+
+
+def test_a_lost_actor_is_replaced_and_no_rollout_is_learned_from_twice(hosts, tmp_path, monkeypatch):
+    rollouts, lines = record_rollouts(monkeypatch), []
+    monkeypatch.setattr(InlineHost, "lost", {(1, 0, 3)})  # its third request
+    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2), lines=lines)
+    assert hosts[0].started == [(0, 0), (1, 0), (1, 1)]
+    message = (
+        r"env step [\d,]+: actor 1 ended \(killed\): about [1-9]\d env steps are lost, and another actor replaces it"
+    )
+    assert any(re.fullmatch(message, line) for line in lines), lines
+    # The rollouts that continue the previous one have its last observation as their first one.
+    last = {}
+    breaks = 0
+    for rollout in rollouts:
+        for column, lane in enumerate(rollout.lane):
+            if rollout.continues_previous[column]:
+                np.testing.assert_array_equal(rollout.obs["obs"][0, column], last[lane])
+            else:
+                breaks += 1
+            last[lane] = rollout.obs["obs"][-1, column]
+    assert breaks == 6 + 3
+    rows = read_table(folder.path / "metrics.csv").rows
+    assert float(rows[-1]["cluster/restarts"]) == 1
+    assert float(rows[-1]["cluster/lost_env_steps"]) > 0
+    assert sum(rollout.reward.size for rollout in rollouts) >= result.counters.env_steps - 2 * 3
+
+
+def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})
+    monkeypatch.setattr(cluster, "DISPLAY_INTERVAL", 0.01)
+    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, timeout=0.1), lines=lines)
+    assert hosts[0].started == [(0, 0), (0, 1)]
+    assert [line for line in lines if "actor 0 has not replied for 0.1 s (cluster_config.timeout)" in line]
+
+
+def test_replacements_are_limited(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(InlineHost, "lost", {(0, 0, 2), (1, 0, 3)})
+    base = {"base_config": {"max_env_restarts": 1}}
+    with pytest.raises(EnvironmentCrashed, match=r"after 1 others \(base_config.max_env_restarts is 1\)"):
+        train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
+
+
+def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(InlineHost, "lost", {(1, replacements, 1) for replacements in range(9)})
+    base = {"base_config": {"max_env_restarts": None}}
+    with pytest.raises(EnvironmentCrashed, match="actor 1 .*before its first rollout"):
+        train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
+    assert hosts[0].started[-1] == (1, 2)
+
+
+def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
+    failure = Failure(ZeroDivisionError("in step"), "its traceback")
+    original = InlineHost.fetch
+    monkeypatch.setattr(InlineHost, "fetch", lambda self, ticket: failure if ticket[2] == 3 else original(self, ticket))
+    with pytest.raises(ZeroDivisionError, match="in step") as raised:
+        train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    assert "its traceback" in str(raised.value.__cause__)
+
+
+def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, monkeypatch):
+    rollouts = record_rollouts(monkeypatch)
+    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, rollouts_in_flight=3, max_lag=1))
+    rows = read_table(folder.path / "metrics.csv").rows
+    dropped = float(rows[-1]["cluster/dropped_env_steps"])
+    assert 0 < dropped < result.counters.env_steps
+    assert max(float(row["cluster/lag_max"] or 0) for row in rows) == 2
+    broken = [rollout for rollout in rollouts[1:] if not rollout.continues_previous.all()]
+    assert broken
+    assert all(not rollout.continues_previous.any() for rollout in broken)
+
+
+def test_lag_without_a_replay_needs_a_limit_that_allows_it():
+    layers = {"base_config": {"runtime": "RAY", "algorithm": "PPO"}}
+    for limit in (None, 1):
+        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
+    with pytest.raises(UserError, match="set max_lag to at least 1"):
+        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
+
+
+@pytest.mark.parametrize("address", ["here", "ray://host:1", "host:port", ""])
+def test_an_address_is_checked(address):
+    with pytest.raises(UserError, match="it must be local, auto, or HOST:PORT"):
+        resolve([("test", on_ray(address=address))])
