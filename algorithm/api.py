@@ -108,8 +108,12 @@ def run_training(
     variant: str | None,
     callbacks: Sequence[Callback],
     log: Log,
+    pause_at: int | None = None,
 ) -> RunResult:
-    """Train in a run folder that the caller has locked; result.json is written there in any case."""
+    """Train in a run folder that the caller has locked; result.json is written there in any case.
+
+    With `pause_at`, training pauses at this number of env steps of the run, after an evaluation.
+    """
     recorder = ResultRecorder()
     status = 0
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
@@ -117,7 +121,7 @@ def run_training(
         write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
-            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder])
+            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder], pause_at)
     except BaseException as error:
         status, _ = describe_end(error)
         raise

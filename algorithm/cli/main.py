@@ -84,11 +84,13 @@ def _run_command(
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
+    from algorithm.cli.population import train_if_population
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run
 
     request = make_request(options)
-
+    if train_if_population(options, output, request):
+        return
     records: list[dict] = []  # the record of each run, in order
     try:
         if options.mode == RESUME:

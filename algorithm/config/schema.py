@@ -281,7 +281,7 @@ def find_words(hint: Any) -> tuple[str, ...]:
 def describe_validation_error(error: ValidationError, layers: list[Layer], section: str | None = None) -> str:
     """Return one line on the first value that does not fit, and the layer that set it."""
     first = error.errors()[0]
-    section = section or {"BaseConfig": "base_config", "ReplayConfig": "replay_config", "Goal": "goal"}[error.title]
+    section = section or re.sub("(?<=[a-z])(?=[A-Z])", "_", error.title).lower()  # the name of the class
     location = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
     if not location:  # values that do not fit together
         return f"{section}: {first['ctx']['error']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -42,7 +43,11 @@ from algorithm.training.reporter import Reporter
 
 
 def train(
-    settings: Settings, folder: RunFolder, log: Callable[[str], None], callbacks: Sequence[Callback] = ()
+    settings: Settings,
+    folder: RunFolder,
+    log: Callable[[str], None],
+    callbacks: Sequence[Callback] = (),
+    pause_at: int | None = None,
 ) -> RunResult:
     """Train in a run folder, from its newest checkpoint if it has one.
 
@@ -51,6 +56,7 @@ def train(
         folder: the run folder, which is locked by the caller.
         log: receives lines for the user.
         callbacks: receive the events of the run; a display is one of them.
+        pause_at: env steps of the run at which it pauses, after an evaluation and with a checkpoint; None: never.
 
     Raises:
         CheckpointError: no checkpoint can be read, or the final one could not be written.
@@ -60,7 +66,8 @@ def train(
         UserError: a setting does not fit the run.
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
+    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    limits = replace(make_limits(settings), pause_at=pause_at)
     check_workers(settings)
     configure_torch()
     seed_process(seeds.process)
