@@ -85,6 +85,10 @@ def train(
             recorded = read_recorded_variant(folder.path / RESULT_FILE)
             return run_training(request.env, folder, resolved, recorded, callbacks, log)
     ((run_name, resolved),) = plan_runs(request)
+    if resolved.population.size is not None:
+        raise UserError(
+            "population_config.size is for the command line, with --population; algorithm.train trains one run"
+        )
     with create_run(request, run_name, resolved) as folder:
         return run_training(request.env, folder, resolved, request.variant, callbacks, log)
 

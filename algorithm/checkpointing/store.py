@@ -205,7 +205,8 @@ class CheckpointStore:
     def create(self, env_steps: int) -> Iterator[Manifest]:
         """Yield the manifest of a new checkpoint, by which its files are written.
 
-        The folder gets its name when the block ends and all files are on the disk. Then older checkpoints are removed.
+        The folder gets its name when the block ends and all files are on the disk; it then replaces checkpoints with as
+        many env steps or more. After that, old checkpoints are removed.
 
         Raises:
             OSError: it cannot be written; the other checkpoints are unchanged.
@@ -217,6 +218,7 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
+            self._remove_from(env_steps)
             temporary.rename(self.get_folder(env_steps))
             sync_folder(self.folder)
         except OSError:
@@ -224,7 +226,7 @@ class CheckpointStore:
             raise
         self._remove_old()
 
-    def remove_from(self, env_steps: int) -> None:
+    def _remove_from(self, env_steps: int) -> None:
         """Remove every checkpoint with at least this number of env steps, the newest first."""
         best = self.best.checkpoint
         for path in reversed(self._list_folders()):

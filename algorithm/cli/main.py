@@ -89,7 +89,8 @@ def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.runs.session import create_run, plan_runs, resume_run
 
     request = make_request(options)
-    if train_if_population(options, output, request):
+    planned = [] if options.mode == RESUME else plan_runs(request)
+    if train_if_population(options, output, request, planned):
         return
     records: list[dict] = []  # the record of each run, in order
     try:
@@ -97,7 +98,7 @@ def _train(options: argparse.Namespace, output: Output) -> None:
             with resume_run(request, output.log) as (folder, settings):
                 _learn(options, output, folder, settings, records)
         else:
-            for name, settings in plan_runs(request):
+            for name, settings in planned:
                 with create_run(request, name, settings) as folder:
                     _learn(options, output, folder, settings, records)
     finally:

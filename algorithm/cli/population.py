@@ -12,32 +12,40 @@ if TYPE_CHECKING:  # imports that take seconds
     import argparse
 
     from algorithm.cli.output import Output
+    from algorithm.config.loader import Settings
     from algorithm.runs.population import PopulationFolder
     from algorithm.runs.session import RunRequest
     from algorithm.runtimes.lineage import LineageRow
 
 
-def train_if_population(options: argparse.Namespace, output: Output, request: RunRequest) -> bool:
-    """Train the population that a command line requests, or return False if it requests single runs."""
-    from algorithm.cli.options import RESUME
-    from algorithm.runs.population import create_population, is_population, resume_population
-    from algorithm.runs.session import plan_runs
+def train_if_population(
+    options: argparse.Namespace, output: Output, request: RunRequest, planned: Sequence[tuple[str, Settings]]
+) -> bool:
+    """Train the population that a command line requests, or return False if it requests single runs.
 
-    if options.mode == RESUME:
-        if request.name is None or not is_population(request.env, request.name):
+    Args:
+        options: the options of the command line.
+        output: receives lines for the user.
+        request: the request of the command line.
+        planned: name and settings of the new run; empty with --resume.
+    """
+    from algorithm.runs.population import create_population, find_population, resume_population
+
+    if not planned:
+        if (existing := find_population(request.env, request.name)) is None:
             return False
-        with resume_population(request, output.log) as (folder, settings):
+        with resume_population(request, existing, output.log) as (folder, settings):
             _train(output, request.env, None, folder, settings)
         return True
-    if options.population is None:
+    name, settings = planned[0]
+    if settings.population.size is None:
         return False
-    ((name, settings),) = plan_runs(request)
     with create_population(request, name, settings) as folder:
         _train(output, request.env, options.config or "default", folder, settings)
     return True
 
 
-def _train(output: Output, env: str, variant: str | None, folder: PopulationFolder, settings: Any) -> None:
+def _train(output: Output, env: str, variant: str | None, folder: PopulationFolder, settings: Settings) -> None:
     from algorithm.api import run_training
     from algorithm.runs.population import train_population
 

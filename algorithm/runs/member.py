@@ -8,16 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from algorithm.config.loader import Settings, Tree
+from algorithm.config.loader import Tree
 from algorithm.config.trees import load_defaults, merge, nest
-from algorithm.runs.build import make_limits
 from algorithm.runs.callbacks import RunResult
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.population import MemberReport, MemberTask
 
 SOURCE = "the settings of the member"
 LOG_FILE = "log.txt"
-# Trains in a run folder until the env steps `pause_at`: environment, folder, settings, variant, callbacks, log, pause_at.
+# A function of (environment, folder, settings, variant, callbacks, log, pause_at) that trains until these env steps.
 RunTraining = Callable[..., RunResult]
 
 
@@ -53,7 +52,7 @@ class Members:
                 print(line, file=file, flush=True)
 
             result = self.train(self.environment, folder, settings, self.variant, [], log, task.pause_at)
-        return _make_report(task, settings, result)
+        return _make_report(task, result)
 
 
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
@@ -71,7 +70,7 @@ def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree
     return own
 
 
-def _make_report(task: MemberTask, settings: Settings, result: RunResult) -> MemberReport:
+def _make_report(task: MemberTask, result: RunResult) -> MemberReport:
     returns = result.returns.values()
     if result.evaluation is not None:
         returns = [played.mean for played in result.evaluation.values()]
@@ -79,6 +78,5 @@ def _make_report(task: MemberTask, settings: Settings, result: RunResult) -> Mem
         member=task.member,
         env_steps=result.counters.env_steps,
         mean_return=fmean(returns),
-        is_over=bool(result.goal_reached) or make_limits(settings).are_reached(result.counters),
-        goal_reached=result.goal_reached,
+        goal_reached=bool(result.goal_reached),
     )

@@ -6,27 +6,29 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text
-from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.checkpointing.transfer import copy_checkpoint
-from algorithm.config.effects import check_effects
+from algorithm.config.effects import check_effects, find_failure, iterate_annotations
 from algorithm.config.loader import Settings, read_yaml, resolve
 from algorithm.config.population import read_spaces
-from algorithm.config.trees import format_yaml
+from algorithm.config.trees import format_yaml, nest
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
 from algorithm.runs.lock import FolderLock
 from algorithm.runs.member import Members, RunTraining, make_member_tree
+from algorithm.runs.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoints
 from algorithm.runs.member_processes import MemberProcesses
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.run_records import list_changes
 from algorithm.runs.session import RunRequest
-from algorithm.runtimes.evolution import sample_settings
-from algorithm.runtimes.exchange import CopyBest, ExchangePlan
+from algorithm.runtimes.evolution import SettingSpaces
+from algorithm.runtimes.exchange import CopyBest, DrawWeights, Exchange
 from algorithm.runtimes.lineage import STATE_FILE, LineageRow, MemberPlan, PopulationRecord, PopulationState
 from algorithm.runtimes.population import Population
 
@@ -63,15 +65,16 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
     """Make the folders of a new population and of its members, and hold the lock of the population within the block.
 
     Raises:
-        UserError: a name is taken, or a space does not fit the settings.
+        UserError: a name is taken, or a setting is not for a population.
     """
-    size, spaces = settings.population.size, read_spaces(settings.population.random_params, settings.tree)
+    _check_request(request, settings)
+    size, spaces = settings.population.size, make_spaces(settings)
     assert size is not None
     folder = PopulationFolder(path=RUNS / get_run_group(request.env) / name, size=size)
     for member in folder.members:
         RunFolder.check_name_free(request.env, member.path.name)
     rng = np.random.default_rng([settings.base.seed, START])
-    plans = [MemberPlan(parent=k, settings=sample_settings(spaces, rng)) for k in range(1, size + 1)]
+    plans = [MemberPlan(parent=k, settings=spaces.sample(rng)) for k in range(1, size + 1)]
     folder.path.mkdir(parents=True)
     with folder.lock:
         (folder.path / ORIGIN_FILE).write_text(f"{request.env}\n", encoding="utf-8")
@@ -84,18 +87,60 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
         yield folder
 
 
-def is_population(env: str, name: str) -> bool:
-    """Return whether a population of this name exists."""
-    return (RUNS / get_run_group(env) / name / STATE_FILE).is_file()
+def _check_request(request: RunRequest, settings: Settings) -> None:
+    """Raise UserError for a population that cannot be trained."""
+    if request.repeat is not None:
+        raise UserError("--repeat is for single runs: a population trains its members with consecutive seeds")
+    if request.replace:
+        raise UserError("--force is for single runs: give the population another name with -n")
+    if settings.base.max_iter is not None:
+        raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
+
+
+def make_spaces(settings: Settings) -> SettingSpaces:
+    """Return the settings that differ between members. Raises UserError if members cannot exchange them."""
+    by_path = read_spaces(settings.population.random_params, settings.tree)
+    for path, space in by_path.items():
+        where = f"population_config.random_params.{path}"
+        if failure := find_failure(settings, path):
+            raise UserError(f"{where}: {path} {failure}")
+        for note, owner in iterate_annotations(settings, path):
+            if isinstance(note, FixedOnResume) and note.forbids(space.default, None, owner):
+                raise UserError(f"{where}: members that exchange weights need the same value: {note.reason}")
+        for value in (*(space.choices or ()), *(space.bounds or ())):
+            resolve([("settings", settings.tree), (where, nest(path, value))])  # raises UserError
+    return SettingSpaces(by_path=by_path, accepts=partial(_accepts, settings))
+
+
+def _accepts(settings: Settings, path: str, value: Any) -> bool:
+    """Return whether a setting of a population can have a value."""
+    try:
+        resolve([("settings", settings.tree), ("random_params", nest(path, value))])
+    except UserError:
+        return False
+    return True
+
+
+def find_population(env: str, name: str | None) -> str | None:
+    """Return the name of a population; None if it is a single run.
+
+    Args:
+        env: name or path of the environment folder.
+        name: name of a population or of a run; None: of the latest run, or of the population that it is a member of.
+    """
+    group = RUNS / get_run_group(env)
+    if name is None:
+        name = RunFolder.find(env, None).path.name.rpartition("-")[0]
+    return name if (group / name / STATE_FILE).is_file() else None
 
 
 @contextmanager
-def resume_population(request: RunRequest, log: Log) -> Iterator[tuple[PopulationFolder, Settings]]:
+def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tuple[PopulationFolder, Settings]]:
     """Yield the population to continue and its settings; its lock is held within the block.
 
     `log` receives a line for each setting that changes. Raises UserError for a change that is not possible.
     """
-    path = RUNS / get_run_group(request.env) / str(request.name)
+    path = RUNS / get_run_group(request.env) / name
     check_origin(path, request.env)
     given = list(request.layers)
     recorded = read_yaml(path / SETTINGS_FILE)
@@ -141,18 +186,20 @@ def train_population(
         train=train,
     )
     runner = MemberProcesses(members, config.processes or count_cores())
-    exchange = CopyBest(
-        read_spaces(config.random_params, settings.tree),
-        config.exchange_fraction,
-        config.perturb_factors,
-        config.resample_probability,
+    checkpoints = MemberCheckpoints(
+        folders=folders,
+        distribution_path=folder.path / DISTRIBUTION_FILE,
+        keep=settings.base.keep_checkpoints,
+        seed=settings.base.seed,
+        log=log,
     )
     population = Population(
         record=folder.record,
         runner=runner,
-        exchange=exchange,
-        transfer=lambda plan, interval: _copy_checkpoints(folders, plan, settings.base.keep_checkpoints, log),
+        exchange=_make_exchange(settings),
+        transfer=checkpoints.transfer,
         interval=config.interval,
+        is_over=partial(_is_over, settings),
         max_restarts=config.max_restarts,
         seed=settings.base.seed,
         log=log,
@@ -164,17 +211,27 @@ def train_population(
     return population.lineage
 
 
-def _copy_checkpoints(folders: Sequence[RunFolder], plan: ExchangePlan, keep: int, log: Log) -> None:
-    """Copy the newest checkpoint of its parent to each member that has another parent."""
-    for number, member in enumerate(plan.members, 1):
-        if member.parent == number:
-            continue
-        parent, own = folders[member.parent - 1], folders[number - 1]
-        checkpoint = parent.checkpoints(keep).latest(log)
-        if checkpoint is None:
-            raise CheckpointError(f"{parent} has no checkpoint to copy")
-        with own.lock:
-            copy_checkpoint(checkpoint, own.checkpoints(keep))
+def _is_over(settings: Settings, row: LineageRow) -> bool:
+    """Return whether a member has ended: it has reached the goal, or `max_step`."""
+    max_step = settings.base.max_step
+    goal = settings.goal.return_ if settings.goal else None
+    # The goal may have changed since the row was written.
+    reached = row.goal_reached and goal is not None and row.mean_return is not None and row.mean_return >= goal
+    return reached or (max_step is not None and row.env_steps >= max_step)
+
+
+def _make_exchange(settings: Settings) -> Exchange:
+    config, spaces = settings.population, make_spaces(settings)
+    if config.evolver_enabled:
+        return DrawWeights(
+            spaces=spaces,
+            length=config.evolver_cem_length,
+            best=config.evolver_cem_best,
+            min_length=config.evolver_cem_min_length,
+            minutes=config.evolver_cem_time,
+            remove_worst=config.evolver_remove_worst,
+        )
+    return CopyBest(spaces, config.exchange_fraction, config.perturb_factors, config.resample_probability)
 
 
 def count_cores() -> int:

@@ -6,7 +6,7 @@ follow the cross-entropy method. Every function is pure: random numbers come fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,37 +75,55 @@ class SettingSpace:
         return round(limited) if self.is_integer else float(limited)
 
 
-Spaces = Mapping[str, SettingSpace]  # by the path of the setting
+@dataclass(frozen=True, kw_only=True)
+class SettingSpaces:
+    """The spaces of all settings that differ between the members of a population.
 
-
-def sample_settings(
-    spaces: Spaces, rng: np.random.Generator, counts: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Any]:
-    """Return a random value of each setting, with the counts of `SettingSpace.sample` by path."""
-    return {path: space.sample(rng, (counts or {}).get(path)) for path, space in spaces.items()}
-
-
-def perturb_settings(
-    settings: Mapping[str, Any],
-    spaces: Spaces,
-    factors: Sequence[float],
-    resample_probability: float,
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
-
-    Args:
-        settings: the settings of the member that was copied.
-        spaces: the spaces of these settings.
-        factors: a number is multiplied by one of these factors.
-        resample_probability: probability that a setting is sampled again instead, if it has a distribution.
-        rng: the generator.
+    Attributes:
+        by_path: the space of each setting, by its path.
+        accepts: returns whether a setting, given its path, can have a value.
     """
-    explored = {}
-    for path, space in spaces.items():
-        samples = rng.random() < resample_probability and space.has_distribution
-        explored[path] = space.sample(rng) if samples else space.perturb(settings[path], factors, rng)
-    return explored
+
+    by_path: Mapping[str, SettingSpace]
+    accepts: Callable[[str, Any], bool] = lambda path, value: True
+
+    def sample(self, rng: np.random.Generator, counts: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
+        """Return a random value of each setting; the default where the setting cannot have the value.
+
+        Args:
+            rng: the generator.
+            counts: counts of the choices by path, as in `SettingSpace.sample`.
+        """
+        return {path: self._sample_one(path, rng, (counts or {}).get(path)) for path in self.by_path}
+
+    def perturb(
+        self,
+        settings: Mapping[str, Any],
+        factors: Sequence[float],
+        resample_probability: float,
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
+        """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
+
+        Args:
+            settings: the settings of the member that was copied; a setting that cannot have the new value keeps these.
+            factors: a number is multiplied by one of these factors.
+            resample_probability: probability that a setting is sampled again instead, if it has a distribution.
+            rng: the generator.
+        """
+        changed = {}
+        for path, space in self.by_path.items():
+            if rng.random() < resample_probability and space.has_distribution:
+                changed[path] = self._sample_one(path, rng)
+            else:
+                value = space.perturb(settings[path], factors, rng)
+                changed[path] = value if self.accepts(path, value) else settings[path]
+        return changed
+
+    def _sample_one(self, path: str, rng: np.random.Generator, counts: Sequence[int] | None = None) -> Any:
+        space = self.by_path[path]
+        value = space.sample(rng, counts)
+        return value if self.accepts(path, value) else space.default
 
 
 def rank_members(returns: Sequence[Return]) -> list[int]:

@@ -53,8 +53,7 @@ class LineageRow:
         env_steps: env steps of the run at the end of the interval.
         settings: values of the settings that differ between members, by path.
         mean_return: mean return of the evaluation at the end; None if the member failed. Its key is `return`.
-        is_over: whether the run has ended, by its limits or by its goal.
-        goal_reached: whether it has reached its goal; None without a goal.
+        goal_reached: whether it has reached and confirmed its goal.
     """
 
     interval: int
@@ -63,8 +62,7 @@ class LineageRow:
     env_steps: int
     settings: Mapping[str, Any]
     mean_return: float | None
-    is_over: bool = False
-    goal_reached: bool | None = None
+    goal_reached: bool = False
 
 
 class PopulationRecord:

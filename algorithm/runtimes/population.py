@@ -37,15 +37,13 @@ class MemberReport:
         member: number of the member.
         env_steps: env steps of the run.
         mean_return: mean return of its evaluation.
-        is_over: whether the run has ended, by its limits or by its goal.
-        goal_reached: whether the goal was reached; None without a goal.
+        goal_reached: whether the goal was reached and confirmed.
     """
 
     member: int
     env_steps: int
     mean_return: float
-    is_over: bool
-    goal_reached: bool | None
+    goal_reached: bool
 
 
 class MemberFailed(Exception):
@@ -87,6 +85,7 @@ class Population:
         exchange: plans the next interval.
         transfer: changes the checkpoints of members as a plan requires, given the number of the next interval.
         interval: env steps of an interval.
+        is_over: returns whether a member has ended, by its limits or by its goal, after the interval of a row.
         max_restarts: number of further attempts for a member that fails in an interval.
         seed: seed of the exchanges.
         log: receives lines for the user.
@@ -100,14 +99,16 @@ class Population:
         exchange: Exchange,
         transfer: Callable[[ExchangePlan, int], None],
         interval: int,
+        is_over: Callable[[LineageRow], bool],
         max_restarts: int,
         seed: int,
         log: Callable[[str], None],
     ):
         self.record, self.runner, self.exchange, self.transfer = record, runner, exchange, transfer
-        self.interval, self.max_restarts, self.seed, self.log = interval, max_restarts, seed, log
+        self.interval, self.is_over = interval, is_over
+        self.max_restarts, self.seed, self.log = max_restarts, seed, log
         self.state = record.read_state()
-        self.lineage = record.read_lineage()
+        self.lineage = [row for row in record.read_lineage() if not self._continues(row)]
         exchange.restore(self.state.exchange)
 
     def run(self) -> None:
@@ -117,12 +118,23 @@ class Population:
             MemberFailed: all members have failed in an interval.
             UserError: a setting does not fit the members.
         """
-        while True:
+        while not self._is_goal_reached():
             self._train_interval()
             rows = self._list_rows()
-            if any(row.goal_reached for row in rows) or all(row.is_over or row.mean_return is None for row in rows):
+            if self._is_goal_reached() or all(row.mean_return is None or self.is_over(row) for row in rows):
                 return
             self._exchange(rows)
+
+    def _continues(self, row: LineageRow) -> bool:
+        """Return whether a member has to continue an interval that it had ended before the population was resumed.
+
+        It had ended the interval at a limit or a goal of the run, which has changed.
+        """
+        is_last = row.interval == self.state.interval
+        return is_last and row.env_steps < self.state.interval * self.interval and not self.is_over(row)
+
+    def _is_goal_reached(self) -> bool:
+        return any(row.goal_reached and self.is_over(row) for row in self._list_rows())
 
     def _list_rows(self) -> list[LineageRow]:
         """Return the rows of the current interval, by member."""
@@ -168,8 +180,7 @@ class Population:
                 env_steps=report.env_steps if report else task.pause_at,
                 settings=task.plan.settings,
                 mean_return=None if failed or report is None else report.mean_return,
-                is_over=report is not None and report.is_over,
-                goal_reached=report.goal_reached if report else None,
+                goal_reached=report is not None and report.goal_reached,
             )
         )
         self.record.write_lineage(self.lineage)
