@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from algorithm.annotations import FixedOnResume, OnlyIf, Range, Unless
+from algorithm.annotations import FixedOnResume, OnlyIf, Range
 from algorithm.config.schema import MAX_SECONDS, Section
 from algorithm.config.trees import Tree, iterate_leaves
 from algorithm.errors import UserError
@@ -17,7 +17,6 @@ MAX_MEMBERS = 2**10
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
 EACH_MEMBER = ("base_config.seed", "base_config.name")  # settings that differ between all members anyway
 
-_IN_POPULATION = Unless(size=None)
 _COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
 
 
@@ -27,19 +26,19 @@ class PopulationConfig(Section):
     size: Annotated[
         int | None, Range(at_least=2, at_most=MAX_MEMBERS), FixedOnResume("each member has its own run folder")
     ]
-    interval: Annotated[int, Range(at_least=1), _IN_POPULATION, FixedOnResume("the lineage has rows of this interval")]
-    processes: Annotated[int | None, Range(at_least=1), _IN_POPULATION]
-    max_restarts: Annotated[int, Range(at_least=0), _IN_POPULATION]
-    exchange_fraction: Annotated[float, Range(at_least=0, at_most=0.5), _IN_POPULATION, _COPYING]
-    perturb_factors: Annotated[list[Annotated[float, Range(above=0)]], _IN_POPULATION, _COPYING]
-    resample_probability: Annotated[float, Range(at_least=0, at_most=1), _IN_POPULATION, _COPYING]
-    random_params: Annotated[dict[str, Any], _IN_POPULATION, FixedOnResume("the members have values of these settings")]
-    evolver_enabled: Annotated[bool, _IN_POPULATION, FixedOnResume("the members evolve in this way")]
-    evolver_cem_length: Annotated[int, Range(at_least=1), _IN_POPULATION, _DRAWING]
-    evolver_cem_best: Annotated[float, Range(above=0, at_most=1), _IN_POPULATION, _DRAWING]
-    evolver_cem_min_length: Annotated[int, Range(at_least=1), _IN_POPULATION, _DRAWING]
-    evolver_cem_time: Annotated[float, Range(at_least=0, at_most=MAX_SECONDS), _IN_POPULATION, _DRAWING]
-    evolver_remove_worst: Annotated[int, Range(at_least=-1), _IN_POPULATION, _DRAWING]
+    interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
+    processes: Annotated[int | None, Range(at_least=1)]
+    max_restarts: Annotated[int, Range(at_least=0)]
+    exchange_fraction: Annotated[float, Range(at_least=0, at_most=0.5), _COPYING]
+    perturb_factors: Annotated[list[Annotated[float, Range(above=0)]], _COPYING]
+    resample_probability: Annotated[float, Range(at_least=0, at_most=1), _COPYING]
+    random_params: Annotated[dict[str, Any], FixedOnResume("the members have values of these settings")]
+    evolver_enabled: Annotated[bool, FixedOnResume("the members evolve in this way")]
+    evolver_cem_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_best: Annotated[float, Range(above=0, at_most=1), _DRAWING]
+    evolver_cem_min_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_time: Annotated[float, Range(at_least=0, at_most=MAX_SECONDS), _DRAWING]
+    evolver_remove_worst: Annotated[int, Range(at_least=-1), _DRAWING]
 
     @model_validator(mode="after")
     def _check_together(self) -> PopulationConfig:

@@ -30,7 +30,7 @@ from algorithm.runs.session import RunRequest
 from algorithm.runtimes.evolution import SettingSpaces
 from algorithm.runtimes.exchange import CopyBest, DrawWeights, Exchange
 from algorithm.runtimes.lineage import STATE_FILE, LineageRow, MemberPlan, PopulationRecord, PopulationState
-from algorithm.runtimes.population import Population
+from algorithm.runtimes.population import MemberRunner, Population
 
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder
 START = 0  # number of the interval before the first, for seeds
@@ -162,6 +162,7 @@ def train_population(
     settings: Settings,
     train: RunTraining,
     log: Log,
+    make_runner: Callable[[Members, int], MemberRunner] = MemberProcesses,
 ) -> Sequence[LineageRow]:
     """Train a population until it ends, from what is in its folder, which the caller has locked.
 
@@ -172,9 +173,14 @@ def train_population(
         settings: the settings of the population.
         train: trains in a run folder; `algorithm.api.run_training`.
         log: receives lines for the user.
+        make_runner: returns the runner of the members, given the number of members that train at a time.
 
     Returns:
         The rows of the lineage.
+
+    Raises:
+        MemberFailed: all members have failed in an interval.
+        UserError: a setting does not fit the members.
     """
     config = settings.population
     folders = folder.members
@@ -185,7 +191,7 @@ def train_population(
         tree=settings.tree,
         train=train,
     )
-    runner = MemberProcesses(members, config.processes or count_cores())
+    runner = make_runner(members, config.processes or count_cores())
     checkpoints = MemberCheckpoints(
         folders=folders,
         distribution_path=folder.path / DISTRIBUTION_FILE,

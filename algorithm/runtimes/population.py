@@ -72,6 +72,9 @@ class MemberRunner(Protocol):
             UserError: a setting does not fit the members.
         """
 
+    def close(self) -> None:
+        """Stop all members; those that train save a checkpoint first."""
+
 
 class Population:
     """A population, which alternates between training and exchanges until its members end.
