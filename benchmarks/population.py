@@ -1,9 +1,9 @@
 """Populations: how often a population with a learning rate that is 10 times too small reaches a goal, with exchanges.
 
-The task: each observation is one of 8 signals, which has one right action of 8; an episode has 20 steps with reward 1 for
-each right action, and the goal is a return of 18. A2C learns it with a learning rate of 3e-3; the populations start with
-3e-4. `copy` exchanges checkpoints (population-based training), `none` trains the same members without exchange. With
-`single`, one run with each learning rate shows how many env steps the task needs.
+The task: each observation is one of 8 signals, which has one right action of 8; an episode has 20 steps with reward 1
+for each right action, and the goal is a return of 18. A2C learns it with a learning rate of 3e-3; the populations start
+with 3e-4. `copy` exchanges checkpoints (population-based training), `none` trains the same members without exchange.
+With `single`, one run with each learning rate shows how many env steps the task needs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make():
     return Signals()
 """
 GOOD_RATE, BAD_RATE = 3e-3, 3e-4
-INTERVAL, EXCHANGES = 1000, 24
+INTERVAL, EXCHANGES = 1000, 39
 CONFIG = f"""
 default:
   base_config:

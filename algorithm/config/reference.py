@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
 from algorithm.config.loader import Settings
+from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.trees import DEFAULTS_FILE
@@ -76,7 +77,12 @@ def read_types() -> Mapping[str, Any]:
     """Return the annotated type of every section and setting, by path."""
     hints = get_type_hints(Settings, include_extras=True)
     types = {"nn_config": hints["nn"], "ma_config.agent": hints["agents"]}
-    sections = {"base_config": BaseConfig, "replay_config": ReplayConfig, "goal": Goal}
+    sections = {
+        "base_config": BaseConfig,
+        "replay_config": ReplayConfig,
+        "goal": Goal,
+        "population_config": PopulationConfig,
+    }
     sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
     for section, cls in sections.items():
         types |= dict(_iterate_types(section, cls))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 _OPTIONS = "not supported: an agent has one policy, without options"
 _ONE_PROCESS = "not needed: one process collects and learns"
-_NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
+_NO_EVOLVER_ADDRESS = "not needed: --population trains all members from one process"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
 _GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
-_NO_RANDOM_SETTINGS = (
-    "not supported: settings are not random; use a variant for other settings, --repeat for other seeds"
-)
 _RECORDS = "not supported: agents do not learn from recorded data"
 
 # Keys: the last part of a setting, or its whole path if the last part is also a setting of this program; flags without
@@ -36,7 +33,7 @@ ADVANCED_SAC: dict[str, str] = {
     "offline_env_config": _RECORDS,
     "offline_loss": _RECORDS,
     "model_config": "nn_config, the keyword arguments of `blueprint` in nn.py",
-    "random_params": _NO_RANDOM_SETTINGS,
+    "random_params": "population_config.random_params",
     "inherited": "inherit, in the variant itself",
     "use_mongodb": "not supported: replay_config.memory_map keeps the replay buffer in files",
     "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
@@ -70,9 +67,13 @@ ADVANCED_SAC: dict[str, str] = {
     **dict.fromkeys(["batch_queue_size", "batch_generator_process_num"], _ONE_PROCESS),
     "max_episode_length": "not needed: rollouts of rollout_length steps are stored, for episodes of any length",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
-    **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
-    **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
-    **dict.fromkeys(["evolver_host", "evolver_port"], _NO_EVOLUTION),
+    "evolver_enabled": "population_config.evolver_enabled",
+    "evolver_cem_length": "population_config.evolver_cem_length",
+    "evolver_cem_best": "population_config.evolver_cem_best",
+    "evolver_cem_min_length": "population_config.evolver_cem_min_length",
+    "evolver_cem_time": "population_config.evolver_cem_time",
+    "evolver_remove_worst": "population_config.evolver_remove_worst",
+    **dict.fromkeys(["evolver_host", "evolver_port"], _NO_EVOLVER_ADDRESS),
     "o": "--set section.key=value",
     "override": "--set section.key=value",
     "envs": "base_config.n_envs",

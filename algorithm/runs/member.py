@@ -71,7 +71,7 @@ def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree
 
 
 def _make_report(task: MemberTask, result: RunResult) -> MemberReport:
-    returns = result.returns.values()
+    returns = list(result.returns.values())
     if result.evaluation is not None:
         returns = [played.mean for played in result.evaluation.values()]
     return MemberReport(

@@ -57,7 +57,7 @@ class SettingSpace:
             return self._limit(rng.normal(self.default, self.std))
         if self.bounds is not None:
             low, high = self.bounds
-            return int(rng.integers(low, high + 1)) if self.is_integer else float(rng.uniform(low, high))
+            return int(rng.integers(int(low), int(high) + 1)) if self.is_integer else float(rng.uniform(low, high))
         return self.default
 
     def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
