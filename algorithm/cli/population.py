@@ -48,6 +48,7 @@ def train_if_population(
 def _train(output: Output, env: str, variant: str | None, folder: PopulationFolder, settings: Settings) -> None:
     from algorithm.api import run_training
     from algorithm.runs.population import train_population
+    from algorithm.runs.run_folder import find_environment_folder
 
     name = folder.path.name
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
@@ -55,7 +56,12 @@ def _train(output: Output, env: str, variant: str | None, folder: PopulationFold
     try:
         train_population(env, variant, folder, settings, run_training, output.log)
     finally:
-        report_population(output, env, folder)
+        if folder.has_learned():
+            report_population(output, env, folder)
+        else:
+            output.save_note = " Nothing was saved: no member had a checkpoint yet."
+            source = str(find_environment_folder(env))
+            output.removed_folders |= {str(member.path): source for member in folder.members}
 
 
 def report_population(output: Output, env: str, folder: PopulationFolder) -> None:

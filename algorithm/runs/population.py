@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,6 +50,10 @@ class PopulationFolder:
         """Return the run folders of the members."""
         return [RunFolder(self.path.with_name(f"{self.path.name}-{k + 1}")) for k in range(self.size)]
 
+    def has_learned(self) -> bool:
+        """Return whether metrics or a checkpoint of a member exist."""
+        return any(member.has_learned() for member in self.members)
+
     @property
     def record(self) -> PopulationRecord:
         """Return the files with plan and lineage."""
@@ -64,6 +69,8 @@ class PopulationFolder:
 def create_population(request: RunRequest, name: str, settings: Settings) -> Iterator[PopulationFolder]:
     """Make the folders of a new population and of its members, and hold the lock of the population within the block.
 
+    A block that ends before a member has learned removes all of them.
+
     Raises:
         UserError: a name is taken, or a setting is not for a population.
     """
@@ -76,15 +83,22 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
     rng = np.random.default_rng([settings.base.seed, START])
     plans = [MemberPlan(parent=k, settings=spaces.sample(rng)) for k in range(1, size + 1)]
     folder.path.mkdir(parents=True)
-    with folder.lock:
-        (folder.path / ORIGIN_FILE).write_text(f"{request.env}\n", encoding="utf-8")
-        source = find_environment_folder(request.env)
-        for k, (member, plan) in enumerate(zip(folder.members, plans, strict=True), 1):
-            tree = resolve([(SETTINGS_FILE, make_member_tree(settings.tree, k, plan.settings))]).tree
-            RunFolder.create(request.env, source, member.path.name, tree)
-        replace_text(folder.path / SETTINGS_FILE, format_yaml(settings.tree))
-        folder.record.write_state(PopulationState(interval=1, members=plans))
-        yield folder
+    try:
+        with folder.lock:
+            (folder.path / ORIGIN_FILE).write_text(f"{request.env}\n", encoding="utf-8")
+            source = find_environment_folder(request.env)
+            for k, (member, plan) in enumerate(zip(folder.members, plans, strict=True), 1):
+                tree = resolve([(SETTINGS_FILE, make_member_tree(settings.tree, k, plan.settings))]).tree
+                RunFolder.create(request.env, source, member.path.name, tree)
+            replace_text(folder.path / SETTINGS_FILE, format_yaml(settings.tree))
+            folder.record.write_state(PopulationState(interval=1, members=plans))
+            yield folder
+    finally:
+        if not folder.has_learned():
+            shutil.rmtree(folder.path)
+            for member in folder.members:
+                if member.path.exists():
+                    member.replacement.restore()  # removes it, and parent folders that are empty
 
 
 def _check_request(request: RunRequest, settings: Settings) -> None:

@@ -300,6 +300,15 @@ def test_names_that_are_taken(capsys):
     assert not Path("runs/mine/task/pop").exists()
 
 
+def test_a_population_that_learned_nothing_leaves_no_folder(task, capsys):
+    (task / "nn.py").write_text("raise ValueError('no network')\n")
+    request = make_request()
+    ((name, settings),) = plan_runs(request)
+    with pytest.raises(UserError, match=r"no network"), create_population(request, name, settings) as folder:
+        train_population("mine/task", "default", folder, settings, run_training, print, InThisProcess)
+    assert not Path("runs").exists() or not list(Path("runs").rglob("*"))
+
+
 def test_a_population_of_a_program():
     with pytest.raises(UserError, match="population_config.size is for the command line"):
         train_by_api("mine/task", settings={"population_config.size": 2})
