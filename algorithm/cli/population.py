@@ -29,28 +29,34 @@ def train_if_population(
         request: the request of the command line.
         planned: name and settings of the new run; empty with --resume.
     """
+    if planned and planned[0][1].population.size is None:
+        return False
     from algorithm.runs.population import create_population, find_population, resume_population
 
     if not planned:
         if (existing := find_population(request.env, request.name)) is None:
             return False
         with resume_population(request, existing, output.log) as (folder, settings):
-            _train(output, request.env, None, folder, settings)
+            _train(options, output, None, folder, settings)
         return True
     name, settings = planned[0]
-    if settings.population.size is None:
-        return False
     with create_population(request, name, settings) as folder:
-        _train(output, request.env, options.config or "default", folder, settings)
+        _train(options, output, options.config or "default", folder, settings)
     return True
 
 
-def _train(output: Output, env: str, variant: str | None, folder: PopulationFolder, settings: Settings) -> None:
+def _train(
+    options: argparse.Namespace, output: Output, variant: str | None, folder: PopulationFolder, settings: Settings
+) -> None:
+    """Train a population in its folder, and report its lineage."""
     from algorithm.api import run_training
+    from algorithm.runs.member import LOG_FILE
     from algorithm.runs.population import train_population
     from algorithm.runs.run_folder import find_environment_folder
 
-    name = folder.path.name
+    env, name = options.env, folder.path.name
+    if options.logger_in_file:
+        output.log_to_file(folder.path / LOG_FILE)
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
     output.save_note = f" Checkpoints saved; resume with: {get_command()} {env} -n {name} --resume"
     try:
@@ -59,6 +65,7 @@ def _train(output: Output, env: str, variant: str | None, folder: PopulationFold
         if folder.has_learned():
             report_population(output, env, folder)
         else:
+            output.close_log_file()
             output.save_note = " Nothing was saved: no member had a checkpoint yet."
             source = str(find_environment_folder(env))
             output.removed_folders |= {str(member.path): source for member in folder.members}

@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text
-from algorithm.config.effects import check_effects, find_failure, iterate_annotations
+from algorithm.config.effects import check_effects
 from algorithm.config.loader import Settings, read_yaml, resolve
-from algorithm.config.population import read_spaces
-from algorithm.config.trees import format_yaml, nest
+from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
 from algorithm.runs.lock import FolderLock
@@ -28,7 +25,7 @@ from algorithm.runs.member_processes import MemberProcesses
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.run_records import list_changes
 from algorithm.runs.session import RunRequest
-from algorithm.runtimes.evolution import SettingSpaces
+from algorithm.runs.setting_spaces import make_spaces
 from algorithm.runtimes.exchange import CopyBest, DrawWeights, Exchange
 from algorithm.runtimes.lineage import STATE_FILE, LineageRow, MemberPlan, PopulationRecord, PopulationState
 from algorithm.runtimes.population import MemberRunner, Population
@@ -111,30 +108,6 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
 
 
-def make_spaces(settings: Settings) -> SettingSpaces:
-    """Return the settings that differ between members. Raises UserError if members cannot exchange them."""
-    by_path = read_spaces(settings.population.random_params, settings.tree)
-    for path, space in by_path.items():
-        where = f"population_config.random_params.{path}"
-        if failure := find_failure(settings, path):
-            raise UserError(f"{where}: {path} {failure}")
-        for note, owner in iterate_annotations(settings, path):
-            if isinstance(note, FixedOnResume) and note.forbids(space.default, None, owner):
-                raise UserError(f"{where}: members that exchange weights need the same value: {note.reason}")
-        for value in (*(space.choices or ()), *(space.bounds or ())):
-            resolve([("settings", settings.tree), (where, nest(path, value))])  # raises UserError
-    return SettingSpaces(by_path=by_path, accepts=partial(_accepts, settings))
-
-
-def _accepts(settings: Settings, path: str, value: Any) -> bool:
-    """Return whether a setting of a population can have a value."""
-    try:
-        resolve([("settings", settings.tree), ("random_params", nest(path, value))])
-    except UserError:
-        return False
-    return True
-
-
 def find_population(env: str, name: str | None) -> str | None:
     """Return the name of a population; None if it is a single run.
 
@@ -160,6 +133,7 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     recorded = read_yaml(path / SETTINGS_FILE)
     settings = replace(resolve([(str(path / SETTINGS_FILE), recorded), *given]), command_line_layers=given)
     check_effects(settings, given)
+    _check_request(request, settings)
     assert settings.population.size is not None
     folder = PopulationFolder(path=path, size=settings.population.size)
     with folder.lock:
