@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -41,13 +40,11 @@ from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 
+Log = Callable[[str], None]
+
 
 def train(
-    settings: Settings,
-    folder: RunFolder,
-    log: Callable[[str], None],
-    callbacks: Sequence[Callback] = (),
-    pause_at: int | None = None,
+    settings: Settings, folder: RunFolder, log: Log, callbacks: Sequence[Callback] = (), pause_at: int | None = None
 ) -> RunResult:
     """Train in a run folder, from its newest checkpoint if it has one.
 
@@ -67,7 +64,7 @@ def train(
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
-    limits = replace(make_limits(settings), pause_at=pause_at)
+    limits = make_limits(settings, pause_at)
     check_workers(settings)
     configure_torch()
     seed_process(seeds.process)
@@ -96,11 +93,7 @@ def train(
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluator = Evaluator(
-            evaluation_adapter,
-            lambda role: training.get(role, evaluation_adapter).agent,
-            settings.base.evaluate_greedy,
-        )
+        evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
         evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
@@ -129,8 +122,12 @@ def _make_parts_writer(
     return partial(write_all, training, actor)
 
 
-def make_limits(settings: Settings) -> Limits:
-    """Return the limits, the intervals and the goal of a run."""
+def _make_evaluator(training: TrainingComponents, adapter: Adapter, greedy: bool) -> Evaluator:
+    return Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+
+
+def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
+    """Return the limits, the intervals and the goal of a run, which pauses at the env steps `pause_at`."""
     base = settings.base
     return Limits(
         max_step=base.max_step,
@@ -139,6 +136,7 @@ def make_limits(settings: Settings) -> Limits:
         save_every=base.save_every,
         evaluate_every=base.evaluate_every,
         goal=settings.goal.return_ if settings.goal else None,
+        pause_at=pause_at,
     )
 
 
