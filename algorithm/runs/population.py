@@ -104,6 +104,8 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
         raise UserError("--repeat is for single runs: a population trains its members with consecutive seeds")
     if request.replace:
         raise UserError("--force is for single runs: give the population another name with -n")
+    if request.use_env_nn:
+        raise UserError("--use_env_nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
 

@@ -58,6 +58,9 @@ class MemberFailed(Exception):
         super().__init__(message, is_final)
         self.message, self.is_final = message, is_final
 
+    def __str__(self) -> str:
+        return self.message
+
 
 class MemberRunner(Protocol):
     """A place where members train: processes of this machine, or of a cluster.

@@ -18,6 +18,7 @@ from algorithm.checkpointing.transfer import copy_checkpoint
 from algorithm.cli import main
 from algorithm.config.loader import merge
 from algorithm.errors import UserError, summarize_error
+from algorithm.runs.faults import describe_end
 from algorithm.runs.member import Members
 from algorithm.runs.population import create_population, find_population, resume_population, train_population
 from algorithm.runs.run_folder import RunFolder
@@ -288,6 +289,32 @@ def test_options_that_do_not_fit_a_population(arguments, message, capsys):
     assert main.main(["mine/task", *arguments.split()]) == 2
     shown = capsys.readouterr().err.strip()
     assert message in shown and "\n" not in shown
+
+
+def test_a_resumed_population_keeps_its_code_and_its_spaces(capsys):
+    train_new(base_config={"max_step": 60})
+    for arguments, message in (
+        (["--use_env_nn"], "--use_env_nn is for single runs"),
+        (["--set", "population_config.size=8"], "population_config.size: 4 -> 8 is not possible with --resume"),
+        (
+            ["--set", "population_config.interval=8"],
+            "population_config.interval: 60 -> 8 is not possible with --resume",
+        ),
+    ):
+        assert main.main(["mine/task", "-n", "pop", "--resume", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_end_of_a_population_whose_members_fail(capsys):
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    with pytest.raises(MemberFailed) as failure:
+        train_new(train=fail, population_config={"max_restarts": 0})
+    assert describe_end(failure.value) == (
+        1,
+        "all members of the population have failed; the lines above contain the reasons",
+    )
 
 
 def test_names_that_are_taken(capsys):
