@@ -14,7 +14,8 @@ from algorithm.errors import UserError
 from algorithm.runtimes.evolution import SettingSpace, SettingSpaces
 
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
-EACH_MEMBER = ("base_config.seed", "base_config.name")  # settings that differ between all members anyway
+# Settings and sections whose values the population determines.
+NOT_RANDOM = ("base_config.seed", "base_config.name", "base_config.max_step", "goal", "population_config")
 
 
 def make_spaces(settings: Settings) -> SettingSpaces:
@@ -51,11 +52,11 @@ def _read_spaces(random_params: Mapping[str, Any], tree: Tree) -> dict[str, Sett
     Raises:
         UserError: a setting is unknown, or a space cannot be used.
     """
-    known = set(iterate_leaves(tree)) - set(EACH_MEMBER)
+    known = set(iterate_leaves(tree))
     spaces = {}
     for path, values in _iterate_spaces(random_params, ""):
         where = f"population_config.random_params.{path}"
-        if path.startswith("population_config.") or not _is_setting(path, known, tree):
+        if {path, path.partition(".")[0]} & set(NOT_RANDOM) or not _is_setting(path, known, tree):
             raise UserError(f"{where}: members cannot have different values of {path}; name a setting of the run")
         spaces[path] = _read_space(where, values, _get_value(tree, path))
     return spaces

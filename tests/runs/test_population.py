@@ -257,6 +257,7 @@ BAD = {
     "random_params={sac_config.gamma: {}}": "is for algorithm SAC, not for ACER",
     "random_params={base_config.seed: {}}": "members cannot have different values of base_config.seed",
     "random_params={population_config.interval: {}}": "members cannot have different values",
+    "random_params={goal.return: {}}": "members cannot have different values",
     "size=1": "it must be from 2 to 1,024",
     "interval=0": "it must be at least 1",
     "exchange_fraction=0.6": "it must be from 0 to 0.5",
