@@ -85,6 +85,10 @@ def train(
             recorded = read_recorded_variant(folder.path / RESULT_FILE)
             return run_training(request.env, folder, resolved, recorded, callbacks, log)
     ((run_name, resolved),) = plan_runs(request)
+    if resolved.population.size is not None:
+        raise UserError(
+            "population_config.size is for the command line, with --population; algorithm.train trains one run"
+        )
     with create_run(request, run_name, resolved) as folder:
         return run_training(request.env, folder, resolved, request.variant, callbacks, log)
 
@@ -108,8 +112,12 @@ def run_training(
     variant: str | None,
     callbacks: Sequence[Callback],
     log: Log,
+    pause_at: int | None = None,
 ) -> RunResult:
-    """Train in a run folder that the caller has locked; result.json is written there in any case."""
+    """Train in a run folder that the caller has locked; result.json is written there in any case.
+
+    With `pause_at`, training pauses at this number of env steps of the run, after an evaluation.
+    """
     recorder = ResultRecorder()
     status = 0
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
@@ -117,7 +125,7 @@ def run_training(
         write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
-            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder])
+            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder], pause_at)
     except BaseException as error:
         status, _ = describe_end(error)
         raise

@@ -93,6 +93,10 @@ class Checkpoint:
             )
         return state
 
+    def learner_state(self, role: str) -> dict[str, Any]:
+        """Return the state of the learner of a role."""
+        return self._load_torch(role, LEARNER)
+
     def check(self, name: str | None = None) -> None:
         """Compare the digests of counters.json and of the files named `name`, or of every file, with the manifest."""
         Manifest.read(self.folder).check(*([METADATA, name] if name else []))
@@ -101,7 +105,7 @@ class Checkpoint:
         """Restore the weights and the learner of a role."""
         try:
             learner.parameters.load(self.weights(role))
-            learner.restore(self._load_torch(role, LEARNER))
+            learner.restore(self.learner_state(role))
         except CheckpointError:
             raise
         except READ_ERRORS as error:

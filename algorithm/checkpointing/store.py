@@ -205,7 +205,8 @@ class CheckpointStore:
     def create(self, env_steps: int) -> Iterator[Manifest]:
         """Yield the manifest of a new checkpoint, by which its files are written.
 
-        The folder gets its name when the block ends and all files are on the disk. Then older checkpoints are removed.
+        The folder gets its name when the block ends and all files are on the disk; it then replaces checkpoints with as
+        many env steps or more. After that, old checkpoints are removed.
 
         Raises:
             OSError: it cannot be written; the other checkpoints are unchanged.
@@ -217,6 +218,7 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
+            self._remove_from(env_steps)
             temporary.rename(self.get_folder(env_steps))
             sync_folder(self.folder)
         except OSError:
@@ -224,14 +226,27 @@ class CheckpointStore:
             raise
         self._remove_old()
 
+    def _remove_from(self, env_steps: int) -> None:
+        """Remove every checkpoint with at least this number of env steps, the newest first."""
+        best = self.best.checkpoint
+        for path in reversed(self._list_folders()):
+            if int(path.name) >= env_steps:
+                if best and path == best.folder:
+                    self.best.clear()
+                self._remove(path)
+
     def _remove_old(self) -> None:
         best = self.best.checkpoint
         for old in self._list_folders()[: -self.keep]:
             if best and old == best.folder:
                 continue
-            removing = self.folder / REMOVING  # renamed first, so that a partly removed folder is no checkpoint
-            shutil.rmtree(removing, ignore_errors=True)
-            shutil.rmtree(old.rename(removing), ignore_errors=True)
+            self._remove(old)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a checkpoint. It is renamed first, so that a partly removed folder is no checkpoint."""
+        removing = self.folder / REMOVING
+        shutil.rmtree(removing, ignore_errors=True)
+        shutil.rmtree(path.rename(removing), ignore_errors=True)
 
     def _list_folders(self) -> list[Path]:
         if not self.folder.is_dir():

@@ -93,18 +93,21 @@ def _run_command(
 
 def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
+    from algorithm.cli.population import train_if_population
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.session import create_run, plan_runs, resume_run
 
     request = make_request(options)
-
+    planned = [] if options.mode == RESUME else plan_runs(request)
+    if train_if_population(options, output, request, planned):
+        return
     records: list[dict] = []  # the record of each run, in order
     try:
         if options.mode == RESUME:
             with resume_run(request, output.log) as (folder, settings):
                 _learn(options, output, folder, settings, records)
         else:
-            for name, settings in plan_runs(request):
+            for name, settings in planned:
                 with create_run(request, name, settings) as folder:
                     _learn(options, output, folder, settings, records)
     finally:

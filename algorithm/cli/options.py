@@ -109,6 +109,14 @@ OPTIONS = (
     ),
     Option(
         group=TRAINING,
+        spelling="--population",
+        help="train N members NAME-1 ... NAME-N at the same time, the worst of which copy the best",
+        modes=(TRAIN,),
+        setting="population_config.size",
+        parser_args=INTEGER_ARGS,
+    ),
+    Option(
+        group=TRAINING,
         spelling="--set",
         help="override settings, for example acer_config.gamma=0.995",
         modes=SETTINGS_MODES,

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from algorithm.annotations import FixedOnResume
-from algorithm.config.cluster_section import ClusterConfig
+from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
+from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
 from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import (
@@ -42,7 +43,15 @@ from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
-SHARED_SECTIONS = ("base_config", "cluster_config", "reset_config", "ma_config", "goal", "tune")
+SHARED_SECTIONS = (
+    "base_config",
+    "cluster_config",
+    "reset_config",
+    "ma_config",
+    "goal",
+    "tune",
+    "population_config",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,7 @@ class Settings:
     replay: ReplayConfig
     goal: Goal | None
     tune: Tune
+    population: PopulationConfig
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
@@ -192,6 +202,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
         tune = read_section(Tune, tree["tune"])
+        population = read_section(PopulationConfig, tree["population_config"])
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
     section = get_agent_section(base.algorithm)
@@ -215,6 +226,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         replay=replay,
         goal=goal,
         tune=tune,
+        population=population,
         agent=agent,
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},

@@ -10,8 +10,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
-from algorithm.config.cluster_section import ClusterConfig
+from algorithm.config.cluster import ClusterConfig
 from algorithm.config.loader import Settings
+from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.search import Tune
@@ -84,6 +85,7 @@ def read_types() -> Mapping[str, Any]:
         "replay_config": ReplayConfig,
         "goal": Goal,
         "tune": Tune,
+        "population_config": PopulationConfig,
     }
     sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
     for section, cls in sections.items():

@@ -8,12 +8,9 @@ _ACTORS = "the number of actors in the section cluster_config (docs/cluster.md)"
 _LAG = "the largest lag of the actors' weights in the section cluster_config (docs/cluster.md)"
 _QUEUE = "the number of rollouts in flight of each actor in the section cluster_config (docs/cluster.md)"
 _SAMPLED = "not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts (docs/cluster.md)"
-_NO_EVOLUTION = "not supported: there is one learner; --repeat trains with several seeds, one after the other"
+_NO_EVOLVER_ADDRESS = "not needed: --population trains all members from one process"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
 _GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
-_NO_RANDOM_SETTINGS = (
-    "not supported: settings are not random; use a variant for other settings, --repeat for other seeds"
-)
 _RECORDS = "not supported: agents do not learn from recorded data"
 
 # Keys: the last part of a setting, or its whole path if the last part is also a setting of this program; flags without
@@ -40,7 +37,6 @@ ADVANCED_SAC: dict[str, str] = {
     "offline_env_config": _RECORDS,
     "offline_loss": _RECORDS,
     "model_config": "nn_config, the keyword arguments of `blueprint` in nn.py",
-    "random_params": _NO_RANDOM_SETTINGS,
     "inherited": "inherit, in the variant itself",
     "use_mongodb": "not supported: replay_config.memory_map keeps the replay buffer in files",
     "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
@@ -73,9 +69,7 @@ ADVANCED_SAC: dict[str, str] = {
     **dict.fromkeys(["episode_sender_process_num", "batch_generator_process_num"], _SAMPLED),
     "max_episode_length": "not needed: rollouts of rollout_length steps are stored, for episodes of any length",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),
-    **dict.fromkeys(["evolver_enabled", "evolver_cem_length", "evolver_cem_min_length"], _NO_EVOLUTION),
-    **dict.fromkeys(["evolver_cem_best", "evolver_cem_time", "evolver_remove_worst"], _NO_EVOLUTION),
-    **dict.fromkeys(["evolver_host", "evolver_port"], _NO_EVOLUTION),
+    **dict.fromkeys(["evolver_host", "evolver_port"], _NO_EVOLVER_ADDRESS),
     "o": "--set section.key=value",
     "override": "--set section.key=value",
     "envs": "base_config.n_envs",

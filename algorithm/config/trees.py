@@ -19,7 +19,8 @@ Tree = dict[str, Any]
 Layer = tuple[str, Tree]  # the name of a source in messages, and its settings
 DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
-OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space")  # mappings with arbitrary keys
+# Mappings with arbitrary keys.
+OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space", "population_config.random_params")
 COMMENT_COLUMN = 40  # column of comments
 MAX_LEVELS = 40  # levels of nested mappings and lists
 MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float

@@ -119,15 +119,15 @@ class FlatParameters:
         self._module_parameters = flatten_tensors(tensors, torch.float32, device)
         self.all_parameters = place(self._module_parameters)
         sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, in_targets)]
-        self.vector, self.target_vector, self.batch_statistics = self.all_parameters.tensor_split(
-            [sizes[0], sum(sizes)]
-        )
+        parts = self.all_parameters.tensor_split([sizes[0], sum(sizes)])
+        self.vector, self.target_vector, self.batch_statistics = parts
         self.increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
         self.batch_statistics_slices = _compute_slices(
             {name: [norm.running for norm in layers] for name, layers in norms.items()}
         )
         self.gradient = torch.zeros_like(self.vector)
         _view_gradients(trainable, self.gradient)
+        self._following = [target for target in target_networks.values() if target.source is not None]
         self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
             target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
@@ -170,11 +170,15 @@ class FlatParameters:
     def load(self, state: State) -> None:
         """Set all slices from `state`, which may hold further names.
 
+        Without target networks in `state`, they become copies of their sources; networks without a source stay.
+
         Raises:
             ValueError: A slice is missing or has another size; the message names it. Nothing has been changed.
         """
         pairs = []
         for kind, (flat, slices) in self.named_slices().items():
+            if kind == "target_networks" and kind not in state:
+                continue
             for name, columns in slices.items():
                 saved, current = state.get(kind, {}).get(name), flat[columns]
                 if saved is None:
@@ -187,6 +191,8 @@ class FlatParameters:
                 pairs.append((current, saved))
         for current, saved in pairs:
             current.copy_(saved)
+        for target in () if "target_networks" in state else self._following:
+            target.polyak_update(1.0)
         self.publish_statistics()
         self.fetch()
 

@@ -43,10 +43,11 @@ from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
+Log = Callable[[str], None]
 
 
 def train(
-    settings: Settings, folder: RunFolder, log: Callable[[str], None], callbacks: Sequence[Callback] = ()
+    settings: Settings, folder: RunFolder, log: Log, callbacks: Sequence[Callback] = (), pause_at: int | None = None
 ) -> RunResult:
     """Train in a run folder, from its newest checkpoint if it has one.
 
@@ -55,6 +56,7 @@ def train(
         folder: the run folder, which is locked by the caller.
         log: receives lines for the user.
         callbacks: receive the events of the run; a display is one of them.
+        pause_at: env steps of the run at which it pauses, after an evaluation and with a checkpoint; None: never.
 
     Raises:
         CheckpointError: no checkpoint can be read, or the final one could not be written.
@@ -64,7 +66,8 @@ def train(
         UserError: a setting does not fit the run.
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments, agents, limits = Environments(settings, folder), AgentConfigs(settings), make_limits(settings)
+    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    limits = make_limits(settings, pause_at)
     check_workers(settings)
     check_cluster(settings)
     configure_torch()
@@ -92,11 +95,7 @@ def train(
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluator = Evaluator(
-            evaluation_adapter,
-            lambda role: training.get(role, evaluation_adapter).agent,
-            settings.base.evaluate_greedy,
-        )
+        evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
         evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
@@ -136,8 +135,12 @@ def _make_parts_writer(
     return partial(write_all, training, actor)
 
 
-def make_limits(settings: Settings) -> Limits:
-    """Return the limits, the intervals and the goal of a run."""
+def _make_evaluator(training: TrainingComponents, adapter: Adapter, greedy: bool) -> Evaluator:
+    return Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+
+
+def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
+    """Return the limits, the intervals and the goal of a run, which pauses at the env steps `pause_at`."""
     base = settings.base
     return Limits(
         max_step=base.max_step,
@@ -146,6 +149,7 @@ def make_limits(settings: Settings) -> Limits:
         save_every=base.save_every,
         evaluate_every=base.evaluate_every,
         goal=settings.goal.return_ if settings.goal else None,
+        pause_at=pause_at,
     )
 
 

@@ -27,6 +27,7 @@ STATUSES = {
     "Diverged": (4, "{error}"),
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
+    "MemberFailed": (1, "{error}"),
     "OSError": (1, "{kind}: {error}"),
     "TerminalClosed": (129, "Hung up.{saved}"),
     "KeyboardInterrupt": (130, "Interrupted.{saved}"),

@@ -66,6 +66,9 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
     settings = resolve_effective(base, own, given)
     if unused := [source for source, tree in given if "tune" in tree]:
         raise UserError(f"{unused[0]}: tune has no effect without --tune")
+    for source, tree in given:
+        if settings.population.size is None and tree.get("population_config"):
+            raise UserError(f"{source}: population_config has no effect without --population")
     name = format_run_name(settings.base.name, time.time())
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:

@@ -123,7 +123,7 @@ class Monitor:
     @property
     def next_due(self) -> int | float:
         """Return the env steps at which an interval or the run ends."""
-        return min(self._next_due, self.limits.max_step or inf)
+        return min(self._next_due, self.limits.last_step or inf)
 
     @property
     def is_due(self) -> bool:

@@ -37,6 +37,7 @@ class Limits:
         save_every: env steps between checkpoints.
         evaluate_every: env steps between evaluations.
         goal: mean return at which the run ends.
+        pause_at: env steps at which training pauses, after an evaluation; the run then continues from its checkpoint.
     """
 
     max_step: int | None = None
@@ -45,15 +46,22 @@ class Limits:
     save_every: int | None = None
     evaluate_every: int | None = None
     goal: float | None = None
+    pause_at: int | None = None
 
     @property
     def evaluates(self) -> bool:
         """Return whether there are evaluations; then there is one at the end of the run, too."""
-        return self.goal is not None or self.evaluate_every is not None
+        return any(limit is not None for limit in (self.goal, self.evaluate_every, self.pause_at))
+
+    @property
+    def last_step(self) -> int | None:
+        """Return the env steps at which the run ends or pauses; None without such a limit."""
+        limits = [limit for limit in (self.max_step, self.pause_at) if limit is not None]
+        return min(limits, default=None)
 
     def are_reached(self, counters: Counters) -> bool:
-        """Return whether the run has made `max_step` env steps or `max_iter` iterations."""
-        max_step, max_iter = self.max_step, self.max_iter
+        """Return whether the run has made `max_step` env steps or `max_iter` iterations, or pauses."""
+        max_step, max_iter = self.last_step, self.max_iter
         return (max_step is not None and counters.env_steps >= max_step) or (
             max_iter is not None and counters.iterations >= max_iter
         )

@@ -29,6 +29,7 @@ USES = {
     "--init": ("--init gym/acrobot", {"init": "gym/acrobot", "env": None}),
     "--import_mlagents": ("--import-mlagents walker.yaml", {"import_mlagents": "walker.yaml", "env": None}),
     "--repeat": ("--repeat 3", {"repeat": 3}),
+    "--population": ("--population 8", {"population": 8}),
     "--set": ("--set a.b=1 c.d=2 --set e.f=3", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
     "--env_args": ("--env-args limit=3", {"env_args": ["limit=3"]}),
     "--tune": ("--tune 5", {"tune": 5, "mode": "--tune"}),

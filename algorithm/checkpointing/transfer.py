@@ -1,0 +1,63 @@
+"""Copies of checkpoints between runs of the same networks, also with other weights."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import torch
+
+from algorithm.checkpointing.checkpoint import LEARNER, WEIGHTS, Checkpoint
+from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.store import CheckpointStore
+from algorithm.networks.flat_parameters import State
+
+
+def copy_checkpoint(
+    source: Checkpoint, store: CheckpointStore, weights: Mapping[str, State] | None = None
+) -> Checkpoint:
+    """Copy a checkpoint into a store and return the copy, which is then the newest of the store.
+
+    Checkpoints of the store with as many env steps or more are removed, when the copy is complete.
+
+    Args:
+        source: the checkpoint, of this store or of another run.
+        store: the store.
+        weights: other weights by role; the moments of the optimizers are then 0. None: those of the source.
+
+    Raises:
+        CheckpointError: the source is damaged.
+        OSError: the copy cannot be written.
+    """
+    source.check()
+    changed = _change_files(source, weights or {})
+    env_steps = source.counters.env_steps
+    with store.create(env_steps) as manifest:
+        for name in Manifest.read(source.folder).digests:
+            with manifest.open_file(name) as copy:
+                if name in changed:
+                    copy.write(_to_bytes(changed[name]))
+                else:
+                    with (source.folder / name).open("rb") as original:
+                        shutil.copyfileobj(original, copy, 2**22)
+    return Checkpoint(store.get_folder(env_steps))
+
+
+def _change_files(source: Checkpoint, weights: Mapping[str, State]) -> dict[str, Any]:
+    """Return the new content of the files that other weights change, by their names in the checkpoint."""
+    changed: dict[str, Any] = {}
+    for role, state in weights.items():
+        learner = source.learner_state(role)
+        moments = {name: torch.zeros_like(value) for name, value in learner.items() if name.startswith("moments/")}
+        folder = quote(role, safe="")
+        changed |= {f"{folder}/{WEIGHTS}": state, f"{folder}/{LEARNER}": {**learner, **moments}}
+    return changed
+
+
+def _to_bytes(state: Mapping[str, Any]) -> memoryview:
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    return memory.getbuffer()
