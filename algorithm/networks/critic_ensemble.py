@@ -26,7 +26,6 @@ class CriticEnsemble(nn.Module):
         n_values: Number of values of a critic: the number of actions, or 1 for critics of given actions.
         count: Number of critics.
         value_shape: Shape of a value: () for scalars, (N,) for the logits of N atoms.
-        gain: Gain of the initial weights of the outputs.
     """
 
     def __init__(
@@ -37,12 +36,11 @@ class CriticEnsemble(nn.Module):
         n_values: int,
         count: int,
         value_shape: tuple[int, ...] = (),
-        gain: float = 1.0,
     ):
         super().__init__()
         layers = blueprint.critic or (Mlp(torso.size) if encoded_size else None)
         inputs, outputs = torso.size + encoded_size, n_values * prod(value_shape)
-        self.critics: Any = nn.ModuleList(_Critic(inputs, outputs, layers, gain) for _ in range(count))
+        self.critics: Any = nn.ModuleList(_Critic(inputs, outputs, layers) for _ in range(count))
         self.torso = torso  # last: then a policy's own layers and the torso are contiguous in the flat parameters
         self.n_values, self.value_shape = n_values, value_shape
         self.precision = torch.float32
@@ -82,10 +80,10 @@ class CriticEnsemble(nn.Module):
 
 
 class _Critic(nn.Module):
-    def __init__(self, inputs: int, outputs: int, layers: BranchFactory | None, gain: float):
+    def __init__(self, inputs: int, outputs: int, layers: BranchFactory | None):
         super().__init__()
         self.layers: Any = build_module(layers, inputs, "forward") if layers else nn.Identity()
-        self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), outputs, gain)
+        self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), outputs, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return run_with_head(self.layers, self.head, x)

@@ -46,7 +46,7 @@ def test_each_critic_evaluates_all_actions_of_each_row(rows):
 @pytest.mark.parametrize(("encoded", "values"), [(ENCODED, 1), (0, 3)])
 def test_a_value_may_have_a_shape(encoded, values):
     blueprint = Blueprint(critic=Mlp(6))
-    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT, (5,), gain=0.01)
+    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT, (5,))
     features = torch.randn(4, 2, critics.torso.size)
     actions = torch.randn(4, 2, 7, encoded) if encoded else None
     outputs = critics(features, actions)
@@ -54,7 +54,6 @@ def test_a_value_may_have_a_shape(encoded, values):
     alone = torch.cat((features[1, 0], actions[1, 0, 2])) if encoded else features[1, 0]
     expected = critics.critics[3](alone).view(values, 5)[0 if encoded else 2]
     torch.testing.assert_close(outputs[3, 1, 0, 2], expected)
-    assert outputs.abs().max() < 0.2
 
 
 def test_critics_are_selected_by_index_in_that_order():

@@ -122,7 +122,7 @@ class Sac(Agent):
         family, critic = self.family, self.critic
         encoded_size, n_values = (family.encoded_size, 1) if family.n_continuous else (0, family.n_combinations)
         count = self.settings.ensemble_q_num
-        return CriticEnsemble(blueprint, torso, encoded_size, n_values, count, critic.value_shape, critic.gain)
+        return CriticEnsemble(blueprint, torso, encoded_size, n_values, count, critic.value_shape)
 
     def act_uniformly(self, step: Step, memory: np.ndarray) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)

@@ -71,7 +71,6 @@ class Critic(ABC):
     """
 
     value_shape: tuple[int, ...]  # of an output for one action
-    gain: float  # of the initial weights of these outputs
 
     def __init__(self, settings: SacSettings, takes_minimum: bool):
         self.settings, self.takes_minimum = settings, takes_minimum
@@ -124,7 +123,6 @@ class ScalarCritic(Critic):
     """Q(x, a), or h(Q) with `rescale_values`, whose target is r + gamma V(x') (Eq. 5), or a multi-step target."""
 
     value_shape = ()
-    gain = 1.0
 
     def __init__(self, settings: SacSettings, takes_minimum: bool, has_probabilities: bool):
         super().__init__(settings, takes_minimum)
@@ -199,9 +197,10 @@ class CategoricalCritic(Critic):
     The target is the projection of the distribution of r + gamma (z - alpha log pi(a'|x')), with z distributed as
     q(x', a'); its mean is the target of `ScalarCritic`, unless positions are clipped to the range of the atoms.
     q(x', a') is the distribution with the smallest mean of those of M critics, for each action, or their average.
-    """
 
-    gain = 0.01  # the initial distributions are close to uniform
+    The initial distributions are random. If all were uniform, their targets would be uniform too, but for the ends of
+    the range, and learning would start from there.
+    """
 
     def __init__(self, settings: SacSettings, takes_minimum: bool):
         super().__init__(settings, takes_minimum)
