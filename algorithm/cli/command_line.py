@@ -171,7 +171,8 @@ def _find_mode(options: argparse.Namespace) -> str:
 def _check_options(options: argparse.Namespace) -> None:
     for option in OPTIONS:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.modes:
-            raise UserError(f"{option.spelling} goes with {' and '.join(option.modes)}, not with {options.mode}")
+            modes = " and ".join(filter(None, (", ".join(option.modes[:-1]), option.modes[-1])))
+            raise UserError(f"{option.spelling} goes with {modes}, not with {options.mode}")
     if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
         known = ", ".join(list_environments())
         raise UserError(

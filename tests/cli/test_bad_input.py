@@ -113,9 +113,12 @@ COMMANDS = [
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
     ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
     ("mine/task --run --resume", "--resume and --run cannot be combined"),
-    ("mine/task --resume --force", "--force goes with training and --init and --import_mlagents, not with --resume"),
+    (
+        "mine/task --resume --force",
+        "goes with training, --init, --import_mlagents and --tune, not with --resume",
+    ),
     ("mine/task --run --max_step 5", "--max_step goes with"),
-    ("mine/task --run --config x", "--config goes with training and --doctor, not with --run"),
+    ("mine/task --run --config x", "--config goes with training, --doctor and --tune, not with --run"),
     ("mine/task --resume --repeat 2", "--repeat goes with training"),
     ("mine/task --list --seed 1", "--seed goes with"),
     # old names
@@ -166,7 +169,10 @@ COMMANDS = [
     ),
     ("mine/task --set explorer.noise_repeat=16", "explorer.noise_repeat: noise_repeat is for continuous actions; for "),
     ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings whose fields have defaults"),
-    ("mine/task --set net_config.learner_port=61001", "not needed: one process collects and learns"),
+    (
+        "mine/task --set net_config.learner_port=61001",
+        "--ray local, auto or HOST:PORT, which starts or joins a cluster",
+    ),
     ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
     ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
