@@ -105,10 +105,10 @@ def make_rollout_actor(task: ActorTask, index: int, replacements: int, log: list
     parameters = EnvironmentParameters(settings.reset, lambda: progress.fraction_done)
     adapter = Environments(settings, folder).open_training(parameters, index * settings.base.n_envs)
     training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
-    configs = AgentConfigs(settings)
-    for name, role in adapter.roles.items():
+    configs, actor = AgentConfigs(settings), Actor(training, seeds.get_training_seed(task.env_steps))
+    for name, role in adapter.roles.items():  # those of Unity are known after the first reset
         training.by_role[name] = _build_components(task, index, seeds, configs.for_role(name), folder, name, role)
-    return RolloutActor(training, Actor(training, seeds.get_training_seed(task.env_steps)), progress, log)
+    return RolloutActor(training, actor, progress, log)
 
 
 def _build_components(

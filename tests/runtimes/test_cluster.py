@@ -24,6 +24,7 @@ from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
 from tests.runtimes.test_workers import new_run
 from tests.test_learning import PROBE, evaluate_states
+from tests.unity_player.launcher import make_player
 
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
 
@@ -178,6 +179,16 @@ def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, 
     build.train(settings, folder, lambda line: None)
     assert folder.find_latest().counters.env_steps >= 300
     assert folder.find_latest().lanes("agent")[0] == 9
+
+
+def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
+    """The behaviors of a Unity scene are known only then."""
+    player = {"build_path": str(make_player(tmp_path, "balance_ball")), "timeout_wait": 20}
+    base = {"env_type": "UNITY", "env_name": "3DBall", "n_envs": 1, "max_step": 1200, "unity_args": player}
+    agent = {"acer_config": {"std": "fixed", "rollout_length": 10}}
+    _, folder, result = train(tmp_path, "run", on_ray(actors=2), {"base_config": base}, agent)
+    assert result.counters.env_steps >= 1200
+    assert folder.find_latest().lanes("3DBall") == (24, 24)
 
 
 def record_rollouts(monkeypatch):
