@@ -83,6 +83,14 @@ def test_env_steps_to_the_goal_with_several_seeds_equal_those_of_the_variant(cap
     assert record["trials"][0]["value"] == sum(steps) / 2
 
 
+def test_no_variant_is_written_if_no_trial_reaches_the_goal(capsys):
+    assert main.main("mine/task -c goal --tune 1 --set goal.return=2 tune.seeds=1".split()) == 2
+    printed = capsys.readouterr()
+    assert "trial 0: 120.0 env steps (goal not reached)" in printed.out
+    assert "reached the goal: no variant is written; set a larger base_config.max_step" in printed.err
+    assert (FOLDER / "config.yaml").read_text() == CONFIG
+
+
 def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, monkeypatch):
     finish = Study.finish
 

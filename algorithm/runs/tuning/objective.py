@@ -90,6 +90,10 @@ class Objective:
             raise UserError("tune.objective return needs evaluation, which is not possible in this environment")
         return compute_mean_return(result.evaluation)
 
+    def is_goal_missed(self, value: float | None) -> bool:
+        """Return whether no run of a trial with this number reached the goal that the number is about."""
+        return not self.maximize and value is not None and value >= PENALTY * self.max_step
+
     def make_run_settings(self, seed: int) -> Tree:
         """Return the settings that a search sets in each of its runs."""
         base = {"seed": seed, "evaluate_every": self.evaluate_every, "save_every": None, "export": "never"}

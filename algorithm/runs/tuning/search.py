@@ -91,6 +91,7 @@ class Search:
         self._remove_checkpoints()
         best = self.study.find_best()
         result = reason if value is None else f"{format_number(value)} {self.objective.unit}"
+        result += " (goal not reached)" if self.objective.is_goal_missed(value) else ""
         known = "" if best is None else f"; best: trial {best.number}, {format_number(best.value)}"
         log(f"trial {trial.number}: {result}{known}")
         return error
@@ -120,6 +121,11 @@ class Search:
                 return None
             if best is None:
                 raise UserError(f"none of {len(trials)} trials of {self.folder} is complete: no variant is written")
+            if self.objective.is_goal_missed(best.value):
+                raise UserError(
+                    f"none of {len(trials)} trials of {self.folder} reached the goal: no variant is written; set a "
+                    "larger base_config.max_step, or tune.objective: return"
+                )
             self._write(best, len(trials), log)
             return best
 

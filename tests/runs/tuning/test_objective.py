@@ -40,6 +40,7 @@ def test_env_steps_count_until_the_goal_and_twice_without_it():
     assert not found.maximize
     assert found.measure(result(120, reached=True)) == 120
     assert found.measure(result(300, reached=False)) == 600
+    assert [found.is_goal_missed(value) for value in (120.0, 599.0, 600.0, None)] == [False, False, True, False]
     assert "goal" not in found.make_run_settings(0)
     assert found.make_run_settings(0)["base_config"]["evaluate_every"] == 7
 
