@@ -44,6 +44,9 @@ class EpisodicSettings(StreamSettings):
     features: Annotated[Literal["own", "agent"], EMBEDDINGS] = "own"
     embedding_size: Annotated[int, Range(at_least=1), OWN_FEATURES] = 32
     units: Annotated[int, Range(at_least=1), OWN_FEATURES] = 256
+    learning_rate: Annotated[float, Range(above=0), OWN_FEATURES] = 3e-4
+    max_grad_norm: Annotated[float, Range(above=0), OWN_FEATURES] = 10.0
+    update_every: Annotated[int, Range(at_least=1), OWN_FEATURES] = 1
     neighbors: Annotated[int, Range(at_least=1), EMBEDDINGS] = 10
     kernel_epsilon: Annotated[float, Range(above=0), EMBEDDINGS] = 1e-4
     capacity: Annotated[int, Range(at_least=1), EMBEDDINGS] = 5000

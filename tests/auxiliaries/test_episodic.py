@@ -360,6 +360,7 @@ def load(**values) -> None:
         ({"bonus": "none"}, "bonus is 'none'"),
         ({"gamma": 1, "crosses_episodes": True}, "gamma 1 needs crosses_episodes: false"),
         ({"neighbors": 5}, "neighbors is for memory embeddings, not for counts, and so has no effect"),
+        ({"update_every": 2}, "update_every is for memory embeddings, not for counts, and so has no effect"),
         ({"memory": "embeddings", "bonus": "first_visit"}, "bonus is for memory counts"),
         ({"memory": "embeddings", "features": "agent", "units": 8}, "units is for features own"),
         ({"neighbours": 5}, "unknown setting auxiliaries.episodic.neighbours; did you mean .*neighbors"),
