@@ -111,7 +111,7 @@ COMMANDS = [
     ("mine/task --render", "--render goes with --run, not with training"),
     ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
-    ("mine/task --use-env-nn", "--use_env_nn goes with --resume and --run"),
+    ("mine/task --use-env-nn", "--use_env_nn goes with --resume, --run and --export, not with training"),
     ("mine/task --run --resume", "--resume and --run cannot be combined"),
     (
         "mine/task --resume --force",
