@@ -160,3 +160,21 @@ def describe_setup() -> str:
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, "
         f"numpy {np.__version__}"
     )
+
+
+def format_sleeping_env(seconds: float) -> str:
+    """Return the text of an env.py that makes CartPole-v1 with steps that sleep for some seconds."""
+    return f"""
+import time
+import gymnasium
+
+
+class Sleeping(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep({seconds})
+        return self.env.step(action)
+
+
+def make():
+    return Sleeping(gymnasium.make("CartPole-v1"))
+"""

@@ -13,25 +13,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
+from measure import describe_setup, format_sleeping_env, format_spread, run_in_subprocesses, train_folder
 
 from algorithm import train
 
 SLEEP_SECONDS = 0.002
-ENV = f"""
-import time
-import gymnasium
-
-
-class Sleeping(gymnasium.Wrapper):
-    def step(self, action):
-        time.sleep({SLEEP_SECONDS})
-        return self.env.step(action)
-
-
-def make():
-    return Sleeping(gymnasium.make("CartPole-v1"))
-"""
+ENV = format_sleeping_env(SLEEP_SECONDS)
 CONFIG = """
 default:
   base_config: {env_type: GYM, env_name: env.py, algorithm: ACER, runtime: WORKERS, n_envs: 1, log_every: 500}

@@ -14,7 +14,6 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
-from algorithm.config.renamed_settings import find_renamed_setting
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
@@ -244,7 +243,7 @@ def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
     for key in values or {}:
         if key not in defaults:
             path = f"{section}.{key}"
-            instead = find_renamed_setting(path) or suggest_setting(path, [f"{section}.{known}" for known in defaults])
+            instead = suggest_setting(path, [f"{section}.{known}" for known in defaults])
             advice = f"; {instead}" if instead else ""
             raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
     settings_class = find_class("auxiliaries", name).Settings

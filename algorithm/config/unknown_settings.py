@@ -15,7 +15,7 @@ def check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> 
     for key, value in layer.items():
         path = f"{prefix}{key}"
         if path not in known:
-            instead = find_renamed_setting(path) or suggest_setting(path, known)
+            instead = suggest_setting(path, known)
             raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
         sections = any(other.startswith(f"{path}.") for other in known)
         if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
@@ -25,7 +25,9 @@ def check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> 
 
 
 def suggest_setting(path: str, known: list[str]) -> str | None:
-    """Return advice that names the known setting which is most like an unknown one; None if none is."""
+    """Return advice for an unknown setting: what replaces an old name, or else the most similar known setting."""
+    if renamed := find_renamed_setting(path):
+        return renamed
     section, _, key = path.rpartition(".")
     elsewhere = [other for other in known if other.rpartition(".")[2] == key]
     similar = get_close_matches(path, [other for other in known if other.rpartition(".")[0] == section], 1)
