@@ -28,6 +28,8 @@ RAY = ["ray>=2.40"]  # without Ray's own extras
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 # Searches for settings.
 TUNE = ["optuna>=5"]
+# Recordings of episodes.
+VIDEO = ["moviepy>=2.1"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
@@ -103,9 +105,10 @@ setup(
         "onnx": ONNX,
         "tune": TUNE,
         "ray": RAY,
-        "test": TEST + OPENED + ONNX + TUNE + RAY,
+        "video": VIDEO,
+        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + RAY + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

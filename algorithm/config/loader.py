@@ -14,6 +14,7 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
@@ -50,6 +51,7 @@ SHARED_SECTIONS = (
     "goal",
     "tune",
     "population_config",
+    "report_config",
 )
 
 
@@ -63,6 +65,7 @@ class Settings:
     goal: Goal | None
     tune: Tune
     population: PopulationConfig
+    report: ReportConfig
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
@@ -202,6 +205,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
         tune = read_section(Tune, tree["tune"])
         population = read_section(PopulationConfig, tree["population_config"])
+        report = read_section(ReportConfig, tree["report_config"])
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
     section = get_agent_section(base.algorithm)
@@ -226,6 +230,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         goal=goal,
         tune=tune,
         population=population,
+        report=report,
         agent=agent,
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},

@@ -14,6 +14,7 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.loader import Settings
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
+from algorithm.config.report import ReportConfig
 from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
 from algorithm.config.search import Tune
 from algorithm.config.trees import DEFAULTS_FILE
@@ -86,6 +87,7 @@ def read_types() -> Mapping[str, Any]:
         "goal": Goal,
         "tune": Tune,
         "population_config": PopulationConfig,
+        "report_config": ReportConfig,
     }
     sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
     for section, cls in sections.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
@@ -26,6 +27,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.videos import VIDEO_FOLDER, VideoRecorder, check_videos, record_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -39,7 +41,7 @@ from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History, Limits
+from algorithm.training.progress import WINDOW, Counters, History, Limits
 from algorithm.training.reporter import Reporter
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
@@ -68,8 +70,7 @@ def train(
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
-    check_workers(settings)
-    check_cluster(settings)
+    _check_settings(settings, environments, limits)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
@@ -97,6 +98,8 @@ def train(
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
         evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
         evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
+        record_videos = partial(_record_videos, settings, environments, training, counters, folder, log)
+        events.callbacks.append(VideoRecorder(settings.report.video_every, record_videos, timer, log))
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
         monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
@@ -113,6 +116,14 @@ def train(
             result = _make_result(folder, monitor, store.best)
             events.on_end(result)
     return result
+
+
+def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
+    """Check settings that do not fit each other or the environments. Raises UserError."""
+    check_workers(settings)
+    check_cluster(settings)
+    if settings.report.video_every:
+        check_videos(environments, limits.evaluates)
 
 
 def _open_processes(
@@ -198,6 +209,25 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
 def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
     """Play evaluation episodes, whose seed depends on the env steps only; return the result of each role."""
     return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
+
+
+def _record_videos(
+    settings: Settings,
+    environments: Environments,
+    training: TrainingComponents,
+    counters: Counters,
+    folder: RunFolder,
+    log: Log,
+) -> None:
+    """Record videos of the episodes that an evaluation at the current env steps plays."""
+    open_recorded = partial(environments.open_recorded, environments.count_evaluation_envs())
+    seed = RunSeeds(settings.base.seed).get_evaluation_seed(counters.env_steps)
+    target = folder.path / VIDEO_FOLDER / str(counters.env_steps)
+
+    def get_agent(role: str, adapter: Adapter) -> Agent:
+        return training.get(role, adapter).agent
+
+    record_videos(open_recorded, get_agent, settings.base.evaluate_greedy, WINDOW, seed, target, log)
 
 
 def _run_to_end(
