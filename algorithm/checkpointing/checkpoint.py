@@ -49,12 +49,12 @@ class Checkpoint:
 
     The folder has counters.json, actor.npz if the environments can be restored, a folder with weights, learner and
     replay for each role, and the manifest of all files. A run with workers has the replay and the environments of
-    worker k > 0 in a folder `worker-k`. Every method raises CheckpointError, with the name of the file, for a file that
-    cannot be read.
+    worker k > 0 in a folder `worker-k`, and a run with several learners has the replay of learner k > 0 there. Every
+    method raises CheckpointError, with the name of the file, for a file that cannot be read.
 
     Args:
         folder: the folder.
-        worker: the worker whose experience is read.
+        worker: the worker, or the learner, whose experience is read.
     """
 
     def __init__(self, folder: Path, worker: int = 0):
@@ -74,6 +74,11 @@ class Checkpoint:
     def roles(self) -> list[str]:
         """Return the names of the roles."""
         return list(self._read_metadata()["roles"])
+
+    @property
+    def n_learners(self) -> int:
+        """Return the number of learners of the run."""
+        return self._read_metadata().get("learners", 1)
 
     def lanes(self, role: str) -> tuple[int, int]:
         """Return the number of lanes of a role, and the number of its initial lanes."""

@@ -18,7 +18,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import check_cluster, open_cluster
+from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -66,7 +66,7 @@ def train(
         UserError: a setting does not fit the run.
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    environments = Environments(settings, folder)
     limits = make_limits(settings, pause_at)
     check_workers(settings)
     check_cluster(settings)
@@ -74,6 +74,7 @@ def train(
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
+    agents = AgentConfigs(settings, checkpoint.n_learners if checkpoint else None)
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
         group = stack.enter_context(_open_processes(settings, folder, counters))
@@ -84,8 +85,14 @@ def train(
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
+        if line := describe_learners(settings, checkpoint):
+            log(line)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
-        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
+        learners = group.peers.group if isinstance(group, ActorGroup) and group.peers else None
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=learners)
+        roles = _list_roles(adapter, folder, checkpoint)
+        with build_peers(group, roles, checkpoint):
+            training = _build_components(adapter, roles, builder, timer)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -132,6 +139,8 @@ def _make_parts_writer(
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
     if isinstance(actor, WorkerGroup):
         return partial(actor.save, training, counters)
+    if isinstance(actor, ActorGroup) and actor.peers:
+        return partial(actor.peers.save, training, actor)
     return partial(write_all, training, actor)
 
 
@@ -163,14 +172,20 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+def _list_roles(adapter: Adapter, folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Role]:
+    """Return all roles that are known: those of the adapter, and those that are saved."""
+    names = dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])])
+    return {name: _check_role(folder, name, adapter.roles.get(name)) for name in names}
+
+
+def _build_components(
+    adapter: Adapter, roles: Mapping[str, Role], builder: ComponentsBuilder, timer: Timer
+) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    saved_roles = builder.checkpoint.roles if builder.checkpoint else []
-    for name in dict.fromkeys([*adapter.roles, *saved_roles]):
-        role = _check_role(builder.folder, name, adapter.roles.get(name))
+    for name, role in roles.items():
         training.by_role[name] = training.build(name, role)
-    if builder.sharing:
+    if builder.sharing or builder.learners:
         training.build = refuse_role
     return training
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
+from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
+from algorithm.runs.learner_server import LearnerServer
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
 from algorithm.runtimes.actor_host import ActorHost
+from algorithm.runtimes.learner_peers import LearnerHost, LearnerPeers
+from algorithm.specs import Role
 
 
 def check_cluster(settings: Settings) -> None:
@@ -19,10 +25,41 @@ def check_cluster(settings: Settings) -> None:
     if not settings.base.is_on_cluster:
         return
     cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
+    if cluster.learners > 1:
+        _check_learners(settings)
     if cluster.max_lag is not None and not _uses_replay(settings) and cluster.max_lag < in_flight - 1:
         raise UserError(
             f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
             f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
+        )
+
+
+def _check_learners(settings: Settings) -> None:
+    """Raise UserError for settings that do not fit several learners."""
+    cluster, device = settings.cluster, settings.base.device
+    if cluster.actors % cluster.learners:
+        raise UserError(
+            f"cluster_config.actors is {cluster.actors}, which cannot be divided among cluster_config.learners "
+            f"{cluster.learners}: set actors to {-(-cluster.actors // cluster.learners) * cluster.learners}"
+        )
+    for each in (settings, *settings.roles.values()):
+        section, batch_size = each.agent_section, getattr(each.agent, "batch_size", 0)
+        if getattr(each.agent, "trust_region", None) == "full":
+            raise UserError(f"{section}.trust_region full is not for several learners: use efficient or off")
+        if batch_size % cluster.learners:
+            raise UserError(
+                f"{section}.batch_size is {batch_size}, which cannot be divided among cluster_config.learners "
+                f"{cluster.learners}: set batch_size to {-(-batch_size // cluster.learners) * cluster.learners}"
+            )
+    if cluster.gpus_per_learner and not device.startswith("cuda"):
+        raise UserError(
+            f"cluster_config.gpus_per_learner is 1, but base_config.device is {device}: set device to cuda, so that "
+            "the main process learns on a GPU, too"
+        )
+    if not cluster.gpus_per_learner and device not in ("cpu", "auto"):
+        raise UserError(
+            f"base_config.device is {device}, but the other learners learn on CPUs: set "
+            "cluster_config.gpus_per_learner to 1, or device to cpu"
         )
 
 
@@ -54,19 +91,48 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Itera
         address=cluster.address,
         cpus=cluster.cpus_per_actor,
         gpus=cluster.gpus_per_actor,
-        local_cpus=cluster.actors * cluster.cpus_per_actor,
+        local_cpus=cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner,
         uses_tokens=cluster.token_auth,
     )
-    group = make_actor_group(settings, host)
+    peers = make_peers(settings, host)
+    group = make_actor_group(settings, host, peers)
     try:
+        if peers:
+            # On one machine they meet in a file, so that no port is open.
+            address = None if cluster.address == "local" else f"tcp://{host.node_address}:{_find_free_port()}"
+            open_peers(peers, task, address)
         group.open()
         yield group
     finally:
         group.close()
 
 
-def make_actor_group(settings: Settings, host: ActorHost) -> ActorGroup:
-    """Return the actors of a run, which `host` runs."""
+def open_peers(peers: LearnerPeers, task: ActorTask, address: str | None) -> None:
+    """Start the other learners of a run, with the arguments of `LearnerPeers.open`."""
+    cluster, base = task.settings.cluster, task.settings.base
+    if cluster.gpus_per_learner:  # Ray shows each process its own GPU only, as the first one
+        task = replace(task, settings=replace(task.settings, base=base.model_copy(update={"device": "cuda"})))
+    peers.open(
+        partial(LearnerServer, task), address=address, cpus=cluster.cpus_per_learner, gpus=cluster.gpus_per_learner
+    )
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+def make_peers(settings: Settings, host: LearnerHost) -> LearnerPeers | None:
+    """Return the other learners of a run, which `host` runs; None if it has one learner."""
+    cluster = settings.cluster
+    if cluster.learners == 1:
+        return None
+    return LearnerPeers(host, size=cluster.learners, timeout=cluster.timeout, start_timeout=cluster.start_timeout)
+
+
+def make_actor_group(settings: Settings, host: ActorHost, peers: LearnerPeers | None) -> ActorGroup:
+    """Return the actors of a run, which `host` runs, with the other learners."""
     cluster = settings.cluster
     return ActorGroup(
         host=host,
@@ -76,7 +142,39 @@ def make_actor_group(settings: Settings, host: ActorHost) -> ActorGroup:
         start_timeout=cluster.start_timeout,
         max_lag=cluster.max_lag,
         max_replacements=settings.base.max_env_restarts,
+        peers=peers,
     )
+
+
+def build_peers(
+    group: object, roles: Mapping[str, Role], checkpoint: Checkpoint | None
+) -> AbstractContextManager[None]:
+    """Return a context in which the other learners of a run build their components, if `group` has any.
+
+    Args:
+        group: the other processes of the run.
+        roles: the roles, in the order in which the block builds their components.
+        checkpoint: the checkpoint of the run, if it has one.
+    """
+    if isinstance(group, ActorGroup) and group.peers:
+        return group.peers.build(list(roles.items()), checkpoint)
+    return nullcontext()
+
+
+def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> str | None:
+    """Return a line on the replays of a run that continues with another number of learners; None otherwise."""
+    saved, learners = checkpoint.n_learners if checkpoint else settings.n_learners, settings.n_learners
+    if saved == learners:
+        return None
+    if saved > learners:
+        change = f"the replays of {_list_learners(learners, saved)} are not used"
+    else:
+        change = f"{_list_learners(saved, learners)} start with empty replays"
+    return f"learners: {saved} -> {learners}; networks, optimizers and other replays are kept, {change}"
+
+
+def _list_learners(start: int, end: int) -> str:
+    return f"learners {start} to {end - 1}" if end - start > 1 else f"learner {start}"
 
 
 def make_actor_task(settings: Settings, folder: RunFolder, env_steps: int) -> ActorTask:

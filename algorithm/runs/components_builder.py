@@ -30,6 +30,8 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
+from algorithm.runtimes.averaging_learner import AveragingLearner
+from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role, role_suffix
@@ -65,6 +67,7 @@ class ComponentsBuilder:
         log: receives lines for the user.
         sharing: what this process shares with other processes; None if there are none.
         seeds: the seeds; None for those of `base_config.seed`.
+        learners: connects this learner with others, which call this builder for the same roles; None without others.
     """
 
     def __init__(
@@ -75,12 +78,15 @@ class ComponentsBuilder:
         log: Callable[[str], None],
         sharing: Sharing | None = None,
         seeds: RunSeeds | None = None,
+        learners: LearnerGroup | None = None,
     ):
         self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
         self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
+        self.learners = learners
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        self._is_main = sharing is None or sharing.worker is None  # the process that writes the run folder
+        # The process that writes the run folder.
+        self._is_main = (sharing is None or sharing.worker is None) and (learners is None or learners.rank == 0)
         self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
@@ -119,6 +125,8 @@ class ComponentsBuilder:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):
             checkpoint.restore_experience(name, components)
+        if isinstance(learner, AveragingLearner):
+            learner.synchronize()
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
@@ -152,6 +160,8 @@ class ComponentsBuilder:
 
     def _make_learner(self, *arguments: Any) -> Learner:
         sharing = self.sharing
+        if self.learners:
+            return AveragingLearner(*arguments, group=self.learners)
         if sharing is None:
             return Learner(*arguments)
         return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
