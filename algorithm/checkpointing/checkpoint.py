@@ -88,6 +88,10 @@ class Checkpoint:
         except KeyError as error:
             raise CheckpointError(f"{self.folder / METADATA}: role {role!r} has no {error}") from error
 
+    def capacity(self, role: str) -> int | None:
+        """Return the capacity of the replay of a role; None if the role has no replay."""
+        return self._read_experience()["roles"][role].get("capacity")
+
     def weights(self, role: str) -> State:
         """Return parameters, target networks and statistics of a role, all of which are finite."""
         state = self._load_torch(role, WEIGHTS)

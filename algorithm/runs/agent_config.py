@@ -52,30 +52,25 @@ class AgentConfigs:
         by_role: Records of the roles with separate settings (`ma_config`).
     """
 
-    def __init__(self, settings: Settings, replay_parts: int | None = None):
-        """Resolve the settings of a run, and the settings of its roles.
-
-        Args:
-            settings: settings of the run.
-            replay_parts: number of learners that share the capacity of the replay; None: all of the run.
-        """
-        self.default = make_agent_config(settings, replay_parts)
-        self.by_role = {role: make_agent_config(each, replay_parts) for role, each in settings.roles.items()}
+    def __init__(self, settings: Settings):
+        """Resolve the settings of a run, and the settings of its roles."""
+        self.default = make_agent_config(settings)
+        self.by_role = {role: make_agent_config(role_settings) for role, role_settings in settings.roles.items()}
 
     def for_role(self, role: str) -> AgentConfig:
         """Return the record of a role, or of the agent with this name."""
         return self.by_role.get(role, self.default)
 
 
-def make_agent_config(settings: Settings, replay_parts: int | None = None) -> AgentConfig:
-    """Return the record of one agent, from the settings of its role, with the arguments of AgentConfigs."""
+def make_agent_config(settings: Settings) -> AgentConfig:
+    """Return the record of one agent, from the settings of its role; with several learners, for each of them."""
     base, learners = settings.base, settings.n_learners
     device = "cpu" if (base.has_workers or learners > 1) and base.device == "auto" else base.device
     return AgentConfig(
         make_agent=find_class("algorithm", base.algorithm),
         section=settings.agent_section,
         settings=_divide_batches(settings.agent, learners),
-        replay=settings.replay.model_copy(update={"capacity": settings.replay.capacity // (replay_parts or learners)}),
+        replay=settings.replay.model_copy(update={"capacity": settings.replay.capacity // learners}),
         network_file=base.nn,
         network_arguments=settings.nn,
         auxiliaries=settings.auxiliaries,

@@ -66,7 +66,7 @@ def train(
         UserError: a setting does not fit the run.
     """
     timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments = Environments(settings, folder)
+    environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
     check_workers(settings)
     check_cluster(settings)
@@ -74,7 +74,6 @@ def train(
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
-    agents = AgentConfigs(settings, checkpoint.n_learners if checkpoint else None)
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
         group = stack.enter_context(_open_processes(settings, folder, counters))
@@ -83,10 +82,8 @@ def train(
         )
         n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
-        for note in environments.list_notes(limits.evaluates):
+        for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
             log(note)
-        if line := describe_learners(settings, checkpoint):
-            log(line)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
         learners = group.peers.group if isinstance(group, ActorGroup) and group.peers else None
         builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=learners)

@@ -161,20 +161,18 @@ def build_peers(
     return nullcontext()
 
 
-def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> str | None:
-    """Return a line on the replays of a run that continues with another number of learners; None otherwise."""
+def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> Iterator[str]:
+    """Yield a line if there are several learners, and one if their number differs from that of a checkpoint."""
     saved, learners = checkpoint.n_learners if checkpoint else settings.n_learners, settings.n_learners
+    if learners > 1:
+        divided = "the actors, batch_size, learning_starts and capacity" if _uses_replay(settings) else "the actors"
+        yield f"learners: {learners}, each with 1/{learners} of {divided}"
     if saved == learners:
-        return None
-    if saved > learners:
-        change = f"the replays of {_list_learners(learners, saved)} are not used"
-    else:
-        change = f"{_list_learners(saved, learners)} start with empty replays"
-    return f"learners: {saved} -> {learners}; networks, optimizers and other replays are kept, {change}"
-
-
-def _list_learners(start: int, end: int) -> str:
-    return f"learners {start} to {end - 1}" if end - start > 1 else f"learner {start}"
+        return
+    first, last = min(saved, learners), max(saved, learners) - 1
+    changed = f"learner {first}" if first == last else f"learners {first} to {last}"
+    change = f"the replay of {changed} is not used" if saved > learners else f"no replay is saved for {changed}"
+    yield f"learners: {saved} -> {learners}; networks, optimizers and counters are kept, but {change}"
 
 
 def make_actor_task(settings: Settings, folder: RunFolder, env_steps: int) -> ActorTask:

@@ -80,9 +80,8 @@ class LearnerServer:
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
         checkpoint = self._write_checkpoint(task.files) if task.files else None
-        configs = AgentConfigs(settings, task.replay_parts)
         builder = ComponentsBuilder(
-            configs, self._folder, checkpoint, lambda line: None, seeds=seeds, learners=self._group
+            AgentConfigs(settings), self._folder, checkpoint, lambda line: None, seeds=seeds, learners=self._group
         )
         adapter = RemoteEnvironments(dict(task.roles))
         self._training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)

@@ -106,11 +106,10 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
     checkpoint = Checkpoint(start.checkpoint, task.index) if start.checkpoint else None
     if checkpoint and not checkpoint.has_experience:
         checkpoint = None
-    configs = AgentConfigs(settings, checkpoint.n_learners if checkpoint else None)
     sharing = Sharing(
         memory=task.memory, lock=settings.base.worker_lock, workers=settings.base.n_workers, worker=task.index
     )
-    builder = ComponentsBuilder(configs, folder, checkpoint, lambda line: None, sharing, seeds)
+    builder = ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, lambda line: None, sharing, seeds)
     training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
     for name, role in adapter.roles.items():
         training.by_role[name] = builder(name, role)

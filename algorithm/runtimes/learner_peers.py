@@ -57,12 +57,10 @@ class BuildTask:
     Attributes:
         roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
         files: contents of the files of the checkpoint with its experience, by name; empty without one.
-        replay_parts: the number of learners that share the capacity of the replay.
     """
 
     roles: Sequence[tuple[str, Role]]
     files: Mapping[str, np.ndarray]
-    replay_parts: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +149,7 @@ class LearnerPeers:
         tasks = []
         for rank in range(1, self.size):
             saved = checkpoint if checkpoint and rank < checkpoint.n_learners else None
-            parts = saved.n_learners if saved else self.size
-            tasks.append(BuildTask(roles=roles, files=_read_files(saved, rank) if saved else {}, replay_parts=parts))
+            tasks.append(BuildTask(roles=roles, files=_read_files(saved, rank) if saved else {}))
         with self._call_all("build", tasks):
             yield
 
