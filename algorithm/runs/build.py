@@ -18,7 +18,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, open_cluster
+from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, get_learner_group, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -85,11 +85,8 @@ def train(
         for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
             log(note)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
-        learners = group.peers.group if isinstance(group, ActorGroup) and group.peers else None
-        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=learners)
-        roles = _list_roles(adapter, folder, checkpoint)
-        with build_peers(group, roles, checkpoint):
-            training = _build_components(adapter, roles, builder, timer)
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
+        training = _build_components(adapter, builder, timer, group)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -169,19 +166,16 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _list_roles(adapter: Adapter, folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Role]:
-    """Return all roles that are known: those of the adapter, and those that are saved."""
-    names = dict.fromkeys([*adapter.roles, *(checkpoint.roles if checkpoint else [])])
-    return {name: _check_role(folder, name, adapter.roles.get(name)) for name in names}
-
-
 def _build_components(
-    adapter: Adapter, roles: Mapping[str, Role], builder: ComponentsBuilder, timer: Timer
+    adapter: Adapter, builder: ComponentsBuilder, timer: Timer, group: WorkerGroup | ActorGroup | None
 ) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    for name, role in roles.items():
-        training.by_role[name] = training.build(name, role)
+    names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
+    roles = {name: _check_role(builder.folder, name, adapter.roles.get(name)) for name in names}
+    with build_peers(group, roles, builder.checkpoint):
+        for name, role in roles.items():
+            training.by_role[name] = training.build(name, role)
     if builder.sharing or builder.learners:
         training.build = refuse_role
     return training

@@ -16,6 +16,7 @@ from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
 from algorithm.runtimes.actor_host import ActorHost
+from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.runtimes.learner_peers import LearnerHost, LearnerPeers
 from algorithm.specs import Role
 
@@ -144,6 +145,11 @@ def make_actor_group(settings: Settings, host: ActorHost, peers: LearnerPeers | 
         max_replacements=settings.base.max_env_restarts,
         peers=peers,
     )
+
+
+def get_learner_group(group: object) -> LearnerGroup | None:
+    """Return what connects this learner with the others, given the other processes of the run; None without others."""
+    return group.peers.group if isinstance(group, ActorGroup) and group.peers else None
 
 
 def build_peers(

@@ -78,7 +78,7 @@ def shared(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "a2c, normalized", "ppo", "acer, curiosity"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared, tmp_path):
     folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=200, max_iter=None)
     settings = folder.load_settings(("test", {"cluster_config": {"actors": 2, "learners": 2}}))
