@@ -177,8 +177,8 @@ def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> Iter
         return
     first, last = min(saved, learners), max(saved, learners) - 1
     changed = f"learner {first}" if first == last else f"learners {first} to {last}"
-    change = f"the replay of {changed} is not used" if saved > learners else f"no replay is saved for {changed}"
-    yield f"learners: {saved} -> {learners}; networks, optimizers and counters are kept, but {change}"
+    change = f"that of {changed} is not used" if saved > learners else f"there is none for {changed}"
+    yield f"learners: {saved} -> {learners}; networks, optimizers, counters and saved experience are kept, but {change}"
 
 
 def make_actor_task(settings: Settings, folder: RunFolder, env_steps: int) -> ActorTask:

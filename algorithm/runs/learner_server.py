@@ -79,38 +79,33 @@ class LearnerServer:
         settings = self.task.settings
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
-        checkpoint = self._write_checkpoint(task.files) if task.files else None
-        builder = ComponentsBuilder(
-            AgentConfigs(settings), self._folder, checkpoint, lambda line: None, seeds=seeds, learners=self._group
-        )
         adapter = RemoteEnvironments(dict(task.roles))
         self._training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
-        for name, role in task.roles:
-            components = builder(name, role)
-            if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
-                components = builder.grow(name, components, role)
-            self._training.by_role[name] = components
-        if checkpoint:
-            checkpoint.restore_process(_NoEnvironments())
+        with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
+            checkpoint = _write_files(task.files, Path(folder), self.rank) if task.files else None
+            builder = ComponentsBuilder(
+                AgentConfigs(settings), self._folder, checkpoint, lambda line: None, seeds=seeds, learners=self._group
+            )
+            for name, role in task.roles:
+                components = builder(name, role)
+                if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
+                    components = builder.grow(name, components, role)
+                self._training.by_role[name] = components
+            if checkpoint:
+                checkpoint.restore_process(_NoEnvironments())
         return Reply()
-
-    def _write_checkpoint(self, files: Mapping[str, np.ndarray]) -> Checkpoint:
-        """Write the files of a checkpoint to the folder of this process. Return the checkpoint."""
-        folder = self._folder.path / "checkpoint"
-        for name, content in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content.tofile(path)
-        return Checkpoint(folder, self.rank)
 
     def _save(self) -> LearnerFiles:
         prefix = make_prefix(self.rank)
-        with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
-            manifest = Manifest(Path(folder))
-            metadata = write_experience(self._training, _NoEnvironments(), manifest, prefix)
-            for role, components in self._training.by_role.items():
-                write_learner_state(manifest, role, components.learner.own_state(), prefix)
-            files = {name: np.fromfile(manifest.folder / name, np.uint8) for name in manifest.digests}
+        try:
+            with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
+                manifest = Manifest(Path(folder))
+                metadata = write_experience(self._training, _NoEnvironments(), manifest, prefix)
+                for role, components in self._training.by_role.items():
+                    write_learner_state(manifest, role, components.learner.own_state(), prefix)
+                files = {name: np.fromfile(manifest.folder / name, np.uint8) for name in manifest.digests}
+        except OSError as error:  # the next checkpoint tries again
+            return LearnerFiles(error=error)
         return LearnerFiles(files=files, metadata=metadata)
 
     def _reply(self, call: Callable[[], AnyReply]) -> AnyReply | Failure:
@@ -122,6 +117,15 @@ class LearnerServer:
         reply = replace(reply, log=list(self._log))
         self._log.clear()
         return reply
+
+
+def _write_files(files: Mapping[str, np.ndarray], folder: Path, rank: int) -> Checkpoint:
+    """Write the files of a checkpoint to a folder. Return the checkpoint with the experience of a learner."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content.tofile(path)
+    return Checkpoint(folder, rank)
 
 
 class _NoEnvironments:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,10 +70,12 @@ class LearnerFiles(Reply):
     Attributes:
         files: contents of the files, by name in the checkpoint.
         metadata: what counters.json has about the learner.
+        error: error of the disk, if there was one.
     """
 
-    files: Mapping[str, np.ndarray]
-    metadata: Mapping[str, Any]
+    files: Mapping[str, np.ndarray] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    error: OSError | None = None
 
 
 class LearnerPeers:
@@ -190,8 +192,11 @@ class LearnerPeers:
             LearnerUnreachable: a learner has ended, or has raised an exception.
         """
         with self._call_all("save", [None] * (self.size - 1)) as replies:
-            metadata = write_all(training, actor, manifest)
+            pass
+        metadata = write_all(training, actor, manifest)  # an error of the disk does not close the group
         for reply in replies:
+            if reply.error:
+                raise reply.error
             for name, content in reply.files.items():
                 with manifest.open_file(name) as file:
                     file.write(content.data)

@@ -13,7 +13,7 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.runs import build
+from algorithm.runs import build, learner_server
 from algorithm.runs import cluster as runs_cluster
 from algorithm.runs.cluster import (
     check_cluster,
@@ -24,7 +24,7 @@ from algorithm.runs.cluster import (
     open_peers,
 )
 from algorithm.runs.rollout_actor import make_rollout_actor
-from algorithm.runtimes import cluster
+from algorithm.runtimes import cluster, learner_peers
 from algorithm.runtimes.learner_group import LearnerUnreachable
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
@@ -159,11 +159,11 @@ def test_the_state_of_every_learner_is_restored(kind, hosts, tmp_path, monkeypat
 def test_a_run_continues_with_another_number_of_learners(kind, hosts, shared, tmp_path):
     folder = new_run_of_two(tmp_path, kind)
     assert folder.find_latest().lanes("agent") == (6, 6)
-    kept = "networks, optimizers and counters are kept, but"
-    assert f"learners: 2 -> 1; {kept} the replay of learner 1 is not used" in resume(folder, 400, 1)
+    kept = "networks, optimizers, counters and saved experience are kept, but"
+    assert f"learners: 2 -> 1; {kept} that of learner 1 is not used" in resume(folder, 400, 1)
     assert folder.find_latest().lanes("agent") == (12, 6)
     assert not (folder.find_latest().folder / "worker-1").exists()
-    assert f"learners: 1 -> 2; {kept} no replay is saved for learner 1" in resume(folder, 500, 2)
+    assert f"learners: 1 -> 2; {kept} there is none for learner 1" in resume(folder, 500, 2)
     last = folder.find_latest()
     assert last.counters.env_steps >= 500
     np.testing.assert_array_equal(np.fromfile(last.folder / "worker-1/agent/shared", np.uint8), shared[-1]["agent"])
@@ -177,7 +177,7 @@ def test_the_number_of_learners_is_described():
     (line,) = describe_learners(settings, None)
     assert line == "learners: 4, each with 1/4 of the actors, batch_size, learning_starts and capacity"
     _, change = describe_learners(settings, checkpoint)
-    assert change.endswith("but no replay is saved for learners 2 to 3")
+    assert change.endswith("but there is none for learners 2 to 3")
     assert not list(describe_learners(resolve([]), None))
 
 
@@ -242,6 +242,40 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
     last = folder.find_latest()
     assert type(last)(last.folder, 1).has_experience
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
+    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
+    if rank:
+        monkeypatch.setattr(runs_cluster, "LearnerServer", LearnerWithFullDisk)
+    else:
+        monkeypatch.setattr(learner_peers, "write_all", fail_once(learner_peers.write_all))
+    lines = resume(folder, 400, 2)
+    assert any("cannot be written" in line and "the next save tries again" in line for line in lines)
+    assert folder.find_latest().counters.env_steps >= 400
+
+
+def fail_once(write):
+    """Return a function that raises OSError in its first call."""
+    calls = []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return write(*arguments)
+
+    return fail
+
+
+class LearnerWithFullDisk(VisibleLearner):
+    """A learner that cannot write its first checkpoint."""
+
+    def save(self, _):
+        learner_server.write_experience = fail_once(learner_server.write_experience)
+        self.save = super().save
+        return learner_server.LearnerServer.save(self, _)
 
 
 @pytest.mark.parametrize(
