@@ -89,6 +89,11 @@ class Settings:
         return "agent" if section == self.agent_section else section.removesuffix("_config")
 
     @property
+    def n_learners(self) -> int:
+        """The number of learners."""
+        return self.cluster.learners if self.base.is_on_cluster else 1
+
+    @property
     def agent_section(self) -> str:
         """The name of the section of the algorithm."""
         return get_agent_section(self.base.algorithm)

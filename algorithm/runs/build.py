@@ -19,7 +19,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import check_cluster, open_cluster
+from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, get_learner_group, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -83,10 +83,11 @@ def train(
         )
         n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
-        for note in environments.list_notes(limits.evaluates):
+        for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
             log(note)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
-        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
+        training = _build_components(adapter, builder, timer, group)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -143,6 +144,8 @@ def _make_parts_writer(
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
     if isinstance(actor, WorkerGroup):
         return partial(actor.save, training, counters)
+    if isinstance(actor, ActorGroup) and actor.peers:
+        return partial(actor.peers.save, training, actor)
     return partial(write_all, training, actor)
 
 
@@ -174,14 +177,17 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+def _build_components(
+    adapter: Adapter, builder: ComponentsBuilder, timer: Timer, group: WorkerGroup | ActorGroup | None
+) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    saved_roles = builder.checkpoint.roles if builder.checkpoint else []
-    for name in dict.fromkeys([*adapter.roles, *saved_roles]):
-        role = _check_role(builder.folder, name, adapter.roles.get(name))
-        training.by_role[name] = training.build(name, role)
-    if builder.sharing:
+    names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
+    roles = {name: _check_role(builder.folder, name, adapter.roles.get(name)) for name in names}
+    with build_peers(group, roles, builder.checkpoint):
+        for name, role in roles.items():
+            training.by_role[name] = training.build(name, role)
+    if builder.sharing or builder.learners:
         training.build = refuse_role
     return training
 
