@@ -23,6 +23,7 @@ from algorithm.cli.options import (  # noqa: E402
     IMPORT,
     INIT,
     LIST,
+    REPORT,
     RESUME,
     RUN,
     TRAIN,
@@ -56,6 +57,7 @@ def _command(arguments: list[str], output: Output) -> int:
         commands = {
             RUN: _play,
             EXPORT: _export,
+            REPORT: _report,
             LIST: _list,
             INIT: _init,
             IMPORT: _import,
@@ -197,6 +199,22 @@ def _export(options: argparse.Namespace, output: Output) -> None:
     output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
     if failed:
         raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
+
+
+def _report(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.reports.report_files import write_files
+    from algorithm.runs.env_folder import find_run_path
+
+    folder = find_run_path(options.env, options.name)
+    report, card = write_files(folder, output.log)
+    output.result = {
+        "run": folder.as_posix(),
+        "report": report.as_posix(),
+        "model_card": None if card is None else card.as_posix(),
+    }
+    output.log(f"report:     {report}")
+    if card:
+        output.log(f"model card: {card}")
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:

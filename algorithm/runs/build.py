@@ -21,13 +21,15 @@ from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, get_learner_group, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
+from algorithm.runs.env_folder import VIDEO_FOLDER
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
-from algorithm.runs.videos import VIDEO_FOLDER, VideoRecorder, check_videos, record_videos
+from algorithm.runs.videos import VideoRecorder, check_videos, record_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -110,6 +112,7 @@ def train(
             if not isinstance(actor, WorkerGroup):
                 checkpoint.restore_process(actor)
         folder.record_settings(settings.tree, counters.env_steps)
+        record_session(folder.path, settings.base, counters.env_steps)
         timer.lap(STARTING)
         try:
             _run_to_end(settings.base.runtime, training, actor, monitor, divergence, writer)

@@ -26,6 +26,7 @@ from algorithm.runs.memory_budget import (
     check_rollout_memory,
     compute_agent_replay_size,
 )
+from algorithm.runs.network_record import record_network
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
@@ -120,6 +121,7 @@ class ComponentsBuilder:
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if self._is_main:
             self.folder.add_role(name, role)
+            record_network(self.folder.path, name, agent, placement)
         if checkpoint and self._is_main:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):
@@ -143,8 +145,8 @@ class ComponentsBuilder:
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
             n_records = components.learner.auxiliaries.n_records
-            old_role, old_lanes = components.role, replay.initial_lanes
-            old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, old_lanes)
+            old_role = components.role
+            old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, replay.initial_lanes)
             size = compute_agent_replay_size(config.replay, agent, role, n_records, initial_lanes)
             copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
             prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
@@ -179,8 +181,7 @@ class ComponentsBuilder:
         self, name: str, config: AgentConfig, learner: Learner, initial_role: Role, lanes: int, rng: np.random.Generator
     ) -> Replay:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
-        agent, initial_lanes = learner.agent, initial_role.lanes
-        schedule = agent.schedule
+        agent, schedule, initial_lanes = learner.agent, learner.agent.schedule, initial_role.lanes
         n_records, grown_role = learner.auxiliaries.n_records, initial_role.with_lanes(lanes)
         size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
         self.budget.reserve(name, size)

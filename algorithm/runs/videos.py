@@ -19,7 +19,6 @@ from algorithm.training.components import Timer
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number
 
-VIDEO_FOLDER = "videos"  # in the run folder
 GIF_WIDTH, GIF_FPS = 320, 12  # pixels and frames per second, for files that a README may contain
 
 OpenRecorded = Callable[[Recording | None], Adapter]
