@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from algorithm.annotations import Range
+from algorithm.annotations import OnlyIf, Range
 from algorithm.config.schema import MAX_SECONDS, Section
 
 MAX_ACTORS = 2**14
@@ -32,4 +32,6 @@ class ClusterConfig(Section, title="cluster_config"):
     max_lag: Annotated[int | None, Range(at_least=0)]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    evaluation_actor: bool
+    evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
     token_auth: bool

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
+from algorithm.runs.evaluation_actor import EvaluationServer
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
 from algorithm.runtimes.actor_host import ActorHost
+from algorithm.runtimes.collection import EvaluationRequest, pack_all_weights
+from algorithm.runtimes.evaluation_actor import ActorEvaluations
+from algorithm.training.components import TrainingComponents
 
 
 def check_cluster(settings: Settings) -> None:
@@ -51,6 +56,7 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Itera
     task = make_actor_task(settings, folder, env_steps)
     host = RayHost(
         partial(ActorServer, task),
+        partial(EvaluationServer, task),
         address=cluster.address,
         cpus=cluster.cpus_per_actor,
         gpus=cluster.gpus_per_actor,
@@ -76,6 +82,32 @@ def make_actor_group(settings: Settings, host: ActorHost) -> ActorGroup:
         start_timeout=cluster.start_timeout,
         max_lag=cluster.max_lag,
         max_replacements=settings.base.max_env_restarts,
+    )
+
+
+def make_actor_evaluations(
+    settings: Settings,
+    host: ActorHost,
+    training: TrainingComponents,
+    make_seed: Callable[[], int],
+    parameters: EnvironmentParameters,
+) -> ActorEvaluations:
+    """Return evaluations on an actor that `host` runs.
+
+    Args:
+        settings: the settings of the run.
+        host: the host of the actors of the run.
+        training: the components, whose weights are evaluated.
+        make_seed: returns the seed of an evaluation that starts now.
+        parameters: the environment parameters of the run.
+    """
+    return ActorEvaluations(
+        host,
+        publish=lambda: host.publish(pack_all_weights(training.by_role)),
+        make_request=lambda episodes: EvaluationRequest(
+            episodes=episodes, seed=make_seed(), parameters=parameters.state()
+        ),
+        timeout=settings.cluster.evaluation_timeout,
     )
 
 

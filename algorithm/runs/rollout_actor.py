@@ -73,20 +73,25 @@ class ActorServer:
 
     def open(self) -> Mapping[str, Role] | Failure:
         """Open the environments and build the agents. Return the roles of the environments."""
-        return _catch(self._open)
+        return catch_errors(self._open)
 
     def collect(self, weights: Weights, request: Request) -> Collection | Failure:
         """Act with these weights until rollouts are complete. Return them."""
-        return _catch(lambda: self._actor.collect(weights, request))
+        return catch_errors(lambda: self._actor.collect(weights, request))
 
     def _open(self) -> Mapping[str, Role]:
-        prepare_worker()
-        allow_read_only_arrays()
-        configure_torch()
-        log: list[LogRecord] = []
-        collect_log(log)
-        self._actor = make_rollout_actor(self.task, self.index, self.replacements, log)
+        self._actor = make_rollout_actor(self.task, self.index, self.replacements, prepare_process())
         return self._actor.roles
+
+
+def prepare_process() -> list[LogRecord]:
+    """Configure the process of an actor. Return the list that receives what the package logs in it."""
+    prepare_worker()
+    allow_read_only_arrays()
+    configure_torch()
+    log: list[LogRecord] = []
+    collect_log(log)
+    return log
 
 
 def make_rollout_actor(task: ActorTask, index: int, replacements: int, log: list[LogRecord]) -> RolloutActor:
@@ -115,15 +120,29 @@ def _build_components(
     task: ActorTask, index: int, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
 ) -> AgentComponents:
     """Return the components of a role, which act and do not learn."""
-    cluster = task.settings.cluster
-    agent_seed = seeds.make_component_seeds(name).spawn(1)[0]
-    agent = make_agent(config, folder, role, np.random.default_rng(agent_seed))
-    auxiliaries = make_auxiliaries(config)
-    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
+    cluster, rng = task.settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
     device = config.placement.device if cluster.gpus_per_actor else "cpu"
-    placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
-    learner = ReceivingLearner(agent, role, auxiliaries, config.max_step, placement)
+    learner = make_receiving_learner(config, folder, role, rng, device)
+    agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
+    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
     return AgentComponents(role=role, agent=agent, scheduler=NoBatches(role.lanes), learner=learner, explorer=explorer)
+
+
+def make_receiving_learner(
+    config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
+) -> ReceivingLearner:
+    """Return a learner with a new agent, whose weights are received.
+
+    Args:
+        config: the settings of the role.
+        folder: the run folder, with the network.
+        role: the role.
+        rng: the generator of the agent's samples.
+        device: the device of its networks.
+    """
+    agent = make_agent(config, folder, role, rng)
+    placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
+    return ReceivingLearner(agent, role, make_auxiliaries(config), config.max_step, placement)
 
 
 def write_folder(task: ActorTask) -> RunFolder:
@@ -156,7 +175,7 @@ class _ListHandler(logging.Handler):
         self.records.append(LogRecord(record.levelno, record.getMessage()))
 
 
-def _catch(call: Callable[[], Reply]) -> Reply | Failure:
+def catch_errors(call: Callable[[], Reply]) -> Reply | Failure:
     """Return the result of `call`, or the exception that it raised."""
     try:
         return call()

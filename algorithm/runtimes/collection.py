@@ -1,10 +1,11 @@
-"""The messages between the learner of a cluster and its rollout actors, and the weights that they contain."""
+"""The messages between the learner of a cluster and its actors, and the weights that they contain."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ import torch
 from algorithm.networks import FlatParameters
 from algorithm.rollout import Rollout
 from algorithm.runtimes.messages import LogRecord, WorkerTraceback
+from algorithm.training.components import AgentComponents
 from algorithm.training.episodes import Episode
+from algorithm.training.evaluations import Results
 from algorithm.training.learner import Learner
 
 Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
@@ -68,6 +71,29 @@ class Collection:
     statistics: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """A request to an evaluation actor: play at least this number of episodes of each role.
+
+    Attributes:
+        episodes: number of episodes.
+        seed: seed of the environments and the sampled actions.
+        parameters: the state of the environment parameters of training.
+    """
+
+    episodes: int
+    seed: int
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReply:
+    """The results of an evaluation by role or team, and the logged messages."""
+
+    results: Results
+    log: Sequence[LogRecord]
+
+
 @dataclass(frozen=True)
 class Failure:
     """An exception that has ended an actor, with its traceback as text."""
@@ -98,6 +124,11 @@ def pack_weights(parameters: FlatParameters) -> np.ndarray:
     return np.concatenate([*(tensor.cpu().numpy() for tensor in tensors), statistics])
 
 
+def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
+    """Return the weights of all roles."""
+    return {role: pack_weights(components.learner.parameters) for role, components in by_role.items()}
+
+
 class ReceivingLearner(Learner):
     """A learner in an actor, which receives its weights from the learner of the run, and never learns."""
 
@@ -109,6 +140,12 @@ class ReceivingLearner(Learner):
             updates: the number of updates of the weights.
             rows_seen: the number of valid rows that the learner has received.
         """
+        self.load_weights(weights)
+        self._counts[:] = updates, rows_seen
+        self.noise.resample()
+
+    def load_weights(self, weights: np.ndarray) -> None:
+        """Load the array of `pack_weights`, which is copied, and may be read-only."""
         parameters = self.parameters
         sizes = [len(parameters.vector), len(parameters.batch_statistics)]
         vector, batch_statistics, statistics = np.split(weights, np.cumsum(sizes))
@@ -118,6 +155,4 @@ class ReceivingLearner(Learner):
             (parameters.statistics, statistics.view(np.float64)),
         ):
             tensor.copy_(torch.from_numpy(values))
-        self._counts[:] = updates, rows_seen
-        self.noise.resample()
         self._mark_outdated()

@@ -15,6 +15,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.runs import build
 from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
+from algorithm.runs.evaluation_actor import make_evaluation_actor
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes import cluster
@@ -43,8 +44,9 @@ class InlineHost(ActorHost):
     lost: set[tuple[int, int, int]] = set()
     silent: set[tuple[int, int, int]] = set()
 
-    def __init__(self, make_actor):
-        self.make_actor = make_actor
+    def __init__(self, make_actor, make_evaluator):
+        self.make_actor, self.make_evaluator = make_actor, make_evaluator
+        self.evaluators = []
         self.started: list[tuple[int, int]] = []
         self.handles: list[SimpleNamespace] = []
         self.calls: dict[tuple[int, int, int], object] = {}
@@ -68,6 +70,14 @@ class InlineHost(ActorHost):
 
     def request(self, handle, weights, request):
         return self._add(handle, lambda: read_only(handle.actor.collect(weights, request)))
+
+    def start_evaluator(self, replacements):
+        self.evaluators.append(self.make_evaluator(replacements))
+        self.handles.append(SimpleNamespace(actor=self.evaluators[-1], key=("evaluator", replacements), n_calls=0))
+        return self.handles[-1]
+
+    def evaluate(self, handle, weights, request):
+        return self._add(handle, lambda: handle.actor.evaluate(weights, request))
 
     def wait(self, tickets, timeout):
         return [ticket for ticket in tickets if ticket not in self.silent]
@@ -103,7 +113,10 @@ def hosts(monkeypatch):
     @contextmanager
     def open_inline(settings, folder, env_steps):
         task = make_actor_task(settings, folder, env_steps)
-        host = InlineHost(lambda index, replacements: make_rollout_actor(task, index, replacements, []))
+        host = InlineHost(
+            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
+            lambda replacements: make_evaluation_actor(task, replacements, []),
+        )
         made.append(host)
         group = make_actor_group(settings, host)
         with closing(group):
