@@ -14,7 +14,8 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.loader import Settings
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
+from algorithm.config.replay import ReplayConfig
+from algorithm.config.schema import BaseConfig, Goal, Section
 from algorithm.config.search import Tune
 from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.program import DATA

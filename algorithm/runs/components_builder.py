@@ -108,7 +108,8 @@ class ComponentsBuilder:
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
             replay = self._make_replay(name, config, learner, initial_role, lanes, np.random.default_rng(replay_seed))
-            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
+            record_td_errors = learner.record_td_errors if config.replay.initial_priorities else None
+            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
             check_rollout_memory(config.section, agent, role)
             scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
@@ -135,7 +136,7 @@ class ComponentsBuilder:
         config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-            n_records = components.learner.auxiliaries.n_records
+            n_records = _count_records(config, components.learner)
             old_role, old_lanes = components.role, replay.initial_lanes
             old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, old_lanes)
             size = compute_agent_replay_size(config.replay, agent, role, n_records, initial_lanes)
@@ -162,7 +163,7 @@ class ComponentsBuilder:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
         agent, initial_lanes = learner.agent, initial_role.lanes
         schedule = agent.schedule
-        n_records, grown_role = learner.auxiliaries.n_records, initial_role.with_lanes(lanes)
+        n_records, grown_role = _count_records(config, learner), initial_role.with_lanes(lanes)
         size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
@@ -184,6 +185,11 @@ class ComponentsBuilder:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(config, agent, lanes, initial_lanes)
         return replay
+
+
+def _count_records(config: AgentConfig, learner: Learner) -> int:
+    """Return the number of values that the replay stores with each row, of auxiliaries and for initial priorities."""
+    return learner.auxiliaries.n_records + (config.replay.initial_priorities is not None)
 
 
 def _make_on_policy_scheduler(

@@ -125,7 +125,9 @@ def _build_components(
     learner = make_receiving_learner(config, folder, role, rng, device)
     agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
     explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
-    return AgentComponents(role=role, agent=agent, scheduler=NoBatches(role.lanes), learner=learner, explorer=explorer)
+    records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
+    scheduler = NoBatches(role.lanes, records_td_errors)
+    return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
 
 def make_receiving_learner(

@@ -13,6 +13,7 @@ import torch
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
 from algorithm.runs.evaluation_actor import make_evaluation_actor
@@ -309,3 +310,36 @@ def test_lag_without_a_replay_needs_a_limit_that_allows_it():
 def test_an_address_is_checked(address):
     with pytest.raises(UserError, match="it must be local, auto, or HOST:PORT"):
         resolve([("test", on_ray(address=address))])
+
+
+ERRORS = {"replay_config": {"sampler": "prioritized", "initial_priorities": "td_error"}}
+
+
+@pytest.mark.parametrize("algorithm", ["ACER", "REACTOR"])
+def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_path, monkeypatch):
+    """Those of Reactor depend on the target network, too."""
+    differences, learn_from = [], cluster.learn_from
+
+    def compare(components, rollout, record_update):
+        expected = components.learner.record_td_errors(rollout).records[TD_ERROR]
+        differences.append(np.abs(rollout.records[TD_ERROR] - expected).max())
+        assert np.abs(expected).max() > 0
+        learn_from(components, rollout, record_update)
+
+    monkeypatch.setattr(cluster, "learn_from", compare)
+    layer = {"base_config": {"algorithm": algorithm}, "reactor_config": {"update_target_per_step": 7}}
+    one = on_ray(actors=1, rollouts_in_flight=1)
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, one)
+    assert len(differences) > 5 and max(differences) < 1e-6
+
+    settings = folder.load_settings(("test", {"base_config": {"max_step": 300}}))
+    result = build.train(settings, folder, lambda line: None)
+    assert result.counters.env_steps >= 300
+
+
+def test_the_learner_computes_errors_that_depend_on_its_records(hosts, tmp_path):
+    """The rewards of `episodic` follow from a memory of episodes, which only the learner has."""
+    layer = {"auxiliaries": {"episodic": {}}}
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, on_ray(actors=2))
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
+        assert np.abs(arrays[f"records/{TD_ERROR}"]).max() > 0 and "records/episodic" in arrays
