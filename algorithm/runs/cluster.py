@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, Tree
 from algorithm.errors import UserError
 from algorithm.runs.evaluation_actor import EvaluationServer
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
@@ -29,6 +29,29 @@ def check_cluster(settings: Settings) -> None:
             f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
             f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
         )
+
+
+def check_actors_on_resume(last: Tree, settings: Settings) -> None:
+    """Raise UserError if a run that was on a cluster would continue with fewer environments.
+
+    The replay has a lane for each environment of all actors. Lanes that get no new steps would be replayed forever, and
+    rollouts, which have as many columns as there are lanes, would come less often.
+
+    Args:
+        last: the settings that the run used last; empty if they are not known.
+        settings: the settings with which it continues.
+    """
+    base, before = last.get("base_config") or {}, (last.get("cluster_config") or {}).get("actors", 1)
+    now = settings.cluster.actors if settings.base.is_on_cluster else 1
+    if str(base.get("runtime")).casefold() != "ray" or now >= before:
+        return
+    change = f"base_config.runtime: RAY -> {settings.base.runtime.upper()}"
+    if settings.base.is_on_cluster:
+        change = f"cluster_config.actors: {before} -> {now}"
+    raise UserError(
+        f"{change} is not possible with --resume: the saved run has the environments of {before} actors; "
+        f"continue with at least as many, on any machine: --ray local --set cluster_config.actors={before}"
+    )
 
 
 def get_rollouts_in_flight(settings: Settings) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +19,7 @@ from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_t
 from algorithm.runs.evaluation_actor import make_evaluation_actor
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.session import RunRequest, resume_run
 from algorithm.runtimes import cluster
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import Failure
@@ -193,6 +194,35 @@ def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, 
     build.train(settings, folder, lambda line: None)
     assert folder.find_latest().counters.env_steps >= 300
     assert folder.find_latest().lanes("agent")[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base_config": {"runtime": "LOCAL"}}, r"base_config.runtime: RAY -> LOCAL is not possible with --resume"),
+        ({"cluster_config": {"actors": 1}}, r"cluster_config.actors: 2 -> 1 is not possible with --resume"),
+        ({"cluster_config": {"actors": 3}}, None),
+    ],
+)
+def test_a_run_on_a_cluster_keeps_its_environments(changes, message, hosts, tmp_path, monkeypatch):
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
+    with ExitStack() as stack:
+        if message:
+            stack.enter_context(
+                pytest.raises(UserError, match=f"{message}: the saved run has .* cluster_config.actors=2")
+            )
+        _, settings = stack.enter_context(resume_run(RunRequest(env="test", layers=[("test", changes)]), print))
+        assert settings.cluster.actors == 3
+
+
+def test_a_run_of_one_actor_continues_in_one_process(hosts, tmp_path, monkeypatch):
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
+    monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
+    changes = {"base_config": {"runtime": "LOCAL", "max_step": 300}}
+    with resume_run(RunRequest(env="test", layers=[("test", changes)]), print) as (resumed, settings):
+        assert build.train(settings, resumed, print).counters.env_steps >= 300
+    assert folder.find_latest().lanes("agent") == (3, 3)
 
 
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
