@@ -92,6 +92,8 @@ class LossReport:
     compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
     compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
     features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F], or of the T rows only
+    # TD errors [T, B] of the rows after the burn-in, of an agent with a replay; those of invalid rows have any value.
+    compute_row_errors: Callable[[], Tensor] | None = None
     kl_excess: float | None = None  # mean KL from the old policy over the valid rows, minus its limit, if it has one
 
     @property

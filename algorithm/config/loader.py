@@ -14,11 +14,11 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.replay import ReplayConfig
 from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
-    ReplayConfig,
     describe_validation_error,
     normalize_spellings,
     read_dataclass,

@@ -42,7 +42,7 @@ ADVANCED_SAC: dict[str, str] = {
     "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
     "_lambda": "sac_config.v_lambda",
     "use_priority": "replay_config.sampler",
-    "use_add_with_td": "not needed: new sequences have the largest priority so far",
+    "use_add_with_td": "replay_config.initial_priorities: td_error (true) or null (false)",
     "use_replay_buffer": "not needed: SAC learns from replay only",
     "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
     "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",

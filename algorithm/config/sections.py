@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from algorithm.config.cluster import ClusterConfig
 from algorithm.config.population import PopulationConfig
+from algorithm.config.replay import ReplayConfig
 from algorithm.config.report import ReportConfig
-from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
+from algorithm.config.schema import BaseConfig, Goal, Section
 from algorithm.config.search import Tune
 
 SECTIONS: Mapping[str, type[Section]] = {

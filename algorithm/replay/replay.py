@@ -154,7 +154,7 @@ def compute_replay_size(
         statistics_size: Number of statistics of the policy's distribution.
         bytes_per_start: `BYTES_PER_START` of the sampler.
         initial_lanes: Lanes that share the capacity; None: all.
-        n_records: Number of values of a row that auxiliaries store.
+        n_records: Number of values of a row that auxiliaries, or initial priorities, store.
     """
     columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())

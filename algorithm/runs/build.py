@@ -19,7 +19,14 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, get_learner_group, open_cluster
+from algorithm.runs.cluster import (
+    build_peers,
+    check_cluster,
+    describe_learners,
+    get_learner_group,
+    make_actor_evaluations,
+    open_cluster,
+)
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -38,7 +45,8 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluator import EvaluationResult, Evaluator
+from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
+from algorithm.training.evaluator import Evaluator
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import WINDOW, Counters, History, Limits
@@ -97,13 +105,15 @@ def train(
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
-        evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
+        evaluations = None
+        if not environments.find_evaluation_obstacle():
+            make_seed = partial(_get_evaluation_seed, seeds, counters)
+            evaluations = _make_evaluations(settings, training, evaluation_adapter, group, parameters, make_seed)
         record_videos = partial(_record_videos, settings, environments, training, counters, folder, log)
         events.callbacks.append(VideoRecorder(settings.report.video_every, record_videos, timer, log))
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
-        monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
+        monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
         if checkpoint:
             checkpoint.restore_states(states)
@@ -149,8 +159,23 @@ def _make_parts_writer(
     return partial(write_all, training, actor)
 
 
-def _make_evaluator(training: TrainingComponents, adapter: Adapter, greedy: bool) -> Evaluator:
-    return Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+def _make_evaluations(
+    settings: Settings,
+    training: TrainingComponents,
+    adapter: Adapter,
+    group: WorkerGroup | ActorGroup | None,
+    parameters: EnvironmentParameters,
+    make_seed: Callable[[], int],
+) -> Evaluations:
+    """Return the evaluations of a run: on an actor of its cluster, or in this process with the environments `adapter`.
+
+    `make_seed` returns the seed of an evaluation that starts now.
+    """
+    if isinstance(group, ActorGroup) and settings.cluster.evaluation_actor:
+        return make_actor_evaluations(settings, group.host, training, make_seed, parameters)
+    greedy = settings.base.evaluate_greedy
+    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+    return ImmediateEvaluations(lambda episodes: evaluator.play(episodes, make_seed()))
 
 
 def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
@@ -212,9 +237,9 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
-    """Play evaluation episodes, whose seed depends on the env steps only; return the result of each role."""
-    return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
+def _get_evaluation_seed(seeds: RunSeeds, counters: Counters) -> int:
+    """Return the seed of an evaluation that starts now, which depends on the env steps only."""
+    return seeds.get_evaluation_seed(counters.env_steps)
 
 
 def _record_videos(

@@ -12,6 +12,7 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
+from algorithm.runs.cluster import check_actors_on_resume
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.run_records import list_changes
 from algorithm.runs.trained_agent import check_network
@@ -150,7 +151,9 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
     folder, settings = find_run(request, log)
     with folder.lock:
         folder.recover(log)
-        changes = list_changes(folder.history.read_last(), settings)
+        last = folder.history.read_last()
+        changes = list_changes(last, settings)
+        check_actors_on_resume(last, settings)
         if request.use_env_nn:
             check_network(AgentConfigs(settings), folder)  # before the run's own copy is replaced
             folder.copy_network(settings.base.nn)

@@ -95,9 +95,8 @@ class Reporter:
         self.on_progress(self._make_progress(now, wrote_row=False))
         self.timer.lap("reporting")
 
-    def report_evaluation(self, evaluation: Mapping[str, EvaluationResult]) -> None:
-        """Write a row with the results of an evaluation, and log a line for each."""
-        env_steps = self.history.counters.env_steps
+    def report_evaluation(self, env_steps: int, evaluation: Mapping[str, EvaluationResult]) -> None:
+        """Write a row with the results of an evaluation that has started at `env_steps`, and log a line for each."""
         values: dict[str, float] = {}
         for role, result in evaluation.items():
             low, high = result.interval
@@ -113,12 +112,12 @@ class Reporter:
         self.metrics.write(env_steps, values)
         self.timer.lap("reporting")
 
-    def report_evaluation_error(self, error: Exception) -> None:
-        """Log that evaluation is not possible, and why."""
+    def report_evaluation_error(self, env_steps: int, error: Exception) -> None:
+        """Log that an evaluation that was due at `env_steps` is not possible, and why."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
         reason = " ".join(str(error).split())
         self.log(
-            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {reason}; "
+            f"evaluation at {env_steps:,} env steps is not possible: {reason}; "
             f"training continues without evaluation{instead}"
         )
 

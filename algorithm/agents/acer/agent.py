@@ -200,7 +200,11 @@ class Acer(Agent):
                 metric_values |= make_stream_metrics(name, stream.target, stream.value)
             return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
 
-        return ascent_direction, advantage_direction, LossReport(compute_metrics, lambda: td_error_stats(valid, error))
+        return (
+            ascent_direction,
+            advantage_direction,
+            LossReport(compute_metrics, lambda: td_error_stats(valid, error), compute_row_errors=lambda: error),
+        )
 
     def _make_estimator_inputs(
         self, rollout: Rollout, valid: Tensor, output: CriticOutput, log_rho: Tensor, rho: Tensor

@@ -123,7 +123,12 @@ class Reactor(Agent):
         loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
             value_direction.clone(), outputs.values[:-1]
         )
-        report = LossReport(compute_metrics, lambda: td_error_stats(valid, critic.error), outputs.features)
+        report = LossReport(
+            compute_metrics,
+            lambda: td_error_stats(valid, critic.error),
+            outputs.features,
+            compute_row_errors=lambda: critic.error,
+        )
         return {"reactor": loss}, report
 
     def _compute_policy_gradient(

@@ -162,7 +162,13 @@ class Sac(Agent):
                 **self.actor.get_temperatures(),
             }
 
-        return losses, LossReport(compute_metrics, lambda: td_error_stats(valid, critic.compute_error()), features)
+        report = LossReport(
+            compute_metrics,
+            lambda: td_error_stats(valid, critic.compute_error()),
+            features,
+            compute_row_errors=critic.compute_error,
+        )
+        return losses, report
 
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.
