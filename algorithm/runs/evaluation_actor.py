@@ -18,7 +18,6 @@ from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runtimes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.runtimes.evaluation_actor import EvaluationActor
 from algorithm.runtimes.messages import LogRecord
-from algorithm.training.evaluator import Evaluator
 
 
 class EvaluationServer:
@@ -64,6 +63,4 @@ def make_evaluation_actor(task: ActorTask, replacements: int, log: list[LogRecor
         rng = np.random.default_rng(settings.base.seed)
         return make_receiving_learner(configs.for_role(name), folder, adapter.roles[name], rng, "cpu")
 
-    actor = EvaluationActor(parameters, make_learner, log)
-    actor.evaluator = Evaluator(adapter, actor.get_agent, settings.base.evaluate_greedy)
-    return actor
+    return EvaluationActor(adapter, settings.base.evaluate_greedy, parameters, make_learner, log)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from algorithm.adapters.adapter import EnvironmentCrashed
-from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
 from algorithm.agents.agent import Agent
+from algorithm.checkpointing.checkpoint import Stateful
+from algorithm.errors import UserError
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.runtimes.messages import LogRecord
@@ -24,20 +25,23 @@ class EvaluationActor:
     """An actor that plays evaluation episodes with the weights of each request.
 
     Args:
-        parameters: the environment parameters of the evaluation environments.
+        adapter: the environments.
+        greedy: whether actions are greedy; otherwise they are sampled.
+        parameters: the environment parameters of the environments.
         make_learner: builds the learner of a role, whose agent plays.
         log: logged messages; each reply takes those since the last one.
-
-    Attributes:
-        evaluator: plays the episodes, with the agents of `get_agent`.
     """
 
-    evaluator: Evaluator
-
     def __init__(
-        self, parameters: EnvironmentParameters, make_learner: Callable[[str], ReceivingLearner], log: list[LogRecord]
+        self,
+        adapter: Adapter,
+        greedy: bool,
+        parameters: Stateful,
+        make_learner: Callable[[str], ReceivingLearner],
+        log: list[LogRecord],
     ):
         self.parameters, self.log = parameters, log
+        self._evaluator = Evaluator(adapter, self._get_agent, greedy)
         self._make_learner = make_learner
         self._learners: dict[str, ReceivingLearner] = {}
         self._weights: Weights = {}
@@ -48,13 +52,15 @@ class EvaluationActor:
         for role, learner in self._learners.items():
             learner.load_weights(weights[role])
         self.parameters.restore(request.parameters)
-        results = self.evaluator.play(request.episodes, request.seed)
+        results = self._evaluator.play(request.episodes, request.seed)
         reply = EvaluationReply(results=results, log=list(self.log))
         self.log.clear()
         return reply
 
-    def get_agent(self, role: str) -> Agent:
+    def _get_agent(self, role: str) -> Agent:
         """Return the agent of a role, which is built when the role first appears."""
+        if role not in self._weights:
+            raise UserError(f"role {role!r} appeared in an evaluation only, which only runtime LOCAL supports")
         if role not in self._learners:
             learner = self._learners[role] = self._make_learner(role)
             learner.load_weights(self._weights[role])
