@@ -105,15 +105,14 @@ def train(
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluations = None
-        if not environments.find_evaluation_obstacle():
-            make_seed = partial(_get_evaluation_seed, seeds, counters)
-            evaluations = _make_evaluations(settings, training, evaluation_adapter, group, parameters, make_seed)
+        make_seed = partial(_get_evaluation_seed, seeds, counters)
+        evaluations = _make_evaluations(settings, training, evaluation_adapter, group, parameters, make_seed)
         record_videos = partial(_record_videos, settings, environments, training, counters, folder, log)
         events.callbacks.append(VideoRecorder(settings.report.video_every, record_videos, timer, log))
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
-        monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
+        can_evaluate = environments.find_evaluation_obstacle() is None
+        monitor = Monitor(history, limits, reporter, evaluations if can_evaluate else None, writer, store.best, events)
         divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
         if checkpoint:
             checkpoint.restore_states(states)
@@ -252,7 +251,7 @@ def _record_videos(
 ) -> None:
     """Record videos of the episodes that an evaluation at the current env steps plays."""
     open_recorded = partial(environments.open_recorded, environments.count_evaluation_envs())
-    seed = RunSeeds(settings.base.seed).get_evaluation_seed(counters.env_steps)
+    seed = _get_evaluation_seed(RunSeeds(settings.base.seed), counters)
     target = folder.path / VIDEO_FOLDER / str(counters.env_steps)
 
     def get_agent(role: str, adapter: Adapter) -> Agent:
