@@ -79,6 +79,10 @@ class RayHost(ActorHost):
     def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
         return handle.actor.collect.remote(weights, request)
 
+    def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
+        """Call a method of the server of an actor. Return the ticket of its result."""
+        return handle.actor.call.remote(method, *arguments)
+
     def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
         if ready and waiting:
@@ -133,6 +137,9 @@ class _Actor:
 
     def collect(self, weights: Weights, request: Request) -> Any:
         return self._server.collect(weights, request)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._server, method)(*arguments)
 
 
 def _make_kill_process() -> Callable[[int], None]:
