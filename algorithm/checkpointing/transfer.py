@@ -109,7 +109,7 @@ def unpack_checkpoint(packed: PackedCheckpoint, store: CheckpointStore) -> Check
             if path.is_absolute() or ".." in path.parts or name not in packed.files:
                 raise CheckpointError(f"checkpoint {packed.env_steps} has no usable file {name!r}")
             with manifest.open_file(name) as file:
-                file.write(packed.files[name])
+                file.write(packed.files[name].data)
             if manifest.digests[name] != digest:
                 raise CheckpointError(f"checkpoint {packed.env_steps}: {name} was damaged on its way to this machine")
     return Checkpoint(store.get_folder(packed.env_steps))

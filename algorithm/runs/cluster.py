@@ -8,6 +8,7 @@ from functools import partial
 
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
+from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
@@ -18,6 +19,7 @@ def check_cluster(settings: Settings) -> None:
     """Raise UserError if the run is on a cluster, and its settings do not fit together."""
     if not settings.base.is_on_cluster:
         return
+    check_several_processes(settings.base, "base_config.runtime RAY", "use LOCAL")
     cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
     if cluster.max_lag is not None and not _uses_replay(settings) and cluster.max_lag < in_flight - 1:
         raise UserError(

@@ -120,8 +120,8 @@ class MemberActors:
                         yield task, result
                 if not any(actor.is_open for actor in self._actors) and time.monotonic() > deadline:
                     raise UserError(
-                        f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); members "
-                        "may wait for free CPUs or GPUs of the cluster (population_config.cpus_per_member)"
+                        f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); there "
+                        "may be no free CPUs or GPUs in the cluster (population_config.cpus_per_member)"
                     )
         finally:
             self._stop_members()  # the caller needs no further results

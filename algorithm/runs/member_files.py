@@ -78,7 +78,7 @@ def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
     for name, content in {**files.records, **files.code}.items():
         path = resolve_inside(folder.path, Path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_bytes(path, memoryview(content))
+        replace_bytes(path, content.data)
 
 
 class ChangedFiles:

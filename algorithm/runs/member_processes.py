@@ -61,7 +61,9 @@ class MemberProcess:
         try:
             if not self.connection.poll():
                 self.kill()
-                return MemberFailed(f"it has not ended its interval within {self.timeout:g} s (population_config.timeout)")
+                return MemberFailed(
+                    f"it has not ended its interval within {self.timeout:g} s (population_config.timeout)"
+                )
             result = self.connection.recv()
         except (EOFError, OSError):
             self._process.join()

@@ -19,6 +19,7 @@ from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
 from algorithm.runs.lock import FolderLock
+from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.member import Members, RunTraining, make_member_tree
 from algorithm.runs.member_actors import open_member_actors
 from algorithm.runs.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoints
@@ -109,6 +110,7 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
         raise UserError("--use_env_nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
+    check_several_processes(settings.base, "a population", "train a single run")
 
 
 def find_population(env: str, name: str | None) -> str | None:
