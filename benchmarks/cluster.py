@@ -189,7 +189,7 @@ def make_rollout(rng: np.random.Generator, continues_previous: bool) -> Rollout:
 
 def open_host(server: Any, actors: int) -> tuple[RayHost, list[Any]]:
     """Return a local cluster, and the handles of actors that are ready."""
-    host = RayHost(server, server, address="local", cpus=0.1, gpus=0, local_cpus=2, uses_tokens=False)
+    host = RayHost(server, address="local", cpus=0.1, gpus=0, local_cpus=2, uses_tokens=False)
     handles = [host.start(index, 0) for index in range(actors)]
     fetch_all(host, [host.open(handle) for handle in handles])
     return host, handles

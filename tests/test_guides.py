@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,17 @@ def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
     assert settings - ours - answered == set()
     assert flags - {option.name for option in OPTIONS} - answered == set()
     assert answered - settings - flags == set()
+
+
+def test_the_autoscaler_file_is_valid_for_ray():
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    text = read(DOCS / "cluster.md")
+    (block,) = (block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if "cluster_name" in block)
+    config = yaml.safe_load(textwrap.dedent(block))
+    util.validate_config(util.prepare_config(config))  # with Ray's defaults, as `ray up` does
+    assert "--include-dashboard=false" in config["head_start_ray_commands"][1]
+    with pytest.raises(Exception, match="is not valid under any of the given schemas|Additional properties"):
+        util.validate_config(util.prepare_config({**config, "max_machines": 3}))
 
 
 def test_the_listed_goals_equal_the_goals_of_the_folders():

@@ -14,6 +14,7 @@ from algorithm.config.loader import Settings, Tree
 from algorithm.errors import UserError
 from algorithm.runs.evaluation_actor import EvaluationServer
 from algorithm.runs.learner_server import LearnerServer
+from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
@@ -30,6 +31,7 @@ def check_cluster(settings: Settings) -> None:
     """Raise UserError if the run is on a cluster, and its settings do not fit together."""
     if not settings.base.is_on_cluster:
         return
+    check_several_processes(settings.base, "base_config.runtime RAY", "use LOCAL")
     cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
     if cluster.learners > 1:
         _check_learners(settings)
@@ -117,7 +119,7 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Itera
     task = make_actor_task(settings, folder, env_steps)
     host = RayHost(
         partial(ActorServer, task),
-        partial(EvaluationServer, task),
+        make_evaluator=partial(EvaluationServer, task),
         address=cluster.address,
         cpus=cluster.cpus_per_actor,
         gpus=cluster.gpus_per_actor,

@@ -37,7 +37,7 @@ class RayHost(ActorHost):
         make_server: returns the object whose methods `open` and `collect` an actor calls, by its number and the number
             of its replacements; Ray sends it to the actors.
         make_evaluator: returns the object whose method `evaluate` an evaluation actor calls, by the number of its
-            replacements.
+            replacements; None if there is none.
         address: local (a cluster of this process, on this machine only), auto, or HOST:PORT.
         cpus: CPUs that are reserved for each actor.
         gpus: GPUs that are reserved for each actor.
@@ -51,8 +51,8 @@ class RayHost(ActorHost):
     def __init__(
         self,
         make_server: MakeServer,
-        make_evaluator: MakeServer,
         *,
+        make_evaluator: MakeServer | None = None,
         address: str,
         cpus: float,
         gpus: float,
@@ -160,6 +160,9 @@ class _Actor:
 
     def evaluate(self, weights: Weights, request: EvaluationRequest) -> Any:
         return self._server.evaluate(weights, request)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._server, method)(*arguments)
 
 
 class _Learner:

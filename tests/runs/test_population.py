@@ -50,7 +50,7 @@ def task() -> Path:
 class InThisProcess:
     """A runner that trains members one after the other in this process."""
 
-    def __init__(self, members: Members, count: int):
+    def __init__(self, members: Members, settings, log):
         self.members = members
 
     def train(self, tasks):
