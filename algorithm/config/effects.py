@@ -17,6 +17,7 @@ ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
     "replay_config": Unless(algorithm=AGENTS_WITHOUT_REPLAY),
     "cluster_config": OnlyIf(runtime="RAY"),
+    "tracker_config": Unless(tracker="none"),
 }
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 

@@ -14,16 +14,17 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.replay import ReplayConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
-    ReplayConfig,
     describe_validation_error,
     normalize_spellings,
     read_dataclass,
     read_section,
 )
 from algorithm.config.search import Tune
+from algorithm.config.tracking import TrackerConfig
 from algorithm.config.trees import (
     MAPPINGS,
     MAX_LEVELS,
@@ -45,6 +46,7 @@ AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the nam
 SHARED_SECTIONS = (
     "base_config",
     "cluster_config",
+    "tracker_config",
     "reset_config",
     "ma_config",
     "goal",
@@ -59,6 +61,7 @@ class Settings:
 
     base: BaseConfig
     cluster: ClusterConfig
+    tracker: TrackerConfig
     replay: ReplayConfig
     goal: Goal | None
     tune: Tune
@@ -198,6 +201,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     try:
         base = read_section(BaseConfig, tree["base_config"])
         cluster = read_section(ClusterConfig, tree["cluster_config"])
+        tracker = read_section(TrackerConfig, tree["tracker_config"])
         replay = read_section(ReplayConfig, tree["replay_config"])
         goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
         tune = read_section(Tune, tree["tune"])
@@ -222,6 +226,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     return Settings(
         base=base,
         cluster=cluster,
+        tracker=tracker,
         replay=replay,
         goal=goal,
         tune=tune,

@@ -14,8 +14,10 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.loader import Settings
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
+from algorithm.config.replay import ReplayConfig
+from algorithm.config.schema import BaseConfig, Goal, Section
 from algorithm.config.search import Tune
+from algorithm.config.tracking import TrackerConfig
 from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.program import DATA
 
@@ -82,6 +84,7 @@ def read_types() -> Mapping[str, Any]:
     sections = {
         "base_config": BaseConfig,
         "cluster_config": ClusterConfig,
+        "tracker_config": TrackerConfig,
         "replay_config": ReplayConfig,
         "goal": Goal,
         "tune": Tune,

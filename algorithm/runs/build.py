@@ -16,16 +16,19 @@ from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.config.schema import BaseConfig
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.cluster import check_cluster, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.faults import record_faults
+from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.make_env import Environments
+from algorithm.runs.results import make_record
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.trackers import open_trackers
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -65,14 +68,14 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
+    base, timer, seeds, events = settings.base, Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
     check_workers(settings)
     check_cluster(settings)
     configure_torch()
     seed_process(seeds.process)
-    store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
+    store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
@@ -80,37 +83,40 @@ def train(
         adapter = stack.enter_context(
             closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
-        n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
+        n_actors = settings.cluster.actors if base.is_on_cluster else 1
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
         for note in environments.list_notes(limits.evaluates):
             log(note)
-        sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
+        sharing = make_sharing(base, group.memory) if isinstance(group, WorkerGroup) else None
         training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
         history = History(training, counters)
-        stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
-        actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
+        count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
+        actor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
         if isinstance(group, WorkerGroup):
             group.start(counters, checkpoint.folder if checkpoint else None)
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
+        evaluator = _make_evaluator(training, evaluation_adapter, base.evaluate_greedy)
         evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
-        metrics = MetricsWriter(folder.path, counters.env_steps, log)
-        reporter = Reporter(history, limits, metrics, log, events.on_progress)
+        trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, adapter.roles))
+        metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
+        reporter = Reporter(history, limits, metrics, log, events.on_progress, base.histograms, count_faults)
         monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
-        divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
         if checkpoint:
-            checkpoint.restore_states(states)
-            if not isinstance(actor, WorkerGroup):
-                checkpoint.restore_process(actor)
+            _restore(checkpoint, states, actor)
         folder.record_settings(settings.tree, counters.env_steps)
         timer.lap(STARTING)
+        status = 0
         try:
-            _run_to_end(settings.base.runtime, training, actor, monitor, divergence, writer)
+            _run_to_end(base, training, actor, monitor, writer)
+        except BaseException as error:
+            status, _ = describe_end(error)
+            raise
         finally:
             result = _make_result(folder, monitor, store.best)
+            trackers.finish(make_record(result, status))
             events.on_end(result)
     return result
 
@@ -133,6 +139,13 @@ def _make_parts_writer(
     if isinstance(actor, WorkerGroup):
         return partial(actor.save, training, counters)
     return partial(write_all, training, actor)
+
+
+def _restore(checkpoint: Checkpoint, states: Mapping[str, Stateful], actor: AnyActor) -> None:
+    """Restore the states of a checkpoint, and the generators of this process with the state of its actor."""
+    checkpoint.restore_states(states)
+    if not isinstance(actor, WorkerGroup):
+        checkpoint.restore_process(actor)
 
 
 def _make_evaluator(training: TrainingComponents, adapter: Adapter, greedy: bool) -> Evaluator:
@@ -201,16 +214,12 @@ def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episode
 
 
 def _run_to_end(
-    runtime: str,
-    training: TrainingComponents,
-    actor: AnyActor,
-    monitor: Monitor,
-    divergence: DivergenceDetector,
-    writer: CheckpointWriter,
+    base: BaseConfig, training: TrainingComponents, actor: AnyActor, monitor: Monitor, writer: CheckpointWriter
 ) -> None:
     """Run the parts. Raises CheckpointError if the final checkpoint of a run that ended or was interrupted failed."""
+    divergence = DivergenceDetector(training, base.max_nonfinite_updates)
     try:
-        find_class("runtime", runtime)().run(training, actor, monitor, divergence)
+        find_class("runtime", base.runtime)().run(training, actor, monitor, divergence)
     except (KeyboardInterrupt, Terminated):
         writer.raise_if_failed()
         raise
