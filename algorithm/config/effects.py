@@ -19,6 +19,7 @@ ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     "cluster_config": OnlyIf(runtime="RAY"),
     "population_config.cpus_per_member": OnlyIf(runtime="RAY"),
     "population_config.gpus_per_member": OnlyIf(runtime="RAY"),
+    "tracker_config": Unless(tracker="none"),
 }
 # Settings of cluster_config for the members of a population; the others are for rollout actors.
 CLUSTER_SETTINGS_OF_MEMBERS = ("address", "timeout", "start_timeout", "token_auth")

@@ -144,6 +144,8 @@ class BaseConfig(Section, title="base_config"):
     evaluate_greedy: bool
     keep_checkpoints: Annotated[int, Range(at_least=1)]
     export: Literal["never", "end", "checkpoints"]
+    tracker: Literal["none", "wandb", "mlflow", "trackio"]
+    histograms: list[Literal["actions", "weights"]]
     max_env_restarts: Annotated[int | None, Range(at_least=0)]
     env_timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
     unbounded_action_limit: Annotated[
@@ -168,6 +170,12 @@ class BaseConfig(Section, title="base_config"):
     def _check_groups(self) -> BaseConfig:
         if self.env_groups > self.n_envs:
             raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_histograms(self) -> BaseConfig:
+        if "actions" in self.histograms and self.has_workers:
+            raise ValueError("histograms of actions are not for runtime WORKERS, whose actions stay in the workers")
         return self
 
 

@@ -71,11 +71,15 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
     name = format_run_name(settings.base.name, time.time())
+    grouped: list[Layer] = []
+    if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
+        grouped = [("the name of the runs", {"tracker_config": {"group": name}})]
+        settings = resolve([base, *given, *grouped])
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
         runs = [
-            (f"{name}-{k + 1}", replace(resolve([base, *given, seed]), command_line_layers=given))
+            (f"{name}-{k + 1}", replace(resolve([base, *given, *grouped, seed]), command_line_layers=given))
             for k, seed in enumerate(seeds)
         ]
     for name, _ in runs:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from algorithm.agents.agent import DataSchedule
 from algorithm.replay import Replay
@@ -33,6 +35,10 @@ class BatchScheduler(ABC):
 
     def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
         """Receive the TD errors of a batch after its step. The default ignores them."""
+
+    def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
+        """Return scalars about a batch that was yielded, by the names of metrics. The default returns none."""
+        return {}
 
     def grow(self, lanes: int) -> None:
         """Add lanes, so that there are `lanes` lanes. The default stores nothing by lane."""
@@ -96,6 +102,11 @@ class ReplayScheduler(BatchScheduler):
 
     def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
         self.replay.prioritize(batch.index, compute_td_errors)
+
+    def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
+        ages = self.replay.compute_ages(batch.index)
+        values = {"train/replay_fill": self.replay.fill, **({"train/replay_age": ages.mean()} if len(ages) else {})}
+        return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
 
     def grow(self, lanes: int) -> None:
         self.replay.grow(lanes)

@@ -152,7 +152,8 @@ class Learner:
         metrics, errors = report.compute_metrics, report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
-            step_metrics = [step.optimizer.metrics() for step in self._steps]
+            steps = [step for step in self._steps if step.name not in self._idle_groups]
+            step_metrics = [step.compute_metrics(self.agent.progress) for step in steps]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)

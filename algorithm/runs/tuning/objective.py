@@ -183,7 +183,9 @@ class TrialRunner:
     def _run_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
         """Train the run of a trial with a seed."""
         given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
-        settings = resolve([self.layers[0], *given, ("--tune", self.objective.make_run_settings(seed))])
+        own = self.objective.make_run_settings(seed)
+        own["tracker_config"] = {"group": self.objective.settings.tracker.group or self.study}
+        settings = resolve([self.layers[0], *given, ("--tune", own)])
         check_effects(settings, given[-1:])
         name = f"{self.study}/{trial.number}/seed-{seed}"
         shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
