@@ -178,7 +178,11 @@ class Reporter:
     def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
             if sampled:
-                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
+                updates = [
+                    {name: value for name, value in metrics.items() if _is_displayed(name)}
+                    for metrics in sampled[-DISPLAYED_UPDATES:]
+                ]
+                self._latest_metrics[role] = _mean_metrics(updates)
 
     def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
@@ -239,6 +243,11 @@ class Reporter:
 def is_sampled(sampled: Sequence[object], updates: int) -> bool:
     """Return whether the metrics of update number `updates` are computed, if `sampled` are those since the last row."""
     return not sampled or updates % SAMPLE_INTERVAL == 0
+
+
+def _is_displayed(name: str) -> bool:
+    """Return whether a metric is part of the progress of a run."""
+    return name in DISPLAYED_METRICS or name.endswith(LOSS_SUFFIX)
 
 
 def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
