@@ -141,7 +141,7 @@ def _learn(
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
     try:
-        with live_display(output.console, output.log) as display:
+        with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
             result = run_training(options.env, folder, settings, variant, [display], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)

@@ -180,8 +180,8 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--ray",
-        help="train with actors on Ray: local (processes of this machine), auto (the cluster of this machine), or "
-        "HOST:PORT of a cluster",
+        help="train with actors on Ray, or train the members of a population there: local (processes of this machine), "
+        "auto (the cluster of this machine), or HOST:PORT of a cluster",
         modes=TRAINING_MODES,
         setting="cluster_config.address",
         implied={"base_config.runtime": "RAY"},
