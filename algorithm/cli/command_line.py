@@ -11,6 +11,7 @@ from algorithm import __version__
 from algorithm.cli.options import (
     DOCTOR,
     FLAGS,
+    GALLERY,
     GROUPS,
     IMPORT,
     INIT,
@@ -173,7 +174,7 @@ def _check_options(options: argparse.Namespace) -> None:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.modes:
             modes = " and ".join(filter(None, (", ".join(option.modes[:-1]), option.modes[-1])))
             raise UserError(f"{option.spelling} goes with {modes}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
+    if options.env is None and options.mode not in (LIST, GALLERY, INIT, IMPORT, DOCTOR):
         known = ", ".join(list_environments())
         raise UserError(
             f"name the environment folder first, for example: {get_command()} gym/cartpole; the folders are {known}"
@@ -198,7 +199,7 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None)):
+    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None), ("seconds", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")

@@ -20,6 +20,7 @@ from algorithm.cli.options import (  # noqa: E402
     DEFAULT_EPISODES,
     DOCTOR,
     EXPORT,
+    GALLERY,
     IMPORT,
     INIT,
     LIST,
@@ -58,6 +59,7 @@ def _command(arguments: list[str], output: Output) -> int:
             RUN: _play,
             EXPORT: _export,
             REPORT: _report,
+            GALLERY: _gallery,
             LIST: _list,
             INIT: _init,
             IMPORT: _import,
@@ -215,6 +217,12 @@ def _report(options: argparse.Namespace, output: Output) -> None:
     output.log(f"report:     {report}")
     if card:
         output.log(f"model card: {card}")
+
+
+def _gallery(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.gallery import show_gallery
+
+    show_gallery(options, output)
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:

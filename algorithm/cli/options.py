@@ -6,12 +6,13 @@ from algorithm.cli.option import FLAG_ARGS, INTEGER_ARGS, PAIR_ARGS, Option
 
 DEFAULT_EPISODES = 20  # of --run
 DEFAULT_TRIALS = 20  # of --tune
+DEFAULT_SECONDS = 300  # of --gallery
 MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
-REPORT = "--report"
-MODES = (RESUME, RUN, EXPORT, REPORT, LIST, INIT, IMPORT, DOCTOR, TUNE)
+REPORT, GALLERY = "--report", "--gallery"
+MODES = (RESUME, RUN, EXPORT, REPORT, GALLERY, LIST, INIT, IMPORT, DOCTOR, TUNE)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
 SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
 GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
@@ -39,6 +40,14 @@ OPTIONS = (
         help="write report.html and the model card README.md into the folder of a run",
         modes=(REPORT,),
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling=GALLERY,
+        help="train every environment folder, or those of a group, each for --seconds at most, and write a page with "
+        "curves, videos and figures into FOLDER",
+        modes=(GALLERY,),
+        parser_args={"metavar": "FOLDER"},
     ),
     Option(
         group=MODE,
@@ -97,8 +106,8 @@ OPTIONS = (
         group=TRAINING,
         spelling="--force",
         help="replace an existing run of this name; with --init and --import-mlagents, replace config.yaml and nn.py; "
-        "with --tune, replace the variant",
-        modes=(TRAIN, INIT, IMPORT, TUNE),
+        "with --tune, replace the variant; with --gallery, train again",
+        modes=(TRAIN, INIT, IMPORT, TUNE, GALLERY),
         parser_args=FLAG_ARGS,
     ),
     Option(
@@ -107,6 +116,13 @@ OPTIONS = (
         help="variant that receives the best settings; tuned, or tuned_VARIANT, by default",
         modes=(TUNE,),
         parser_args={"metavar": "VARIANT"},
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--seconds",
+        help=f"time for which an environment is trained at most ({DEFAULT_SECONDS} by default)",
+        modes=(GALLERY,),
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,

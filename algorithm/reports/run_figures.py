@@ -84,6 +84,11 @@ def draw_figures(metrics: RunMetrics, goal: float | None) -> RunFigures:
     )
 
 
+def draw_returns(metrics: RunMetrics, goal: float | None) -> ChartFigure | None:
+    """Draw the chart of returns alone; None if no episode has ended yet. `goal` is the mean return of the goal."""
+    return _ChartMaker(metrics).draw_returns(goal)
+
+
 def compute_time_shares(metrics: RunMetrics) -> dict[str, float]:
     """Return the mean fraction of the time by phase, over all rows, the largest first; empty without rows."""
     names = _list_shares(metrics)
