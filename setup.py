@@ -28,7 +28,7 @@ RAY = ["ray>=2.40"]  # without Ray's own extras
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 # Searches for settings.
 TUNE = ["optuna>=5"]
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19", "scipy>=1.11"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
 # MiniGrid needs pygame for Python 3.10, which replaces the files of PettingZoo's pygame-ce.

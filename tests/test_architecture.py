@@ -17,7 +17,7 @@ LAYERS = [
     {"runtimes"},
     {"config"},
     {"runs"},
-    {"export", "mlagents"},
+    {"export", "mlagents", "reports"},
     {"api"},
     {"cli"},
     {"__main__"},
