@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from math import inf
+from time import process_time
 from typing import Any
 
 from algorithm.adapters.adapter import Adapter
@@ -65,7 +66,9 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
+    # The actors of a cluster report their CPU seconds, also those that are child processes of this process.
+    timer = Timer(process_time) if settings.base.is_on_cluster else Timer()
+    seeds, events = RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
     check_workers(settings)

@@ -269,6 +269,7 @@ class Monitor:
     def _save(self) -> None:
         self.timer.lap("acting")
         self.history.update_seconds()
+        self.history.update_cpu_seconds()
         checkpoint = self.save(self.counters)
         if self.training.has_teams:  # they may have appeared after a checkpoint became the best
             self.best.clear()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
@@ -52,7 +53,7 @@ def test_a_run_writes_and_prints_its_result(capsys):
     printed = call("mine/task -n a -c goal", capsys)
     assert printed == {"run": "runs/mine/task/a", **result("a")}
     seconds = printed.pop("seconds")
-    assert 0 < seconds < 60
+    assert 0 < seconds < 60 and printed.pop("cpu_seconds") > 0
     assert printed.pop("updates") > 0
     assert printed.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
     printed.pop("commit", None)  # only in a checkout of the project
@@ -91,6 +92,28 @@ def test_result_last_line_and_last_picture_have_the_same_seconds(monkeypatch, ca
     assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert result("a")["seconds"] > seconds
+
+
+def test_cpu_seconds_continue_when_a_run_is_resumed(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    first = result("a")["cpu_seconds"]
+    rows = Path("runs/mine/task/a/metrics.csv").read_text().splitlines()
+    assert first > 0 and float(rows[-1].split(",")[rows[0].split(",").index("time/cpu_seconds")]) <= first
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["cpu_seconds"] > first
+
+
+def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    (folder,) = Path("runs/mine/task/a/checkpoints").glob("0*")
+    content = json.loads((folder / "counters.json").read_text())
+    del content["counters"]["cpu_seconds"]
+    manifest = Manifest.read(folder)
+    with manifest.open_file("counters.json") as file:
+        file.write(json.dumps(content).encode())
+    manifest.write()
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["cpu_seconds"] is None
 
 
 def test_text_for_people_is_written_to_standard_error_with_json(capsys):
