@@ -28,6 +28,10 @@ RAY = ["ray>=2.40"]  # without Ray's own extras
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 # Searches for settings.
 TUNE = ["optuna>=5"]
+# Recordings of episodes.
+VIDEO = ["moviepy>=2.1"]
+# Pages of runs.
+REPORT = ["jinja2>=3.1", "matplotlib>=3.9"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19", "scipy>=1.11"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
@@ -73,7 +77,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["algorithm", "algorithm.*"]),
-    package_data={"algorithm": ["py.typed"]},
+    package_data={"algorithm": ["py.typed"], "algorithm.reports": ["templates/*"]},
     cmdclass={"build_py": BuildWithData},
     entry_points={"console_scripts": ["samara=algorithm.cli.main:run_process"]},
     install_requires=[
@@ -103,9 +107,11 @@ setup(
         "onnx": ONNX,
         "tune": TUNE,
         "ray": RAY,
-        "test": TEST + OPENED + ONNX + TUNE + RAY,
+        "video": VIDEO,
+        "report": REPORT,
+        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + RAY + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

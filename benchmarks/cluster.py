@@ -1,9 +1,10 @@
-"""Clusters: env steps per second by actors, env steps to the goal of gym/cartpole, costs of weights and of rollouts.
+"""Clusters: env steps per second by actors, env steps to the goal of gym/cartpole, learners, weights and rollouts.
 
 With `speed`, each step of a CartPole environment sleeps 20 ms; the env steps per second of several actors, with one
 environment each, are compared with those of one. With `learning`, ACER learns gym/cartpole with two actors and in one
-process. With `weights`, each of several actors receives a flat array and copies it. With `rollouts`, rollouts of images
-arrive and are added to a replay. All processes run in a network namespace that has only loopback.
+process. With `learners`, ACER learns gym/cartpole with one and with two learners; the updates per second are compared.
+With `weights`, each of several actors receives a flat array and copies it. With `rollouts`, rollouts of images arrive
+and are added to a replay. All processes run in a network namespace that has only loopback.
 """
 
 from __future__ import annotations
@@ -91,6 +92,45 @@ def compare_learning(seeds: int, first_seed: int) -> None:
         reached = sum(result["reached"] for result in results)
         print(f"{name}: reached {reached} of {seeds}; env steps {format_spread(steps)}")
     print(f"ratio of the medians {medians[1] / medians[0]:.2f}")
+
+
+def measure_updates(learners: int, env_steps: int) -> dict[str, float]:
+    """Return updates per second, and the fraction of time in which learner 0 waits for the others."""
+    with tempfile.TemporaryDirectory() as place:
+        envs = Path(__file__).resolve().parents[1] / "envs"
+        os.chdir(place)
+        Path("envs").symlink_to(envs)
+        settings = {
+            "base_config.runtime": "RAY",
+            "base_config.max_step": env_steps,
+            "base_config.log_every": env_steps // 12,
+            "goal.return": None,
+            "cluster_config.learners": learners,
+            "cluster_config.token_auth": False,
+        }
+        result = train("gym/cartpole", name="run", settings=settings)
+        table = np.genfromtxt(result.folder / "metrics.csv", delimiter=",", names=True, deletechars="")
+        os.chdir("/")
+    first = len(table) // 4
+    updates, seconds = (table[name][-1] - table[name][first] for name in ("time/updates", "time/seconds"))
+    waiting = np.nanmean(table["cluster/learner_0_waiting"][first:]) if learners > 1 else 0.0
+    return {"updates_per_second": updates / seconds, "waiting": float(waiting)}
+
+
+def compare_learners(repeats: int, env_steps: int) -> None:
+    """Print the updates per second of one learner and of two, measured in turn."""
+    counts = (1, 2)
+    results = run_in_subprocesses(
+        measure_updates, [(learners, env_steps) for _ in range(repeats) for learners in counts]
+    )
+    for index, learners in enumerate(counts):
+        found = results[index :: len(counts)]
+        speeds = [result["updates_per_second"] for result in found]
+        waiting = [result["waiting"] for result in found]
+        print(
+            f"{learners} learners: {format_spread(speeds)} updates per second; learner 0 waits for "
+            f"{format_spread(waiting, 2)} of the time"
+        )
 
 
 class CopyingServer:
@@ -215,7 +255,7 @@ def measure_rollouts(repeats: int) -> None:
 
 def main() -> None:
     """Print the measured figures."""
-    kinds = ["speed", "learning", "weights", "rollouts"]
+    kinds = ["speed", "learning", "learners", "weights", "rollouts"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=kinds, nargs="*", default=kinds)
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 8, 16], help="numbers of actors, for speed")
@@ -234,6 +274,8 @@ def main() -> None:
         compare_speed(options.actors, options.repeats, options.env_steps)
     if "learning" in options.what:
         compare_learning(options.seeds, options.first_seed)
+    if "learners" in options.what:
+        compare_learners(options.repeats, 4 * options.env_steps)
     if "weights" in options.what:
         measure_weights(options.parameters, 8, 20)
     if "rollouts" in options.what:

@@ -180,6 +180,8 @@ def _check_options(options: argparse.Namespace) -> None:
         )
     if options.sample and options.disable_sample:
         raise UserError("--sample and --disable_sample cannot be combined")
+    if options.render and options.video:
+        raise UserError("--render and --video cannot be combined: environments that are shown return no pictures")
     if options.env is None and options.mode == DOCTOR:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:

@@ -175,7 +175,9 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
     episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
-    evaluation = play(settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
+    evaluation = play(
+        settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log, video=options.video
+    )
     for role, result in evaluation.items():
         std, length = format_number(result.std), format_number(result.length)
         output.log(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")

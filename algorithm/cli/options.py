@@ -201,6 +201,13 @@ OPTIONS = (
         modes=(RUN, EXPORT),
         parser_args={"metavar": "CHECKPOINT"},
     ),
+    Option(
+        group=PLAYING,
+        spelling="--video",
+        help="record the best, the median and the worst episode: mp4 and gif in the folder videos of the run",
+        modes=PLAYING_MODES,
+        parser_args=FLAG_ARGS,
+    ),
     Option(group=PLAYING, spelling="--render", help="show the environment", modes=PLAYING_MODES, parser_args=FLAG_ARGS),
     Option(
         group=PLAYING,

@@ -11,6 +11,7 @@ from typing import Any
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
@@ -19,7 +20,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import check_cluster, open_cluster
+from algorithm.runs.cluster import build_peers, check_cluster, describe_learners, get_learner_group, open_cluster
 from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.faults import record_faults
 from algorithm.runs.make_env import Environments
@@ -27,6 +28,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.videos import VIDEO_FOLDER, VideoRecorder, check_videos, record_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -40,7 +42,7 @@ from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History, Limits
+from algorithm.training.progress import WINDOW, Counters, History, Limits
 from algorithm.training.reporter import Reporter
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
@@ -71,8 +73,7 @@ def train(
     seeds, events = RunSeeds(settings.base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
-    check_workers(settings)
-    check_cluster(settings)
+    _check_settings(settings, environments, limits)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
@@ -85,10 +86,11 @@ def train(
         )
         n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
         evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
-        for note in environments.list_notes(limits.evaluates):
+        for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
             log(note)
         sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
-        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
+        training = _build_components(adapter, builder, timer, group)
         history = History(training, counters)
         stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
@@ -100,6 +102,8 @@ def train(
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
         evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
         evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
+        record_videos = partial(_record_videos, settings, environments, training, counters, folder, log)
+        events.callbacks.append(VideoRecorder(settings.report.video_every, record_videos, timer, log))
         metrics = MetricsWriter(folder.path, counters.env_steps, log)
         reporter = Reporter(history, limits, metrics, log, events.on_progress)
         monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
@@ -116,6 +120,14 @@ def train(
             result = _make_result(folder, monitor, store.best)
             events.on_end(result)
     return result
+
+
+def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
+    """Check settings that do not fit each other or the environments. Raises UserError."""
+    check_workers(settings)
+    check_cluster(settings)
+    if settings.report.video_every:
+        check_videos(environments, limits.evaluates)
 
 
 def _open_processes(
@@ -135,6 +147,8 @@ def _make_parts_writer(
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
     if isinstance(actor, WorkerGroup):
         return partial(actor.save, training, counters)
+    if isinstance(actor, ActorGroup) and actor.peers:
+        return partial(actor.peers.save, training, actor)
     return partial(write_all, training, actor)
 
 
@@ -166,14 +180,17 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+def _build_components(
+    adapter: Adapter, builder: ComponentsBuilder, timer: Timer, group: WorkerGroup | ActorGroup | None
+) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    saved_roles = builder.checkpoint.roles if builder.checkpoint else []
-    for name in dict.fromkeys([*adapter.roles, *saved_roles]):
-        role = _check_role(builder.folder, name, adapter.roles.get(name))
-        training.by_role[name] = training.build(name, role)
-    if builder.sharing:
+    names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
+    roles = {name: _check_role(builder.folder, name, adapter.roles.get(name)) for name in names}
+    with build_peers(group, roles, builder.checkpoint):
+        for name, role in roles.items():
+            training.by_role[name] = training.build(name, role)
+    if builder.sharing or builder.learners:
         training.build = refuse_role
     return training
 
@@ -201,6 +218,25 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
 def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
     """Play evaluation episodes, whose seed depends on the env steps only; return the result of each role."""
     return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
+
+
+def _record_videos(
+    settings: Settings,
+    environments: Environments,
+    training: TrainingComponents,
+    counters: Counters,
+    folder: RunFolder,
+    log: Log,
+) -> None:
+    """Record videos of the episodes that an evaluation at the current env steps plays."""
+    open_recorded = partial(environments.open_recorded, environments.count_evaluation_envs())
+    seed = RunSeeds(settings.base.seed).get_evaluation_seed(counters.env_steps)
+    target = folder.path / VIDEO_FOLDER / str(counters.env_steps)
+
+    def get_agent(role: str, adapter: Adapter) -> Agent:
+        return training.get(role, adapter).agent
+
+    record_videos(open_recorded, get_agent, settings.base.evaluate_greedy, WINDOW, seed, target, log)
 
 
 def _run_to_end(

@@ -69,7 +69,7 @@ class CallbackList(Callback):
     """The callbacks of one run, called in order; `stop_requested` is True once one of them has returned True."""
 
     def __init__(self, callbacks: Sequence[Callback]):
-        self.callbacks = tuple(callbacks)
+        self.callbacks = list(callbacks)
         self.stop_requested = False
 
     def on_progress(self, progress: Progress) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
+from algorithm.runtimes.averaging_learner import AveragingLearner
+from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role, role_suffix
@@ -65,6 +67,7 @@ class ComponentsBuilder:
         log: receives lines for the user.
         sharing: what this process shares with other processes; None if there are none.
         seeds: the seeds; None for those of `base_config.seed`.
+        learners: connects this learner with others, which call this builder for the same roles; None without others.
     """
 
     def __init__(
@@ -75,12 +78,14 @@ class ComponentsBuilder:
         log: Callable[[str], None],
         sharing: Sharing | None = None,
         seeds: RunSeeds | None = None,
+        learners: LearnerGroup | None = None,
     ):
         self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
-        self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
+        self.sharing, self.seeds, self.learners = sharing, seeds or RunSeeds(configs.default.seed), learners
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        self._is_main = sharing is None or sharing.worker is None  # the process that writes the run folder
+        # The process that writes the run folder.
+        self._is_main = (sharing is None or sharing.worker is None) and (learners is None or learners.rank == 0)
         self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
@@ -91,8 +96,8 @@ class ComponentsBuilder:
             UserError: a setting does not fit the role, or the replay does not fit into the free memory.
         """
         check_teams(name, role, self.configs.by_role)
-        config = self.configs.for_role(name)
-        checkpoint = self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+        config = self._get_config(name)
+        checkpoint = self._find_checkpoint(name)
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
@@ -119,6 +124,8 @@ class ComponentsBuilder:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):
             checkpoint.restore_experience(name, components)
+        if isinstance(learner, AveragingLearner):
+            learner.synchronize()
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
@@ -132,7 +139,7 @@ class ComponentsBuilder:
                 `learning_starts` rows.
         """
         check_teams(name, role, self.configs.by_role)
-        config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
+        config, replay, agent = self._get_config(name), components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
             n_records = components.learner.auxiliaries.n_records
@@ -150,11 +157,23 @@ class ComponentsBuilder:
         self.folder.add_role(name, role)
         return components
 
+    def _find_checkpoint(self, name: str) -> Checkpoint | None:
+        """Return the checkpoint if it contains a role."""
+        return self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+
+    def _get_config(self, name: str) -> AgentConfig:
+        """Return the settings of a role; a saved replay keeps its capacity if the number of learners has changed."""
+        config, checkpoint = self.configs.for_role(name), self._find_checkpoint(name)
+        if checkpoint and (capacity := checkpoint.capacity(name)):
+            config = replace(config, replay=config.replay.model_copy(update={"capacity": capacity}))
+        return config
+
     def _make_learner(self, *arguments: Any) -> Learner:
-        sharing = self.sharing
-        if sharing is None:
-            return Learner(*arguments)
-        return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        if self.learners:
+            return AveragingLearner(*arguments, group=self.learners)
+        if sharing := self.sharing:
+            return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        return Learner(*arguments)
 
     def _make_replay(
         self, name: str, config: AgentConfig, learner: Learner, initial_role: Role, lanes: int, rng: np.random.Generator

@@ -25,6 +25,7 @@ STATUSES = {
     "EnvironmentStartError": (3, "{error}"),
     "EnvironmentCrashed": (1, "{error}"),
     "Diverged": (4, "{error}"),
+    "LearnerUnreachable": (1, "{error}"),
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
     "MemberFailed": (1, "{error}"),

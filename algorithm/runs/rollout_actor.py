@@ -73,11 +73,11 @@ class ActorServer:
 
     def open(self) -> Mapping[str, Role] | Failure:
         """Open the environments and build the agents. Return the roles of the environments."""
-        return _catch(self._open)
+        return catch_failure(self._open)
 
     def collect(self, weights: Weights, request: Request) -> Collection | Failure:
         """Act with these weights until rollouts are complete. Return them."""
-        return _catch(lambda: self._actor.collect(weights, request))
+        return catch_failure(lambda: self._actor.collect(weights, request))
 
     def _open(self) -> Mapping[str, Role]:
         prepare_worker()
@@ -156,7 +156,7 @@ class _ListHandler(logging.Handler):
         self.records.append(LogRecord(record.levelno, record.getMessage()))
 
 
-def _catch(call: Callable[[], Reply]) -> Reply | Failure:
+def catch_failure(call: Callable[[], Reply]) -> Reply | Failure:
     """Return the result of `call`, or the exception that it raised."""
     try:
         return call()

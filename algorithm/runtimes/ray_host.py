@@ -23,6 +23,7 @@ from algorithm.runtimes.collection import Request, Weights
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
+NO_REPETITION = {"max_restarts": 0, "max_task_retries": 0}
 MakeServer = Callable[
     [int, int], Any
 ]  # number of an actor and number of its replacements -> an object with its methods
@@ -59,7 +60,7 @@ class RayHost(ActorHost):
         self._ray = _import_ray(uses_tokens)
         _connect(self._ray, address, local_cpus)
         try:
-            options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+            options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
             self._actor_class = self._ray.remote(**options)(_Actor)
             self._make_server = self._ray.put(make_server)
         except BaseException:
@@ -78,6 +79,20 @@ class RayHost(ActorHost):
 
     def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
         return handle.actor.collect.remote(weights, request)
+
+    def start_learner(self, make_server: Callable[[int], Any], rank: int, *, cpus: float, gpus: float) -> Any:
+        """Start a process with the object of a learner, as soon as there are resources. Return a handle of it."""
+        options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
+        return self._ray.remote(**options)(_Learner).remote(make_server, rank)
+
+    def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
+        """Call a method of the object in a process. Return the ticket of its result."""
+        return handle.call.remote(method, *arguments)
+
+    @property
+    def node_address(self) -> str:
+        """Return the address of this machine in the cluster."""
+        return self._ray.util.get_node_ip_address()
 
     def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
@@ -133,6 +148,16 @@ class _Actor:
 
     def collect(self, weights: Weights, request: Request) -> Any:
         return self._server.collect(weights, request)
+
+
+class _Learner:
+    """A process of a learner, as Ray calls it."""
+
+    def __init__(self, make_server: Callable[[int], Any], rank: int):
+        self._server = make_server(rank)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._server, method)(*arguments)
 
 
 def _make_kill_process() -> Callable[[int], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -39,6 +39,7 @@ class EvaluationResult:
     returns: list[float]
     lengths: list[int]
     greedy: bool = True
+    lanes: list[int] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -64,6 +65,11 @@ class EvaluationResult:
     def length(self) -> float:
         """Return the mean length, in executed decisions."""
         return float(np.mean(self.lengths))
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return the lane of an episode, and the number of the episode among those of the lane."""
+        lane = self.lanes[number]
+        return lane, self.lanes[:number].count(lane)
 
     def __str__(self) -> str:
         if len(self.returns) == 1:
@@ -196,6 +202,7 @@ class _EpisodeCounter:
                 result = self.results[self.role.find_team(lane) or self.name]
                 result.returns.append(episode_return)
                 result.lengths.append(length)
+                result.lanes.append(lane)
 
     def _divide_episodes(self, role: Role) -> None:
         """Divide the episodes of each team among its lanes."""

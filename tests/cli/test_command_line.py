@@ -45,6 +45,7 @@ USES = {
     "--use_env_nn": ("--run --use-env-nn", {"use_env_nn": True}),
     "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
     "--render": ("--run --render", {"render": True}),
+    "--video": ("--run --video", {"video": True}),
     "--disable_sample": ("--run --disable-sample", {"disable_sample": True}),
     "--sample": ("--run --sample", {"sample": True}),
     "--logger_in_file": ("--logger-in-file", {"logger_in_file": True}),

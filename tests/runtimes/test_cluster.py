@@ -105,7 +105,7 @@ def hosts(monkeypatch):
         task = make_actor_task(settings, folder, env_steps)
         host = InlineHost(lambda index, replacements: make_rollout_actor(task, index, replacements, []))
         made.append(host)
-        group = make_actor_group(settings, host)
+        group = make_actor_group(settings, host, None)
         with closing(group):
             group.open()
             yield group

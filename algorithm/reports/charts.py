@@ -1,0 +1,209 @@
+"""Charts of runs as SVG text for a page: lines, stacked shares, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from algorithm.reports.svg import INK, LEVEL, get_color, make_figure, style, to_svg
+
+if TYPE_CHECKING:  # the import takes a second
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line, or points with intervals if `marked`.
+
+    Attributes:
+        label: its name in the legend, which the page writes.
+        color: number of its color, from 0.
+        x, y: [n]; NaN in y is a gap.
+        low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
+        marked: whether it has points instead of a line.
+        dashed: whether the line is dashed.
+    """
+
+    label: str
+    color: int
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    marked: bool = False
+    dashed: bool = False
+
+
+SIZE = (480, 260)  # width and height of a chart, in pixels of the page
+ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart of intervals, and what it has above and below its rows
+MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A point with an interval, as a row of a chart.
+
+    Attributes:
+        label: text of the row.
+        color: number of its color, from 0.
+        value, low, high: the point and the bounds.
+    """
+
+    label: str
+    color: int
+    value: float
+    low: float
+    high: float
+
+
+def draw_lines(
+    name: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str = "env steps",
+    y_label: str = "",
+    level: float | None = None,
+    from_zero: bool = False,
+    size: tuple[float, float] = SIZE,
+) -> str:
+    """Return a chart of lines and points as SVG.
+
+    Args:
+        name: name of the chart, unique in its page: letters, digits and dashes.
+        lines: drawn in this order. A line with more than `MAX_POINTS` points is thinned.
+        x_label: text below the x axis.
+        y_label: text above the y axis.
+        level: height of a dashed line across the chart, such as a goal.
+        from_zero: whether the y axis contains 0.
+        size: width and height, in pixels.
+    """
+    with style():
+        figure, axes = make_figure(size, x_label, y_label)
+        if level is not None:
+            axes.axhline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
+        for line in lines:
+            (_draw_points if line.marked else _draw_line)(axes, line)
+        if from_zero:
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(0.0, low), max(0.0, high))
+        return to_svg(figure, name)
+
+
+def draw_shares(
+    name: str,
+    x: np.ndarray,
+    shares: Mapping[str, np.ndarray],
+    *,
+    x_label: str = "env steps",
+    y_label: str = "",
+    size: tuple[float, float] = SIZE,
+) -> str:
+    """Return a chart of areas that are stacked on each other, as SVG.
+
+    Args:
+        name: name of the chart, unique in its page.
+        x: right end of each step [n], ascending; the first step begins at 0.
+        shares: height of each area at each step [n], by its label; at least 0.
+        x_label: text below the x axis.
+        y_label: text above the y axis.
+        size: width and height, in pixels.
+    """
+    edges, heights = average_groups(x, np.stack(list(shares.values())) if shares else np.zeros((0, len(x))))
+    with style():
+        figure, axes = make_figure(size, x_label, y_label)
+        base = np.zeros(heights.shape[1])
+        for index, height in enumerate(heights):
+            axes.stairs(base + height, edges, baseline=base, fill=True, color=get_color(index), linewidth=0)
+            base = base + height
+        axes.margins(x=0)
+        axes.set_ylim(0, max(1.0, float(base.max(initial=0.0))))
+        return to_svg(figure, name)
+
+
+def draw_intervals(
+    name: str,
+    intervals: Sequence[Interval],
+    *,
+    x_label: str = "",
+    x_range: tuple[float, float] | None = None,
+    level: float | None = None,
+    width: float = SIZE[0],
+) -> str:
+    """Return a chart with a point and its interval in each row, the first at the top, as SVG.
+
+    Args:
+        name: name of the chart, unique in its page.
+        intervals: one for each row.
+        x_label: text below the x axis.
+        x_range: range of the x axis; None: from the data.
+        level: x of a dashed line from top to bottom, such as 0.5 for a probability.
+        width: width in pixels; the number of rows determines the height.
+    """
+    with style({"axes.grid.axis": "x"}):
+        figure, axes = make_figure((width, ROW_MARGIN + ROW_HEIGHT * max(1, len(intervals))), x_label, "")
+        if level is not None:
+            axes.axvline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
+        for row, interval in enumerate(intervals):
+            color = get_color(interval.color)
+            axes.plot([interval.low, interval.high], [row, row], color=color, linewidth=5, alpha=0.35)
+            axes.plot([interval.value], [row], color=color, marker="o", markersize=6, linestyle="none")
+        axes.set_yticks(range(len(intervals)), [interval.label for interval in intervals], color=INK)
+        axes.set_ylim(len(intervals) - 0.4, -0.6)
+        if x_range:
+            axes.set_xlim(*x_range)
+        return to_svg(figure, name)
+
+
+def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """Return a line with at most about `max_points` points that looks the same: the extremes are kept.
+
+    The points are divided into groups of successive points; the first, the lowest, the highest and the last point of
+    each group are kept, and a NaN of each group that has one, which is a gap. x, y: [n].
+    """
+    if len(x) <= max_points:
+        return x, y
+    kept: set[int] = set()
+    for group in np.array_split(np.arange(len(x)), max(1, max_points // 4)):
+        values = y[group]
+        known = group[np.isfinite(values)]
+        kept.update(group[~np.isfinite(values)][:1])
+        if len(known):
+            kept.update((known[0], known[-1], known[y[known].argmin()], known[y[known].argmax()]))
+    indices = np.array(sorted(kept))
+    return x[indices], y[indices]
+
+
+def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` groups of successive steps.
+
+    Args:
+        x: right end of each step [n]; the first step begins at 0.
+        heights: heights of each step [k, n], which count by the width of their step.
+        max_steps: largest number of groups.
+    """
+    if not len(x):
+        return np.array([0.0, 1.0]), np.zeros((len(heights), 1))
+    widths = np.maximum(np.diff(x, prepend=0.0), 1e-12)
+    groups = np.array_split(np.arange(len(x)), min(max_steps, len(x)))
+    means = [np.average(heights[:, group], axis=1, weights=widths[group]) for group in groups]
+    return np.array([0.0, *(x[group[-1]] for group in groups)]), np.stack(means, 1)
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    color = get_color(line.color)
+    if line.low is not None and line.high is not None:
+        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
+    x, y = thin(line.x, line.y)
+    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", zorder=2.5)
+    axes.margins(y=0.08)
+
+
+def _draw_points(axes: Axes, line: Line) -> None:
+    color = get_color(line.color)
+    axes.plot(line.x, line.y, color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
+    if line.low is not None and line.high is not None:
+        axes.vlines(line.x, line.low, line.high, color=color, linewidth=1.6, zorder=3)
+    axes.margins(y=0.08)
