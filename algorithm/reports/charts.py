@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Line:
         low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
         marked: whether it has points instead of a line.
         dashed: whether the line is dashed.
+        faint: whether the line is thin and pale, as a single run behind the mean of several.
     """
 
     label: str
@@ -35,6 +36,7 @@ class Line:
     high: np.ndarray | None = None
     marked: bool = False
     dashed: bool = False
+    faint: bool = False
 
 
 SIZE = (480, 260)  # width and height of a chart, in pixels of the page
@@ -197,7 +199,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
     if line.low is not None and line.high is not None:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
     x, y = thin(line.x, line.y)
-    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", zorder=2.5)
+    strength: Any = {"linewidth": 0.8, "alpha": 0.35, "zorder": 2.2} if line.faint else {"zorder": 2.5}
+    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", **strength)
     axes.margins(y=0.08)
 
 

@@ -12,6 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from algorithm.training.metrics import format_number
+
 Scores = Sequence[np.ndarray]  # of each task: [..., runs]
 LEVEL = 0.95  # of all intervals that are shown
 RESAMPLES = 2000
@@ -27,6 +29,11 @@ class Estimate:
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+    def __str__(self) -> str:
+        """Return the value and, if it has one, the interval of a single number."""
+        value, low, high = (format_number(float(number)) for number in (self.value, self.low, self.high))
+        return value if np.isnan(self.low) else f"{value} [{low}, {high}]"
 
 
 def compute_mean(scores: Scores) -> np.ndarray:

@@ -34,21 +34,17 @@ def format_number(value: float | None) -> str:
     return f"{value:,.{max(0, 3 - floor(log10(size)))}f}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MetricsTable:
-    """A metrics table without its damaged lines.
+    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines.
 
-    Attributes:
-        columns: the names of its columns.
-        rows: its rows, with each cell as text.
-        damaged: the number of its damaged lines.
-        gaps: the numbers of the rows that follow a damaged line, from 0.
+    `gaps` are the indices of the rows that follow damaged lines; the number of rows for damaged lines at the end.
     """
 
     columns: list[str]
     rows: list[dict[str, str]]
     damaged: int
-    gaps: frozenset[int] = frozenset()
+    gaps: tuple[int, ...] = ()
 
 
 def read_table(path: Path) -> MetricsTable:
@@ -63,15 +59,15 @@ def read_table(path: Path) -> MetricsTable:
     lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
     columns = _split_cells(lines[0]) if lines else []
     if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
-        return MetricsTable(columns=[], rows=[], damaged=len(lines))
+        return MetricsTable([], [], len(lines))
     rows: list[dict[str, str]] = []
-    gaps = set()
+    gaps: dict[int, None] = {}
     for line in lines[1:]:
         if _is_complete(columns, cells := _split_cells(line)):
             rows.append(dict(zip(columns, cells, strict=True)))
         else:
-            gaps.add(len(rows))
-    return MetricsTable(columns=columns, rows=rows, damaged=len(lines) - 1 - len(rows), gaps=frozenset(gaps))
+            gaps[len(rows)] = None
+    return MetricsTable(columns, rows, len(lines) - 1 - len(rows), tuple(gaps))
 
 
 def mean_evaluations(table: MetricsTable) -> dict[int, float]:
