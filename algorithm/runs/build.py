@@ -116,8 +116,7 @@ def train(
         monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         if checkpoint:
             _restore(checkpoint, states, actor)
-        folder.record_settings(settings.tree, counters.env_steps)
-        record_session(folder.path, settings.base, counters.env_steps)
+        _record_start(settings, folder, counters)
         timer.lap(STARTING)
         status = 0
         try:
@@ -138,6 +137,12 @@ def _check_settings(settings: Settings, environments: Environments, limits: Limi
     check_cluster(settings)
     if settings.report.video_every:
         check_videos(environments, limits.evaluates)
+
+
+def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
+    """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
+    folder.record_settings(settings.tree, counters.env_steps)
+    record_session(folder.path, settings.base, counters.env_steps)
 
 
 def _open_processes(
