@@ -87,7 +87,7 @@ def draw_lines(
 
     Args:
         name: name of the chart, unique in its page: letters, digits and dashes.
-        lines: drawn in this order. A line with more than `MAX_POINTS` points is thinned.
+        lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
         x_label: text below the x axis.
         y_label: text above the y axis.
         level: height of a dashed line across the chart, such as a goal.
@@ -221,6 +221,11 @@ def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np
     return x[indices], y[indices]
 
 
+def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
+    """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
+    return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
+
+
 def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
     """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` groups of successive steps.
 
@@ -247,8 +252,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _draw_points(axes: Axes, line: Line) -> None:
-    color = get_color(line.color)
-    axes.plot(line.x, line.y, color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
+    color, shown = get_color(line.color), spread_points(len(line.x))
+    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
     if line.low is not None and line.high is not None:
-        axes.vlines(line.x, line.low, line.high, color=color, linewidth=1.6, zorder=3)
+        axes.vlines(line.x[shown], line.low[shown], line.high[shown], color=color, linewidth=1.6, zorder=3)
     axes.margins(y=0.08)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Tree, read_yaml
+from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
 from algorithm.reports.run_metrics import RunMetrics, read_metrics
@@ -153,10 +154,19 @@ def _find_differences(settings: Tree) -> list[Difference]:
     """Return the settings that differ from the defaults."""
     if not settings:
         return []
-    found = find_changes(load_defaults(), settings)
+    unused = _list_unused_sections(settings)
     return [
-        Difference(path=path, before=old, after=new) for path, old, new in found if not WITHOUT_EFFECT.fullmatch(path)
+        Difference(path=path, before=old, after=new)
+        for path, old, new in find_changes(load_defaults(), settings)
+        if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in unused
     ]
+
+
+def _list_unused_sections(settings: Tree) -> set[str]:
+    """Return the names of the sections of algorithms that no role of a run uses."""
+    trees = [settings, *(settings.get("ma_config") or {}).values()]
+    used = {str((tree.get("base_config") or {}).get("algorithm")) for tree in trees}
+    return {get_agent_section(name) for name in AGENTS} - {get_agent_section(name) for name in used}
 
 
 def _find_resume_changes(history: ConfigHistory, log: Callable[[str], None]) -> list[Difference]:
