@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class RunData:
         faults: lines of faults.log.
         lineage: its intervals, if it is a member of a population.
         videos: files in its folder of videos, relative to the run folder, those with the most env steps first.
-        problems: a line for each file that is damaged.
+        problems: a line for each file that is damaged, with its path relative to the run folder.
     """
 
     folder: Path
@@ -95,6 +96,12 @@ class RunData:
     def algorithm(self) -> str:
         """The name of its algorithm."""
         return str(self.get_setting("base_config.algorithm") or self.record.get("algorithm") or "unknown algorithm")
+
+    @property
+    def variant(self) -> str:
+        """The variant of the folder's config.yaml; empty for the default one, and if it is not known."""
+        variant = self.record.get("variant") or "default"
+        return "" if variant == "default" else variant
 
     @property
     def goal(self) -> float | None:
@@ -130,7 +137,7 @@ def read_run(folder: Path) -> RunData:
         faults=_read_faults(folder / FAULTS_FILE),
         lineage=_read(lambda: _read_lineage(folder), None, problems),
         videos=_find_videos(folder),
-        problems=problems,
+        problems=[line.replace(f"{folder}{os.sep}", "") for line in problems],
     )
 
 
