@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"specs", "rollout", "errors", "annotations", "program", "atomic_io"},
     {"distributions", "returns", "losses"},
-    {"networks", "adapters", "replay"},
+    {"networks", "adapters", "replay", "tracking"},
     {"agents", "auxiliaries", "exploration"},
     {"training"},
     {"checkpointing"},
@@ -38,6 +38,10 @@ OWNERS = {
     "jinja2": {"reports"},
     "markupsafe": {"reports"},
     "rich": {"cli"},
+    "wandb": {"tracking"},
+    "mlflow": {"tracking"},
+    "trackio": {"tracking"},
+    "tensorboard": {"tracking"},
 }
 # Libraries of Unity: only adapters/unity may import them, when it opens a player.
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
@@ -128,6 +132,12 @@ def test_each_external_library_is_imported_by_one_package():
         for name in imports(path):
             owners = OWNERS.get(name.split(".")[0])
             assert owners is None or package(path) in owners, f"{path} imports {name}"
+
+
+def test_trackers_are_imported_when_a_run_opens_them():
+    for path in FILES:
+        found = {name.split(".")[0] for name in imports(path, inside_functions=False)}
+        assert not found & {"wandb", "mlflow", "trackio", "tensorboard"}, path
 
 
 def test_optuna_is_imported_when_a_search_begins():

@@ -169,6 +169,11 @@ class Adapter(ABC):
         """
         return ()
 
+    @staticmethod
+    def rename_metrics(values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
+        """Return metrics by the names that users of the simulator know, by role. The default returns none."""
+        return {}
+
     @property
     def shared_agents(self) -> Mapping[str, str] | None:
         """Return the default agent of each role, for roles that may share agents; None if they never do."""

@@ -24,6 +24,7 @@ from algorithm.cli.options import (  # noqa: E402
     IMPORT,
     INIT,
     LIST,
+    REPORT,
     RESUME,
     RUN,
     TRAIN,
@@ -57,6 +58,7 @@ def _command(arguments: list[str], output: Output) -> int:
         commands = {
             RUN: _play,
             EXPORT: _export,
+            REPORT: _report,
             LIST: _list,
             INIT: _init,
             IMPORT: _import,
@@ -145,7 +147,7 @@ def _learn(
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
     try:
-        with live_display(output.console, output.log) as display:
+        with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
             result = run_training(options.env, folder, settings, variant, [display], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
@@ -203,6 +205,22 @@ def _export(options: argparse.Namespace, output: Output) -> None:
     output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
     if failed:
         raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
+
+
+def _report(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.reports.report_files import write_files
+    from algorithm.runs.env_folder import find_run_path
+
+    folder = find_run_path(options.env, options.name)
+    report, card = write_files(folder, output.log)
+    output.result = {
+        "run": folder.as_posix(),
+        "report": report.as_posix(),
+        "model_card": None if card is None else card.as_posix(),
+    }
+    output.log(f"report:     {report}")
+    if card:
+        output.log(f"model card: {card}")
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:

@@ -10,8 +10,8 @@ MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
-COMPARE = "--compare"
-MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR, TUNE, COMPARE)
+REPORT, COMPARE = "--report", "--compare"
+MODES = (RESUME, RUN, EXPORT, REPORT, COMPARE, LIST, INIT, IMPORT, DOCTOR, TUNE)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
 SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
 GROUPS = ("modes", "training", "playing and exporting", "comparing", "Unity", "output")
@@ -31,6 +31,13 @@ OPTIONS = (
         spelling="--export",
         help="write a trained run as ONNX for Unity, one file for each kind of agent",
         modes=(EXPORT,),
+        parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling=REPORT,
+        help="write report.html and the model card README.md into the folder of a run",
+        modes=(REPORT,),
         parser_args=FLAG_ARGS,
     ),
     Option(
@@ -88,9 +95,9 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--name",
-        help="name of the run, {time} and <time> are the start time; --run, --resume and --export use the latest run "
-        "by default; with --tune, name of the study",
-        modes=(TRAIN, RESUME, RUN, EXPORT, TUNE),
+        help="name of the run, {time} and <time> are the start time; --run, --resume, --export and --report use the "
+        "latest run by default; with --tune, name of the study",
+        modes=(TRAIN, RESUME, RUN, EXPORT, REPORT, TUNE),
         setting="base_config.name",
         short="-n",
     ),
@@ -181,8 +188,8 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--ray",
-        help="train with actors on Ray: local (processes of this machine), auto (the cluster of this machine), or "
-        "HOST:PORT of a cluster",
+        help="train with actors on Ray, or train the members of a population there: local (processes of this machine), "
+        "auto (the cluster of this machine), or HOST:PORT of a cluster",
         modes=TRAINING_MODES,
         setting="cluster_config.address",
         implied={"base_config.runtime": "RAY"},

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from algorithm.annotations import Range, Unless
+from algorithm.annotations import OnlyIf, Range, Unless
 from algorithm.config.schema import MAX_SECONDS, Section
 
 MAX_ACTORS = 2**14
@@ -36,4 +36,6 @@ class ClusterConfig(Section, title="cluster_config"):
     gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1)]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    evaluation_actor: bool
+    evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
     token_auth: bool

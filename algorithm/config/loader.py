@@ -14,11 +14,11 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.replay import ReplayConfig
 from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
-    ReplayConfig,
     describe_validation_error,
     normalize_spellings,
     read_dataclass,
@@ -26,6 +26,7 @@ from algorithm.config.schema import (
 )
 from algorithm.config.search import Tune
 from algorithm.config.sections import SECTIONS
+from algorithm.config.tracking import TrackerConfig
 from algorithm.config.trees import (
     MAPPINGS,
     MAX_LEVELS,
@@ -53,6 +54,7 @@ class Settings:
 
     base: BaseConfig
     cluster: ClusterConfig
+    tracker: TrackerConfig
     replay: ReplayConfig
     goal: Goal | None
     tune: Tune
@@ -79,6 +81,11 @@ class Settings:
         if section == AGENT_KEY:
             return "agents"
         return "agent" if section == self.agent_section else section.removesuffix("_config")
+
+    @property
+    def n_actors(self) -> int:
+        """The number of processes with training environments that a cluster runs; 1 without a cluster."""
+        return self.cluster.actors if self.base.is_on_cluster else 1
 
     @property
     def n_learners(self) -> int:
@@ -221,6 +228,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     return Settings(
         base=base,
         cluster=records["cluster_config"],
+        tracker=records["tracker_config"],
         replay=records["replay_config"],
         goal=records["goal"],
         tune=records["tune"],

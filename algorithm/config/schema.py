@@ -144,6 +144,8 @@ class BaseConfig(Section, title="base_config"):
     evaluate_greedy: bool
     keep_checkpoints: Annotated[int, Range(at_least=1)]
     export: Literal["never", "end", "checkpoints"]
+    tracker: Literal["none", "wandb", "mlflow", "trackio"]
+    histograms: list[Literal["actions", "weights"]]
     max_env_restarts: Annotated[int | None, Range(at_least=0)]
     env_timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
     unbounded_action_limit: Annotated[
@@ -170,32 +172,10 @@ class BaseConfig(Section, title="base_config"):
             raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
         return self
 
-
-class ReplayConfig(Section, title="replay_config"):
-    """The section `replay_config`."""
-
-    capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
-    memory_map: bool
-    sampler: Annotated[
-        Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
-    ]
-    alpha: Annotated[
-        float,
-        Range(at_least=0),
-        OnlyIf(sampler="prioritized"),
-        FixedOnResume("the saved priorities were raised to this power"),
-    ]
-    beta: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(sampler="prioritized")]
-    beta_increment_per_sampling: Annotated[float, Range(at_least=0), OnlyIf(sampler="prioritized")]
-    td_error_min: Annotated[float, Range(above=0), Unless(sampler="uniform")]
-    td_error_max: Annotated[float, Range(above=0), Unless(sampler="uniform")]
-    max_error_weight: Annotated[float, Range(at_least=0, at_most=1), Unless(sampler="uniform")]
-    uniform_fraction: Annotated[float, Range(above=0, at_most=1), OnlyIf(sampler="lazy")]
-
     @model_validator(mode="after")
-    def _check_bounds(self) -> ReplayConfig:
-        if self.td_error_min > self.td_error_max:
-            raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
+    def _check_histograms(self) -> BaseConfig:
+        if "actions" in self.histograms and self.has_workers:
+            raise ValueError("histograms of actions are not for runtime WORKERS, whose actions stay in the workers")
         return self
 
 

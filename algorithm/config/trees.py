@@ -81,17 +81,23 @@ def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from iterate_paths(value, f"{path}.")
 
 
-def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all settings in `tree`, without the settings of roles in `ma_config`.
+def iterate_leaves(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of all settings in `tree`, as `iterate_settings` does."""
+    for path, _ in iterate_settings(tree):
+        yield path
+
+
+def iterate_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of all settings in `tree`, without the settings of roles in `ma_config`.
 
     The settings of auxiliaries are among them, since classes define their names.
     """
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and (path not in OPEN_MAPPINGS or (path == "auxiliaries" and value)):
-            yield from iterate_leaves(value, f"{path}.")
+            yield from iterate_settings(value, f"{path}.")
         elif path != "ma_config":
-            yield path
+            yield path, value
 
 
 def find_source(layers: list[Layer], path: str) -> str:

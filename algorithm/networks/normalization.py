@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
+from algorithm.networks.batch_statistics import BatchRows, RowWeights, get_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
 from algorithm.networks.linear import NumpyFunction
 
@@ -46,17 +47,23 @@ class BatchNorm(nn.Module):
         if rows is None:
             scale, shift = self.compute_affine()
             return torch.addcmul(shift, x.float(), scale)
-        row_weights, flat = rows.select(x.shape[:-1]), x.reshape(-1, self.size).float()
+        flat = x.reshape(-1, self.size).float()
         with torch.no_grad(), _disable_autocast(flat.device.type):
-            mean = row_weights.weights @ flat
-            centered = flat - mean
-            variance = row_weights.weights @ centered.square()
-            inverse_std = torch.rsqrt(variance + self.epsilon)
-        weight, bias = self._renormalize(mean, inverse_std)
+            batch = BatchMoments.compute(flat, rows.select(x.shape[:-1]).weights, self.epsilon)
+        weight, bias = self.prepare_batch(batch, rows, x.shape[:-1])
+        return _BatchNormalization.apply(flat, batch, weight, bias).view(x.shape)
+
+    def prepare_batch(self, batch: BatchMoments, rows: BatchRows, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Return weight and bias [F] for a batch with these moments, and set the increment if the pass commits.
+
+        Args:
+            batch: The moments.
+            rows: The rows of the block of `batch_statistics`.
+            shape: The shape of the rows of the input.
+        """
         if rows.commits:
-            self._set_increment(mean, variance, row_weights)
-        y = _BatchNormalization.apply(flat, centered, inverse_std, row_weights.weights, weight, bias)
-        return y.view(x.shape)
+            self._set_increment(batch.mean, batch.variance, rows.select(shape))
+        return self._renormalize(batch.mean, batch.inverse_std)
 
     def compute_affine(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
@@ -211,31 +218,76 @@ def _disable_autocast(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if is_enabled else nullcontext()
 
 
-class _BatchNormalization(torch.autograd.Function):
-    """The normalization of a batch, with the gradient that passes through its mean and variance.
+@dataclass(frozen=True, kw_only=True)
+class BatchMoments:
+    """The moments of a batch, with the normalization by them, and its gradient that passes through them."""
 
-    Inputs: x [N, F]; x minus the mean of the batch; the inverse standard deviation [F]; the weights [N] of the rows in
-    mean and variance; weight and bias [F].
-    """
+    x: Tensor  # [N, F]; with weights of rows, x - mean
+    weights: Tensor | None  # weights [N] of the rows in mean and variance; None for equal ones
+    mean: Tensor  # [F]
+    variance: Tensor  # [F], biased
+    inverse_std: Tensor  # [F]
+
+    @classmethod
+    def compute(cls, x: Tensor, weights: Tensor | None, epsilon: float) -> BatchMoments:
+        """Return the moments of rows x [N, F]; see the attributes."""
+        if weights is None:
+            mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)
+        else:
+            mean = weights @ x
+            x = x - mean
+            variance = weights @ x.square()
+        inverse_std = torch.rsqrt(variance + epsilon)
+        return cls(x=x, weights=weights, mean=mean, variance=variance, inverse_std=inverse_std)
+
+    def normalize(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return (x - mean) / std * weight + bias [N, F]."""
+        scale = self.inverse_std * weight
+        return torch.addcmul(bias if self.weights is not None else bias - self.mean * scale, self.x, scale)
+
+    def differentiate(
+        self, gradient: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the gradients of x, weight and bias, given that of the result of `normalize`; None if not needed."""
+        if self.weights is None:
+            return torch.ops.aten.native_batch_norm_backward(
+                gradient,
+                self.x,
+                weight,
+                None,
+                None,
+                self.mean,
+                self.inverse_std,
+                True,
+                0.0,
+                [needs_x, needs_weight, needs_weight],
+            )
+        products = gradient * self.x
+        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(self.inverse_std)
+        if not needs_x:
+            return None, weight_gradient, bias_gradient
+        # scale * (gradient - weights * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
+        scale = self.inverse_std * weight
+        by_std = (scale * self.inverse_std).mul_(weight_gradient)
+        x_gradient = torch.addcmul(scale * bias_gradient, self.x, by_std, out=products)
+        x_gradient.mul_(self.weights.neg().unsqueeze(1)).addcmul_(gradient, scale)
+        return x_gradient, weight_gradient, bias_gradient
+
+
+class _BatchNormalization(torch.autograd.Function):
+    """The normalization of x [N, F] by its moments, weight and bias [F]."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, centered: Tensor, inverse_std: Tensor, rows: Tensor, weight: Tensor, bias: Tensor
-    ) -> Tensor:
-        scale = inverse_std * weight
-        ctx.save_for_backward(centered, inverse_std, rows, scale)
-        return torch.addcmul(bias, centered, scale)
+    def forward(ctx: Any, x: Tensor, batch: BatchMoments, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.batch = batch
+        ctx.save_for_backward(weight)
+        return batch.normalize(weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, Tensor, Tensor]:
-        (gradient,), (centered, inverse_std, rows, scale) = gradients, ctx.saved_tensors
-        products = gradient * centered
-        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(inverse_std)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None, weight_gradient, bias_gradient
-        # scale * (gradient - rows * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
-        by_std = (scale * inverse_std).mul_(weight_gradient)
-        x_gradient = torch.addcmul(scale * bias_gradient, centered, by_std, out=products)
-        x_gradient.mul_(rows.neg().unsqueeze(1)).addcmul_(gradient, scale)
-        return x_gradient, None, None, None, weight_gradient, bias_gradient
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None]:
+        (gradient,), (weight,) = gradients, ctx.saved_tensors
+        x_gradient, weight_gradient, bias_gradient = ctx.batch.differentiate(
+            gradient, weight, needs_x=ctx.needs_input_grad[0], needs_weight=True
+        )
+        return x_gradient, None, weight_gradient, bias_gradient

@@ -15,8 +15,9 @@ from algorithm.rollout import Rollout
 Arrays = dict[str, np.ndarray]
 Allocator = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # returns zeros of this shape and dtype
 RING_ARRAYS = ("head", "unbroken_rows", "chunk")  # saved arrays of the ring itself; the others are stored rows
-# Bytes of a row from which sequences are copied one by one, which reads the memory in order: half the time of numpy's
-# take at 7 kB, 3/4 at 28 kB, the same time at 400 bytes (benchmarks/replay.py).
+# Bytes of a row from which sequences are copied one by one. Reading then reads the memory in order: half the time of
+# numpy's take at 7 kB, 3/4 at 28 kB, the same time at 400 bytes. Writing then copies columns without a temporary array
+# (benchmarks/replay.py).
 WIDE_ROW_BYTES = 2048
 # Limit of the rows that a lane writes during a run: the index of a row is its lane times this limit, plus the row.
 MAX_ROWS_PER_LANE = 1 << 40
@@ -179,12 +180,21 @@ class Ring:
         start = self.head[lane]
         rows = (start + np.arange(self.chunk + 1)[:, None]) % self.rows
         for name, value in _fields(rollout).items():
-            self.arrays[name][lane, rows[: len(value)]] = value[:, columns]
+            self._scatter(self.arrays[name], lane, rows[: len(value)], value, columns)
         self.arrays["memory"][lane, rows[0] // self.chunk] = rollout.memory[columns]
         self.arrays["version"][lane, rows[0] // self.chunk] = rollout.version[columns]
         before = np.where(rollout.continues_previous[columns], self.unbroken_rows[lane, rows[0]], 0)
         self.unbroken_rows[lane, rows] = before + np.arange(self.chunk + 1)[:, None]
         self.head[lane] = start + self.chunk
+
+    @staticmethod
+    def _scatter(array: np.ndarray, lane: np.ndarray, rows: np.ndarray, value: np.ndarray, columns: np.ndarray) -> None:
+        """Write columns [k] of `value` [T, B, ...] to the rows [T, k] of lanes [k] of an array."""
+        if array[0, 0].nbytes < WIDE_ROW_BYTES:
+            array[lane, rows] = value[:, columns]
+            return
+        for number, column in enumerate(columns):
+            array[lane[number], rows[:, number]] = value[:, column]
 
     @staticmethod
     def _gather(array: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from algorithm.reports.svg import INK, LEVEL, get_color, make_figure, style, to_svg
+from algorithm.reports.svg import CHARACTER_WIDTH, INK, LEVEL, get_color, make_figure, style, to_svg
 
 if TYPE_CHECKING:  # the import takes a second
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Line:
 
 SIZE = (480, 260)  # width and height of a chart, in pixels of the page
 ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart of intervals, and what it has above and below its rows
+GOLDEN_RATIO = 0.618  # its multiples modulo 1 are evenly spread
 MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
 
 
@@ -61,6 +63,18 @@ class Interval:
     high: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Values [n] with their mean and its interval `low` to `high`, if it is known, as a row of a chart."""
+
+    label: str
+    color: int
+    values: np.ndarray
+    mean: float
+    low: float | None
+    high: float | None
+
+
 def draw_lines(
     name: str,
     lines: Sequence[Line],
@@ -75,7 +89,7 @@ def draw_lines(
 
     Args:
         name: name of the chart, unique in its page: letters, digits and dashes.
-        lines: drawn in this order. A line with more than `MAX_POINTS` points is thinned.
+        lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
         x_label: text below the x axis.
         y_label: text above the y axis.
         level: height of a dashed line across the chart, such as a goal.
@@ -145,18 +159,49 @@ def draw_intervals(
         width: width in pixels; the number of rows determines the height.
     """
     with style({"axes.grid.axis": "x"}):
-        figure, axes = make_figure((width, ROW_MARGIN + ROW_HEIGHT * max(1, len(intervals))), x_label, "")
+        figure, axes = _make_rows([interval.label for interval in intervals], ROW_HEIGHT, x_label, width)
         if level is not None:
             axes.axvline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
         for row, interval in enumerate(intervals):
             color = get_color(interval.color)
             axes.plot([interval.low, interval.high], [row, row], color=color, linewidth=5, alpha=0.35)
             axes.plot([interval.value], [row], color=color, marker="o", markersize=6, linestyle="none")
-        axes.set_yticks(range(len(intervals)), [interval.label for interval in intervals], color=INK)
-        axes.set_ylim(len(intervals) - 0.4, -0.6)
         if x_range:
             axes.set_xlim(*x_range)
         return to_svg(figure, name)
+
+
+def draw_samples(name: str, samples: Sequence[Samples], *, x_label: str = "", width: float = SIZE[0]) -> str:
+    """Return a chart with a row of dots for each sample, with its mean and the interval of the mean, as SVG.
+
+    Args:
+        name: name of the chart, unique in its page.
+        samples: one for each row, the first at the top.
+        x_label: text below the x axis.
+        width: width in pixels; the number of rows determines the height.
+    """
+    with style({"axes.grid.axis": "x"}):
+        figure, axes = _make_rows([sample.label for sample in samples], 2 * ROW_HEIGHT, x_label, width)
+        for row, sample in enumerate(samples):
+            color = get_color(sample.color)
+            # Dots of equal values are spread over the height of the row, in a fixed order.
+            spread = row + 0.5 * ((np.arange(len(sample.values)) * GOLDEN_RATIO) % 1 - 0.5)
+            axes.plot(sample.values, spread, color=color, marker="o", markersize=5, alpha=0.45, linestyle="none", mew=0)
+            if sample.low is not None and sample.high is not None:
+                axes.plot([sample.low, sample.high], [row, row], color=INK, linewidth=2)
+            axes.plot([sample.mean], [row], color=INK, marker="|", markersize=16, markeredgewidth=2)
+        axes.margins(x=0.06)
+        return to_svg(figure, name)
+
+
+def _make_rows(labels: Sequence[str], row_height: float, x_label: str, width: float) -> tuple[Figure, Axes]:
+    """Return a figure with a row for each label, from the top, and its axes."""
+    longest = max(map(len, labels), default=0)
+    left = min(16 + CHARACTER_WIDTH * longest, 0.6 * width)
+    figure, axes = make_figure((width, ROW_MARGIN + row_height * max(1, len(labels))), x_label, "", left)
+    axes.set_yticks(range(len(labels)), labels, color=INK)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    return figure, axes
 
 
 def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -176,6 +221,11 @@ def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np
             kept.update((known[0], known[-1], known[y[known].argmin()], known[y[known].argmax()]))
     indices = np.array(sorted(kept))
     return x[indices], y[indices]
+
+
+def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
+    """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
+    return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
 
 
 def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
@@ -205,8 +255,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _draw_points(axes: Axes, line: Line) -> None:
-    color = get_color(line.color)
-    axes.plot(line.x, line.y, color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
+    color, shown = get_color(line.color), spread_points(len(line.x))
+    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
     if line.low is not None and line.high is not None:
-        axes.vlines(line.x, line.low, line.high, color=color, linewidth=1.6, zorder=3)
+        axes.vlines(line.x[shown], line.low[shown], line.high[shown], color=color, linewidth=1.6, zorder=3)
     axes.margins(y=0.08)

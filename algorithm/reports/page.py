@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,40 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 PACKAGES = ("jinja2", "matplotlib")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LegendEntry:
+    """An entry of a legend, with the last value of its line.
+
+    Attributes:
+        color: number of its color.
+        label: its name.
+        column: the column of metrics.csv that it shows; empty if it shows no column.
+        exact: its last value; None without one.
+        text: text instead of a last value.
+    """
+
+    color: int
+    label: str
+    column: str = ""
+    exact: float | None = None
+    text: str | None = None
+
+    @property
+    def value(self) -> str | None:
+        """Its last value as text; None without one."""
+        return self.text if self.exact is None else format_number(self.exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartFigure:
+    """A chart with its title, its legend and a note below it."""
+
+    title: str
+    svg: Any
+    legend: tuple[LegendEntry, ...] = ()
+    note: str = ""
+
+
 def check_packages() -> None:
     """Raise UserError, with the command that installs it, if a package that reports need is missing."""
     for name in PACKAGES:
@@ -34,7 +69,8 @@ def render(template: str, **values: Any) -> str:
     """Return the text of a template with values.
 
     The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
-    commas), and `duration` (of seconds). A template `*.html` escapes values, except those of `mark_safe`.
+    commas), `duration` (of seconds), and `cell` (of a table in Markdown). A template `*.html` escapes values, except
+    those of `mark_safe`.
 
     Args:
         template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
@@ -63,9 +99,19 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters: Mapping[str, Any] = {"number": format_number, "count": format_count, "duration": format_duration}
+    filters: Mapping[str, Any] = {
+        "number": format_number,
+        "count": format_count,
+        "duration": format_duration,
+        "cell": format_cell,
+    }
     environment.filters.update(filters)
     return environment
+
+
+def format_cell(text: str) -> str:
+    """Return a text as a cell of a table in Markdown."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
 
 def format_count(value: float | None) -> str:

@@ -1,72 +1,90 @@
-"""The report of a run: report.html in its folder, one file with all that the folder contains about the run."""
+"""The report of a run: a page with all that its folder contains about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from algorithm.atomic_io import replace_text
-from algorithm.reports.charts import Line, draw_lines
-from algorithm.reports.page import check_packages, mark_safe, render
-from algorithm.runs.curve import TRAINING_COLUMN, read_columns
-from algorithm.runs.results import describe_state, read_record
-from algorithm.training.metrics import STEPS_COLUMN, TABLE_FILE, format_number
+from algorithm.reports.charts import Samples, draw_samples
+from algorithm.reports.network_figure import draw_network
+from algorithm.reports.outcome import describe_outcome, list_facts
+from algorithm.reports.page import ChartFigure, mark_safe, render
+from algorithm.reports.run_data import RunData
+from algorithm.reports.run_figures import draw_figures
+from algorithm.reports.run_tables import (
+    list_commands,
+    list_environment,
+    list_evaluations,
+    list_machine,
+    list_sessions,
+    list_spaces,
+    list_versions,
+    make_changes,
+    make_differences,
+    make_lineage,
+)
+from algorithm.runs.curve import CURVE_FILE
+from algorithm.runs.env_folder import CONFIG_FILE
+from algorithm.runs.results import RESULT_FILE
+from algorithm.training.metrics import TABLE_FILE
 
-REPORT_FILE = "report.html"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LegendEntry:
-    """An entry of a legend, with the last value of its line.
-
-    Attributes:
-        color: number of its color.
-        label: its name.
-        column: the column of metrics.csv that it shows; empty if it shows no column.
-        exact: its last value; None without one.
-    """
-
-    color: int
-    label: str
-    column: str = ""
-    exact: float | None = None
-
-    @property
-    def value(self) -> str | None:
-        """Its last value as text; None without one."""
-        return None if self.exact is None else format_number(self.exact)
+MAX_FAULTS, MAX_VIDEOS = 50, 6  # the newest ones, which the page contains
+LINKED_FILES = (CONFIG_FILE, TABLE_FILE, RESULT_FILE, CURVE_FILE)  # if they exist
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChartFigure:
-    """A chart with its title, its legend and a note below it."""
-
-    title: str
-    svg: Any
-    legend: tuple[LegendEntry, ...] = ()
-    note: str = ""
-
-
-def write_report(folder: Path, log: Callable[[str], None]) -> Path:
-    """Write report.html into a run folder and return its path.
-
-    Raises:
-        UserError: the extra `report` is missing.
-    """
-    check_packages()
-    columns = read_columns(folder / TABLE_FILE)
-    record = read_record(folder, log)
-    known = np.isfinite(columns[TRAINING_COLUMN])
-    x, y = columns[STEPS_COLUMN][known], columns[TRAINING_COLUMN][known]
-    figure = ChartFigure(
-        title="Return",
-        svg=mark_safe(draw_lines("return", [Line(label="training", color=0, x=x, y=y)])),
-        legend=(LegendEntry(color=0, label="training", column=TRAINING_COLUMN, exact=float(y[-1])),),
+def make_report(run: RunData) -> str:
+    """Return the report of a run as HTML."""
+    return render(
+        "run.html",
+        run=run,
+        outcome=describe_outcome(run),
+        facts=list_facts(run),
+        figures=draw_figures(run.metrics, run.goal),
+        episodes=draw_episodes(run),
+        evaluations=list_evaluations(run.metrics),
+        environment=list_environment(run),
+        spaces=list_spaces(run.roles),
+        networks=list(_list_networks(run)),
+        differences=make_differences(run.differences),
+        changes=make_changes(run.changes),
+        machine=list_machine(run),
+        versions=list_versions(run),
+        sessions=list_sessions(run),
+        lineage=make_lineage(run.lineage),
+        faults=run.faults[-MAX_FAULTS:],
+        videos=[path for path in run.videos if path.suffix == ".mp4" or path.with_suffix(".mp4") not in run.videos][
+            :MAX_VIDEOS
+        ],
+        commands=list_commands(run),
+        files=[name for name in LINKED_FILES if (run.folder / name).is_file()],
     )
-    run = {"name": folder.name, "outcome": describe_state(record)}
-    replace_text(folder / REPORT_FILE, render("run.html", run=run, figures=[figure]))
-    return folder / REPORT_FILE
+
+
+def draw_episodes(run: RunData) -> ChartFigure | None:
+    """Return the chart of the returns of the last evaluation's episodes; None if they are not recorded."""
+    samples = [
+        Samples(
+            label="" if len(run.record["evaluation"]) == 1 else role,
+            color=index,
+            values=np.array(one["returns"]),
+            mean=one["mean"],
+            low=one["low"],
+            high=one["high"],
+        )
+        for index, (role, one) in enumerate((run.record.get("evaluation") or {}).items())
+        if one.get("returns")
+    ]
+    if not samples:
+        return None
+    return ChartFigure(
+        title="Episodes of the last evaluation",
+        svg=mark_safe(draw_samples("episodes", samples, x_label="return")),
+        note="Each dot is an episode; the bar is the mean return with its 95% interval.",
+    )
+
+
+def _list_networks(run: RunData) -> Iterator[dict[str, Any]]:
+    for role, network in run.networks.items():
+        yield {**network, "role": role, "svg": mark_safe(draw_network(network["nodes"]))}

@@ -27,6 +27,9 @@ COLOR_VARIABLES: Mapping[str, str] = {
 }
 DPI = 72.0  # at which a point of matplotlib is a pixel of the page
 FONT_SIZE = 11.0  # pixels
+# Pixels around the axes; the height of a label counts for each label that a figure has.
+LEFT_MARGIN, RIGHT_MARGIN, BOTTOM_MARGIN, LABEL_HEIGHT = 50.0, 12.0, 40.0, 18.0
+CHARACTER_WIDTH = 6.5  # of text of this size, on average
 STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",
     "path.simplify": False,
@@ -72,20 +75,28 @@ def style(changes: Mapping[str, Any] | None = None) -> Any:
     return rc_context(parameters)
 
 
-def make_figure(size: tuple[float, float], x_label: str, y_label: str) -> tuple[Figure, Axes]:
+def make_figure(
+    size: tuple[float, float], x_label: str, y_label: str, left: float = LEFT_MARGIN
+) -> tuple[Figure, Axes]:
     """Return a figure in the style of all charts, and its axes; within `style`.
+
+    Margins are fixed: charts in a column of a page are aligned, and matplotlib lays text out only once.
 
     Args:
         size: width and height, in pixels.
         x_label: text below the x axis.
         y_label: text above the y axis.
+        left: width of the labels of the y axis, in pixels.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    figure = Figure(figsize=(size[0] / DPI, size[1] / DPI), dpi=DPI)
-    figure.set_layout_engine("constrained", w_pad=4 / DPI, h_pad=4 / DPI)
-    axes = figure.add_subplot()
+    width, height = size
+    bottom, top = BOTTOM_MARGIN if x_label else BOTTOM_MARGIN - LABEL_HEIGHT, LABEL_HEIGHT + 8 if y_label else 8
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    axes = figure.add_axes(
+        (left / width, bottom / height, (width - left - RIGHT_MARGIN) / width, (height - bottom - top) / height)
+    )
     for patch in (figure.patch, axes.patch):  # the page has a background
         patch.set_visible(False)
     axes.set_xlabel(x_label)
@@ -98,9 +109,9 @@ def make_figure(size: tuple[float, float], x_label: str, y_label: str) -> tuple[
 
 
 def _format_tick(value: float, _: object = None) -> str:
-    """Return a number of an axis as a short text: 0.05, 20k, 1.5M."""
+    """Return a number of an axis as a short text: 0.05, 1.5k, 20M."""
     for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit * (10 if suffix == "k" else 1):
+        if abs(value) >= unit:
             return f"{value / unit:.6g}{suffix}".replace("-", "\N{MINUS SIGN}")
     return f"{0.0 if abs(value) < 1e-12 else value:.6g}".replace("-", "\N{MINUS SIGN}")
 

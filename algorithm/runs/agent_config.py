@@ -9,7 +9,7 @@ from typing import Any
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import ReplayConfig
+from algorithm.config.replay import ReplayConfig
 from algorithm.runs.torch_setup import PlacementConfig
 
 

@@ -54,7 +54,7 @@ class Callback:
         return None
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool | None:
-        """Receive the result of an evaluation, by role or team."""
+        """Receive the result of an evaluation, by role or team; `env_steps` of each is the time when it started."""
         return None
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> bool | None:

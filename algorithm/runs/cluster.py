@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
+from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, Tree
 from algorithm.errors import UserError
+from algorithm.runs.evaluation_actor import EvaluationServer
 from algorithm.runs.learner_server import LearnerServer
+from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.rollout_actor import ActorServer, ActorTask
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.actor_group import ActorGroup
 from algorithm.runtimes.actor_host import ActorHost
+from algorithm.runtimes.collection import EvaluationRequest, pack_all_weights
+from algorithm.runtimes.evaluation_actor import ActorEvaluations
 from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.runtimes.learner_peers import LearnerHost, LearnerPeers
 from algorithm.specs import Role
+from algorithm.training.components import TrainingComponents
 
 
 def check_cluster(settings: Settings) -> None:
     """Raise UserError if the run is on a cluster, and its settings do not fit together."""
     if not settings.base.is_on_cluster:
         return
+    check_several_processes(settings.base, "base_config.runtime RAY", "use LOCAL")
     cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
     if cluster.learners > 1:
         _check_learners(settings)
@@ -64,6 +71,29 @@ def _check_learners(settings: Settings) -> None:
         )
 
 
+def check_actors_on_resume(last: Tree, settings: Settings) -> None:
+    """Raise UserError if a run that was on a cluster would continue with fewer environments.
+
+    The replay has a lane for each environment of all actors. Lanes that get no new steps would be replayed forever, and
+    rollouts, which have as many columns as there are lanes, would come less often.
+
+    Args:
+        last: the settings that the run used last; empty if they are not known.
+        settings: the settings with which it continues.
+    """
+    base, before = last.get("base_config") or {}, (last.get("cluster_config") or {}).get("actors", 1)
+    now = settings.cluster.actors if settings.base.is_on_cluster else 1
+    if str(base.get("runtime")).casefold() != "ray" or now >= before:
+        return
+    change = f"base_config.runtime: RAY -> {settings.base.runtime.upper()}"
+    if settings.base.is_on_cluster:
+        change = f"cluster_config.actors: {before} -> {now}"
+    raise UserError(
+        f"{change} is not possible with --resume: the saved run has the environments of {before} actors; "
+        f"continue with at least as many, on any machine: --ray local --set cluster_config.actors={before}"
+    )
+
+
 def get_rollouts_in_flight(settings: Settings) -> int:
     """Return `cluster_config.rollouts_in_flight`, or its default: 2 with a replay, 1 without."""
     return settings.cluster.rollouts_in_flight or (2 if _uses_replay(settings) else 1)
@@ -89,6 +119,7 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Itera
     task = make_actor_task(settings, folder, env_steps)
     host = RayHost(
         partial(ActorServer, task),
+        make_evaluator=partial(EvaluationServer, task),
         address=cluster.address,
         cpus=cluster.cpus_per_actor,
         gpus=cluster.gpus_per_actor,
@@ -179,6 +210,32 @@ def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> Iter
     changed = f"learner {first}" if first == last else f"learners {first} to {last}"
     change = f"that of {changed} is not used" if saved > learners else f"there is none for {changed}"
     yield f"learners: {saved} -> {learners}; networks, optimizers, counters and saved experience are kept, but {change}"
+
+
+def make_actor_evaluations(
+    settings: Settings,
+    host: ActorHost,
+    training: TrainingComponents,
+    make_seed: Callable[[], int],
+    parameters: EnvironmentParameters,
+) -> ActorEvaluations:
+    """Return evaluations on an actor that `host` runs.
+
+    Args:
+        settings: the settings of the run.
+        host: the host of the actors of the run.
+        training: the components, whose weights are evaluated.
+        make_seed: returns the seed of an evaluation that starts now.
+        parameters: the environment parameters of the run.
+    """
+    return ActorEvaluations(
+        host,
+        publish=lambda: host.publish(pack_all_weights(training.by_role)),
+        make_request=lambda episodes: EvaluationRequest(
+            episodes=episodes, seed=make_seed(), parameters=parameters.state()
+        ),
+        timeout=settings.cluster.evaluation_timeout,
+    )
 
 
 def make_actor_task(settings: Settings, folder: RunFolder, env_steps: int) -> ActorTask:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,10 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.effects import check_teams
 from algorithm.config.registry import build_object
 from algorithm.errors import UserError
-from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
+from algorithm.runs.make_explorer import make_explorer
 from algorithm.runs.memory_budget import (
     MemoryBudget,
     check_batch,
@@ -26,6 +26,7 @@ from algorithm.runs.memory_budget import (
     check_rollout_memory,
     compute_agent_replay_size,
 )
+from algorithm.runs.network_record import record_network
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
@@ -113,13 +114,15 @@ class ComponentsBuilder:
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
             replay = self._make_replay(name, config, learner, initial_role, lanes, np.random.default_rng(replay_seed))
-            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
+            record_td_errors = learner.record_td_errors if config.replay.initial_priorities else None
+            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
             check_rollout_memory(config.section, agent, role)
             scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if self._is_main:
             self.folder.add_role(name, role)
+            record_network(self.folder.path, name, agent, placement)
         if checkpoint and self._is_main:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):
@@ -142,7 +145,7 @@ class ComponentsBuilder:
         config, replay, agent = self._get_config(name), components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-            n_records = components.learner.auxiliaries.n_records
+            n_records = _count_records(config, components.learner)
             old_role, old_lanes = components.role, replay.initial_lanes
             old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, old_lanes)
             size = compute_agent_replay_size(config.replay, agent, role, n_records, initial_lanes)
@@ -181,7 +184,7 @@ class ComponentsBuilder:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
         agent, initial_lanes = learner.agent, initial_role.lanes
         schedule = agent.schedule
-        n_records, grown_role = learner.auxiliaries.n_records, initial_role.with_lanes(lanes)
+        n_records, grown_role = _count_records(config, learner), initial_role.with_lanes(lanes)
         size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
@@ -203,6 +206,11 @@ class ComponentsBuilder:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(config, agent, lanes, initial_lanes)
         return replay
+
+
+def _count_records(config: AgentConfig, learner: Learner) -> int:
+    """Return the number of values that the replay stores with each row, of auxiliaries and for initial priorities."""
+    return learner.auxiliaries.n_records + (config.replay.initial_priorities is not None)
 
 
 def _make_on_policy_scheduler(
@@ -253,47 +261,3 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
 def make_auxiliaries(config: AgentConfig) -> dict[str, Auxiliary]:
     """Return the auxiliaries of the settings by name, without their modules. Raises UserError for invalid settings."""
     return {name: build_object("auxiliaries", name, settings) for name, settings in config.auxiliaries.items()}
-
-
-def make_explorer(
-    config: AgentConfig,
-    role: Role,
-    lanes: int,
-    agent: Agent,
-    auxiliaries: Mapping[str, Auxiliary],
-    part: tuple[int, int] = (0, 1),
-) -> Explorer | None:
-    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
-
-    Args:
-        config: the settings of the role.
-        role: the role with its initial lanes.
-        lanes: the number of its lanes.
-        agent: its agent.
-        auxiliaries: its auxiliaries, by name.
-        part: number of this process and number of processes, whose explorers divide the lanes of all of them.
-
-    Raises:
-        UserError: the explorer does not suit the agent or the auxiliaries.
-    """
-    process, processes = part
-    for name, arguments in config.explorer.items():  # at most one
-        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * processes))
-        if processes > 1:
-            explorer.select_lanes(range(process, role.lanes * processes, processes))
-        if lanes > role.lanes:
-            explorer.grow(lanes, role.lanes)
-        _connect_explorer(explorer, config, agent, auxiliaries)
-        return explorer
-    return None
-
-
-def _connect_explorer(
-    explorer: Explorer, config: AgentConfig, agent: Agent, auxiliaries: Mapping[str, Auxiliary]
-) -> None:
-    """Connect an explorer with its agent and auxiliaries. Raises UserError if it does not suit them."""
-    novelties = {name: item.compute_novelty for name, item in auxiliaries.items() if item.compute_novelty}
-    try:
-        explorer.connect(agent, novelties)
-    except ValueError as error:
-        raise UserError(f"explorer.{next(iter(config.explorer))}: {error}") from error

@@ -10,17 +10,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_experience, write_learner_state
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.rollout_actor import ActorTask, catch_failure, collect_log, write_folder
+from algorithm.runs.rollout_actor import ActorTask, catch_failure, prepare_process, write_folder
 from algorithm.runs.seeding import RunSeeds, seed_process
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.worker import refuse_lanes, refuse_role
-from algorithm.runtimes.collection import Failure, allow_read_only_arrays
+from algorithm.runtimes.collection import Failure
 from algorithm.runtimes.learner_group import GroupOptions, close_group
 from algorithm.runtimes.learner_peers import BuildTask, LearnerFiles
 from algorithm.runtimes.learning_round import Reply, Round, RoundReport, learn_round
@@ -64,10 +62,7 @@ class LearnerServer:
         return self._reply(self._save)
 
     def _open(self) -> Reply:
-        prepare_worker()
-        allow_read_only_arrays()
-        configure_torch()
-        collect_log(self._log)
+        self._log = prepare_process()
         self._folder = write_folder(self.task)
         return Reply()
 

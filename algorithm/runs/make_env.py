@@ -172,6 +172,19 @@ def make_env_config(base: BaseConfig) -> EnvConfig:
     )
 
 
+def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
+    """Raise UserError if only one process at a time can open the environments of a run.
+
+    Args:
+        base: The section `base_config` of the run.
+        user: What opens environments in several processes, the subject of the message.
+        instead: What to do instead.
+    """
+    adapter_class: type[Adapter] = find_class("env_type", base.env_type)
+    if obstacle := adapter_class.find_evaluation_obstacle(make_env_config(base)):
+        raise UserError(f"{user} opens environments in several processes, but {obstacle}: {instead}")
+
+
 def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
     """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
     base = settings.base

@@ -25,8 +25,8 @@ RESULT_FILE = "result.json"
 COLUMNS = ("run", "algorithm", "result", "env steps", "episodes", "seconds", "return", "evaluation")
 
 
-def make_record(result: RunResult, status: int) -> Record:
-    """Return the record of a run that ended with exit status `status`."""
+def make_record(result: RunResult, status: int, failure: str | None = None) -> Record:
+    """Return the record of a run that ended with exit status `status`, and with the message `failure` if it failed."""
     counters = result.counters
     return {
         "reached": result.goal_reached,
@@ -40,6 +40,7 @@ def make_record(result: RunResult, status: int) -> Record:
         "cpu_seconds": None if counters.cpu_seconds is None else round(counters.cpu_seconds, 3),
         "returns": {role: _finite_or_none(value) for role, value in result.returns.items()},
         "evaluation": None if result.evaluation is None else make_evaluation_record(result.evaluation),
+        **({"failure": " ".join(failure.split())} if failure else {}),
     }
 
 
@@ -53,6 +54,7 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
             "std": result.std,
             "length": result.length,
             "episodes": len(result.returns),
+            "returns": list(result.returns),
         }
         for role, result in evaluation.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,14 +13,18 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, Recording, SimulatorError
 from algorithm.agents.agent import Agent
+from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.callbacks import Callback
+from algorithm.runs.env_folder import VIDEO_FOLDER
 from algorithm.runs.make_env import Environments
-from algorithm.training.components import Timer
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.seeding import RunSeeds
+from algorithm.training.components import Timer, TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number
+from algorithm.training.progress import WINDOW, Counters
 
-VIDEO_FOLDER = "videos"  # in the run folder
 GIF_WIDTH, GIF_FPS = 320, 12  # pixels and frames per second, for files that a README may contain
 
 OpenRecorded = Callable[[Recording | None], Adapter]
@@ -118,6 +123,29 @@ class VideoRecorder(Callback):
             self.log(f"no videos (report_config.video_every): {error}")
             self.every = None
         self.timer.lap("evaluation")
+
+
+def make_video_recorder(
+    settings: Settings,
+    environments: Environments,
+    training: TrainingComponents,
+    counters: Counters,
+    folder: RunFolder,
+    log: Callable[[str], None],
+) -> VideoRecorder:
+    """Return the recorder of a run, whose videos show the episodes that an evaluation at these env steps plays."""
+    base = settings.base
+
+    def get_agent(role: str, adapter: Adapter) -> Agent:
+        return training.get(role, adapter).agent
+
+    def record() -> None:
+        open_recorded = partial(environments.open_recorded, environments.count_evaluation_envs())
+        seed = RunSeeds(base.seed).get_evaluation_seed(counters.env_steps)
+        target = folder.path / VIDEO_FOLDER / str(counters.env_steps)
+        record_videos(open_recorded, get_agent, base.evaluate_greedy, WINDOW, seed, target, log)
+
+    return VideoRecorder(settings.report.video_every, record, training.timer, log)
 
 
 def _keep_video(source: Path, video: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
 from algorithm.runtimes.actor_group import ActorGroup, ActorRecord
-from algorithm.runtimes.collection import Collection, Request, allow_read_only_arrays, pack_weights
+from algorithm.runtimes.collection import Collection, Request, allow_read_only_arrays, pack_all_weights
 from algorithm.runtimes.run_end import finish_at_end
 from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
@@ -151,10 +151,7 @@ class _Session:
         """Return the reference to the weights, which are published once per version."""
         version, reference = self._published
         if version != self._version:
-            by_role = self.training.by_role
-            reference = self.group.host.publish(
-                {role: pack_weights(each.learner.parameters) for role, each in by_role.items()}
-            )
+            reference = self.group.host.publish(pack_all_weights(self.training.by_role))
             self._published = self._version, reference
         return reference
 

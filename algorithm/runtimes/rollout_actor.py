@@ -61,7 +61,7 @@ class RolloutActor:
         collection = Collection(
             number=request.number,
             version=request.version,
-            rollouts=rollouts,
+            rollouts=[(role, self._record_td_errors(role, rollout)) for role, rollout in rollouts],
             env_steps=self.actor.env_steps,
             episodes=list(self.actor.episodes),
             active_lanes=dict(self.actor.active_lanes),
@@ -92,6 +92,16 @@ class RolloutActor:
                 lanes[:] = False
         self.progress.iterations, self.progress.fraction_done = request.iterations, request.fraction_done
 
+    def _record_td_errors(self, role: str, rollout: Rollout) -> Rollout:
+        """Return a rollout with its TD errors, if its initial priorities follow from them.
+
+        The learner computes them instead if rewards follow from records of auxiliaries, which only the learner has.
+        """
+        components = self.training.by_role[role]
+        if components.scheduler.records_td_errors and not components.learner.auxiliaries.n_records:
+            return components.learner.record_td_errors(rollout)
+        return rollout
+
     def _finish_tick(self) -> None:
         self.actor.act()
         self.actor.receive()
@@ -102,12 +112,13 @@ class NoBatches(BatchScheduler):
 
     Args:
         initial_lanes: the number of lanes at the start of the run.
+        records_td_errors: whether the actor computes the TD errors of its rollouts.
     """
 
     replay = None
 
-    def __init__(self, initial_lanes: int):
-        self.initial_lanes = initial_lanes
+    def __init__(self, initial_lanes: int, records_td_errors: bool):
+        self.initial_lanes, self.records_td_errors = initial_lanes, records_td_errors
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())

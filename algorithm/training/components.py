@@ -120,10 +120,15 @@ class TrainingComponents:
     )
 
     @property
+    def lanes_by_team(self) -> dict[str, dict[str, int]]:
+        """Return, by role, the number of lanes of each team that shares its agent, or of the role."""
+        roles = {name: self.adapter.roles.get(name, components.role) for name, components in self.by_role.items()}
+        return {name: dict(role.count_lanes_by_team(name)) for name, role in roles.items()}
+
+    @property
     def team_names(self) -> dict[str, list[str]]:
         """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
-        roles = {name: self.adapter.roles.get(name, components.role) for name, components in self.by_role.items()}
-        return {name: list(role.count_lanes_by_team(name)) for name, role in roles.items()}
+        return {name: list(teams) for name, teams in self.lanes_by_team.items()}
 
     @property
     def has_teams(self) -> bool:

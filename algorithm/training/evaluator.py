@@ -34,12 +34,14 @@ class EvaluationResult:
         returns: the undiscounted sum of the raw rewards of each episode.
         lengths: the number of executed decisions of each episode.
         greedy: whether actions were greedy; otherwise they were sampled.
+        env_steps: env steps of the run at which the evaluation started; 0 outside of a run.
     """
 
     returns: list[float]
     lengths: list[int]
     greedy: bool = True
     lanes: list[int] = field(default_factory=list)
+    env_steps: int = 0
 
     @property
     def mean(self) -> float:

@@ -251,6 +251,7 @@ class RoleProgress:
         first: mean return of the first full window of episodes.
         best: best mean return of a full window.
         length: mean length of an episode; NaN before the first has ended.
+        lanes: number of agents.
         policy_metrics: {name: mean over the last updates}, of the policy.
         losses: {name: mean over the last updates}.
     """
@@ -259,6 +260,7 @@ class RoleProgress:
     first: float | None
     best: float | None
     length: float
+    lanes: int = 0
     policy_metrics: Mapping[str, float]
     losses: Mapping[str, float]
 
@@ -276,6 +278,8 @@ class Progress:
         fraction_done: fraction of the run that is done, by max_step or max_iter; None without both.
         seconds_left: the longest time that the run will take; None if it is unknown, or the run has ended.
         throughput: env steps and updates per second.
+        device: devices on which the agents learn.
+        faults: number of faults that this process has reported and tolerated.
         roles: {role or team: its progress}.
     """
 
@@ -287,4 +291,6 @@ class Progress:
     fraction_done: float | None
     seconds_left: float | None
     throughput: Throughput
+    device: str = ""
+    faults: int = 0
     roles: Mapping[str, RoleProgress]

@@ -296,7 +296,7 @@ RUNS = {
     },
     "agents that are added, prioritized": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
-        "replay_config": {"capacity": 150, "sampler": "prioritized"},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "initial_priorities": "td_error"},
     },
     "agents that are added, lazy and recurrent": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},

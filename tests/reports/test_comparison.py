@@ -10,7 +10,7 @@ import pytest
 from algorithm.errors import UserError
 from algorithm.reports.comparison import compare, find_median
 from algorithm.reports.comparison_record import make_record
-from tests.reports.run_folders import write_run
+from tests.reports.compared_folders import write_run
 
 LINE = {0: 0.0, 100: 100.0}
 

@@ -10,7 +10,7 @@ import pytest
 
 from algorithm.reports.comparison import compare
 from algorithm.reports.comparison_page import write_page, write_picture
-from tests.reports.run_folders import write_run
+from tests.reports.compared_folders import write_run
 
 
 @pytest.fixture

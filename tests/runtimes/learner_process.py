@@ -24,7 +24,12 @@ from algorithm.runtimes.learner_peers import LearnerFiles
 def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
     moments = [step.optimizer.moments.numpy() for step in learner._steps]
-    arrays = [pack_weights(learner.parameters), learner.parameters.all_parameters.numpy(), learner._counts, *moments]
+    arrays = [
+        pack_weights(learner.parameters, with_targets=True),
+        learner.parameters.all_parameters.numpy(),
+        learner._counts,
+        *moments,
+    ]
     return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
 
 

@@ -23,6 +23,7 @@ from algorithm.runs.cluster import (
     make_peers,
     open_peers,
 )
+from algorithm.runs.evaluation_actor import make_evaluation_actor
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runtimes import cluster, learner_peers
 from algorithm.runtimes.learner_group import LearnerUnreachable
@@ -50,7 +51,10 @@ def hosts(monkeypatch, process):
     @contextmanager
     def open_inline(settings, folder, env_steps):
         task = make_actor_task(settings, folder, env_steps)
-        host = InlineHost(lambda index, replacements: make_rollout_actor(task, index, replacements, []))
+        host = InlineHost(
+            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
+            lambda replacements: make_evaluation_actor(task, replacements, []),
+        )
         learners = LearnerProcesses([process])
         made.append(learners)
         peers = make_peers(settings, learners)

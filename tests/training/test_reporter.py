@@ -211,3 +211,13 @@ def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
 def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
+
+
+def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
+    """An update that does not step a parameter group has no metrics of it."""
+    run = Run(tmp_path)
+    for values in ({"a": 1.0}, {"a": 3.0, "b": 5.0}):
+        run.reporter.add_samples("agent", [values])
+    run.go(1, 5)
+    run.reporter.log_metrics()
+    assert (run.rows[0]["a"], run.rows[0]["b"]) == (2, 5)
