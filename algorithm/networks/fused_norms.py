@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_moments import BatchMoments
 from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
 from algorithm.networks.linear import compute_gradients, is_needed, linear, linear_by_output
-from algorithm.networks.normalization import BatchMoments, BatchNorm, RmsNorm
+from algorithm.networks.normalization import BatchNorm, RmsNorm
 
 Gradients = tuple[Tensor | None, list[Tensor | None]]  # of the inputs, and of each parameter
 
