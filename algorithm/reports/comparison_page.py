@@ -14,10 +14,9 @@ from algorithm.atomic_io import replace_text
 from algorithm.reports.charts import Interval, Line, draw_intervals, draw_lines
 from algorithm.reports.comparison import Comparison, EnvironmentResult, GroupResult, OverallResult, find_median
 from algorithm.reports.groups import format_value, list_differing_settings
-from algorithm.reports.page import mark_safe, render
+from algorithm.reports.page import ChartFigure, LegendEntry, mark_safe, render
 from algorithm.reports.performance import Improvement, Performance
 from algorithm.reports.picture import Panel, draw_picture
-from algorithm.reports.run_report import ChartFigure, LegendEntry
 from algorithm.training.metrics import UNKNOWN, format_number
 
 MAX_FAINT_RUNS = 20  # a group with more runs shows their mean only

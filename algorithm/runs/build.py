@@ -79,9 +79,8 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    # The actors of a cluster report their CPU seconds, also those that are child processes of this process.
-    base, seeds, events = settings.base, RunSeeds(settings.base.seed), CallbackList(callbacks)
-    timer = Timer(process_time) if base.is_on_cluster else Timer()
+    base, timer = settings.base, _make_timer(settings)
+    seeds, events = RunSeeds(base.seed), CallbackList(callbacks)
     environments, agents = Environments(settings, folder), AgentConfigs(settings)
     limits = make_limits(settings, pause_at)
     _check_settings(settings, environments, limits)
@@ -132,6 +131,11 @@ def train(
             trackers.finish(make_record(result, status))
             events.on_end(result)
     return result
+
+
+def _make_timer(settings: Settings) -> Timer:
+    """Return the timer of a run: of this process on a cluster, whose actors report their CPU seconds themselves."""
+    return Timer(process_time) if settings.base.is_on_cluster else Timer()
 
 
 def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
