@@ -3,9 +3,10 @@
 Samara trains with the settings of a variant, Stable-Baselines3 with its defaults. Then the last weights play 10 greedy
 episodes, which start in the same states for all learners. CPU seconds are those of training alone. The learning curve
 of a variant is measured after training, from its checkpoints. Each run is a file in a folder, so that the table can be
-made in several calls; without a variant and --sb3, only the table of the files that exist is printed.
+made in several calls; without a variant and --sb3, only the table of the files that exist is printed. Figures of CPU
+time compare only runs on processors with the same instructions.
 
-    python benchmarks/locomotion.py RESULTS --tasks walker2d humanoid --variant sac --sb3 --seeds 7000 7001
+    python benchmarks/locomotion.py benchmarks/results/locomotion --tasks walker2d --variant crossq --sb3 --seeds 7000
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FIRST_EPISODE = 1_000_000  # seed of the first episode
 CHECKPOINTS = 10  # of a run, at equal intervals
 UNKNOWN = "-"
 
-Figures = dict[str, Any]  # of a run: env_steps, cpu_seconds, greedy, and for a variant curve
+Figures = dict[str, Any]  # of a run: env_steps, cpu_seconds, greedy, instructions, and for a variant curve
 
 
 def train_variant(env: Any, task: str, variant: str, steps: int, seed: int) -> Figures:
@@ -114,10 +115,12 @@ def play(env: Any, act: Callable[[Any], Any], episodes: int) -> float:
 
 def train(learner: str, task: str, steps: int, seed: int) -> Figures:
     """Train after the imports, so that the measured time does not contain them."""
-    importlib.import_module("torch").set_num_threads(1)
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
     env = importlib.import_module("gymnasium").make(TASKS[task])
-    return train_sb3(env, steps, seed) if learner == SB3 else train_variant(env, task, learner, steps, seed)
+    figures = train_sb3(env, steps, seed) if learner == SB3 else train_variant(env, task, learner, steps, seed)
+    return figures | {"instructions": torch.backends.cpu.get_cpu_capability()}
 
 
 def collect(
@@ -157,10 +160,11 @@ def print_table(folder: Path, tasks: Sequence[str], steps: int) -> None:
             if sb3 is None or learner == SB3:
                 cells += [UNKNOWN, milliseconds, UNKNOWN, UNKNOWN]
             else:
-                of_return, of_cost = compute_return_ratio(runs, sb3), compute_cost(runs) / compute_cost(sb3)
+                of_return, of_cost = compute_return_ratio(runs, sb3), compute_cost_ratio(runs, sb3)
                 ratios.setdefault(learner, []).append((of_return, of_cost))
                 text = UNKNOWN if math.isnan(of_return) else f"{of_return:.2f}"
-                cells += [text, milliseconds, f"{of_cost:.2f}", format_time_to_return(runs, sb3)]
+                cost = UNKNOWN if math.isnan(of_cost) else f"{of_cost:.2f}"
+                cells += [text, milliseconds, cost, format_time_to_return(runs, sb3)]
             print(f"| {task} | {learner} | {' | '.join(cells)} |")
     for learner, pairs in ratios.items():
         return_mean, cost_mean = (format_geometric_mean(values) for values in zip(*pairs, strict=True))
@@ -192,14 +196,34 @@ def compute_cost(runs: Sequence[Mapping[str, Any]]) -> float:
     return average(runs, "cpu_seconds") / average(runs, "env_steps")
 
 
+def pair_by_processor(runs: Sequence[Figures], sb3: Sequence[Figures]) -> list[tuple[list[Figures], list[Figures]]]:
+    """Return the runs of both on processors with the same instructions, a pair for each kind that both have."""
+    kinds = {run["instructions"] for run in runs} & {run["instructions"] for run in sb3}
+    return [
+        tuple([run for run in some if run["instructions"] == kind] for some in (runs, sb3)) for kind in sorted(kinds)
+    ]
+
+
+def compute_cost_ratio(runs: Sequence[Figures], sb3: Sequence[Figures]) -> float:
+    """Return the CPU seconds of an env step relative to SB3, mean over kinds of processors; NaN without one."""
+    ratios = [compute_cost(ours) / compute_cost(theirs) for ours, theirs in pair_by_processor(runs, sb3)]
+    return statistics.fmean(ratios) if ratios else math.nan
+
+
 def format_time_to_return(runs: Sequence[Figures], sb3: Sequence[Figures]) -> str:
     """Return the mean CPU time until a curve reaches the mean return of SB3, relative to the CPU time of SB3."""
     target = average(sb3, "greedy")
-    times = [next((seconds for _, seconds, value in run["curve"] if value >= target), None) for run in runs]
-    reached = [seconds for seconds in times if seconds is not None]
-    if len(reached) < len(times):
-        return f"{len(reached)} of {len(times)} runs"
-    return f"{statistics.fmean(reached) / average(sb3, 'cpu_seconds'):.2f}"
+    ratios: list[float | None] = []
+    for ours, theirs in pair_by_processor(runs, sb3):
+        for run in ours:
+            seconds = next((seconds for _, seconds, value in run["curve"] if value >= target), None)
+            ratios.append(seconds and seconds / average(theirs, "cpu_seconds"))
+    if not ratios:
+        return UNKNOWN
+    reached = [ratio for ratio in ratios if ratio is not None]
+    return (
+        f"{statistics.fmean(reached):.2f}" if len(reached) == len(ratios) else f"{len(reached)} of {len(ratios)} runs"
+    )
 
 
 def format_geometric_mean(ratios: Sequence[float]) -> str:
