@@ -120,15 +120,15 @@ def train(
             _restore(checkpoint, states, actor)
         _record_start(settings, folder, counters)
         timer.lap(STARTING)
-        status = 0
+        status, failure = 0, None
         try:
             _run_to_end(base, training, actor, monitor, writer)
         except BaseException as error:
-            status, _ = describe_end(error)
+            status, failure = describe_end(error)
             raise
         finally:
             result = _make_result(folder, monitor, store.best)
-            trackers.finish(make_record(result, status))
+            trackers.finish(make_record(result, status, failure))
             events.on_end(result)
     return result
 

@@ -22,6 +22,15 @@ goal:
   goal: {return: 10}
 """
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+TWENTY_EPISODES = {
+    "mean": 10.0,
+    "low": 10.0,
+    "high": 10.0,
+    "std": 0.0,
+    "length": 10.0,
+    "episodes": 20,
+    "returns": [10.0] * 20,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +83,7 @@ def test_a_run_writes_and_prints_its_result(capsys):
     }
     printed = call("mine/task -n b -c goal --max_step 400", capsys)
     assert (printed["reached"], printed["confirmed_by"]) == (True, "evaluation")
-    assert printed["evaluation"] == {
-        "agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}
-    }
+    assert printed["evaluation"] == {"agent": TWENTY_EPISODES}
     assert call("mine/task -n c", capsys)["reached"] is None
 
 
@@ -341,7 +348,7 @@ def test_playing_prints_the_evaluation(capsys):
     assert main.main("mine/task -n a".split()) == 0
     capsys.readouterr()
     printed = call("mine/task --run", capsys)
-    played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
+    played = {"agent": TWENTY_EPISODES}
     assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
@@ -358,6 +365,7 @@ def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys):
         "std": 0.0,
         "length": 4.0,
         "episodes": 1,
+        "returns": [4.0],
     }
 
 

@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,13 @@ from typing import Any
 EXECUTABLE = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Chromium as root needs --no-sandbox; the pages are those of this project.
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+# Chromium reads commands from descriptor 3 and writes replies to descriptor 4.
+START = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 DESKTOP, PHONE = (1200, 900), (390, 844)  # width and height of a window, in pixels
 LIGHT, DARK = "light", "dark"
 
@@ -47,15 +56,14 @@ class Browser:
     def __init__(self, profile: Path):
         read_commands, write_commands = os.pipe()
         read_replies, write_replies = os.pipe()
+        pipes = (read_commands, write_replies)
+        command = [str(EXECUTABLE), *ARGUMENTS, f"--user-data-dir={profile}"]
         self._process = subprocess.Popen(
-            [
-                "/bin/sh", "-c", f'exec "$0" "$@" 3<&{read_commands} 4>&{write_replies}',
-                str(EXECUTABLE), *ARGUMENTS, f"--user-data-dir={profile}",
-            ],
-            pass_fds=(read_commands, write_replies),
+            [sys.executable, "-c", START, *map(str, pipes), *command],
+            pass_fds=pipes,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         os.close(read_commands)
         os.close(write_replies)
         self._commands = os.fdopen(write_commands, "wb", buffering=0)
@@ -69,14 +77,14 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._call("Browser.close")
-        except EOFError:  # it ended first
-            pass
-        finally:
-            self._commands.close()
-            self._process.wait(30)
-            self._replies.close()
+        if error:
+            self._process.kill()
+        else:
+            with suppress(EOFError):  # it ends before it replies
+                self._call("Browser.close")
+        self._commands.close()
+        self._process.wait(30)
+        self._replies.close()
 
     def visit(self, page: Path, theme: str, window: Sequence[int], picture: Path) -> VisitedPage:
         """Open a page, write a picture of all of it, and return what was recorded."""
