@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from algorithm.errors import UserError
+from algorithm.errors import UserError, summarize_error
 from algorithm.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare, find_median
 from algorithm.reports.comparison_page import format_reached, write_page, write_picture
 from algorithm.reports.comparison_record import make_record
@@ -30,17 +30,16 @@ def compare_runs(options: argparse.Namespace, output: Output) -> None:
 
 
 def compare_repeats(runs: Sequence[str], output: Output) -> None:
-    """Compare the folders of repeated runs; if that is not possible, log a line.
+    """Compare the folders of repeated runs; an error is a line, and does not change the result of the runs.
 
     The result of `output` gets the item `comparison`.
     """
-    try:
-        comparison = compare(runs, None, output.log)
-    except UserError as error:
-        output.log(f"the runs are not compared: {error}")
-        return
     name = Path(runs[0]).name.rpartition("-")[0]
-    output.result["comparison"] = _report(comparison, f"{name}-{NAME}", output)
+    try:
+        output.result["comparison"] = _report(compare(runs, None, output.log), f"{name}-{NAME}", output)
+    except Exception as error:  # the runs are complete
+        reason = str(error) if isinstance(error, UserError) else summarize_error(error)
+        output.log(f"the runs are not compared: {reason}")
 
 
 def _report(comparison: Comparison, name: str, output: Output) -> dict[str, Any]:

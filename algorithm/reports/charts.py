@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,8 @@ class Line:
 
 
 SIZE = (480, 260)  # width and height of a chart, in pixels of the page
-ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart of intervals, and what it has above and below its rows
+ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart, and what it has above and below its rows
+TEXT_HEIGHT, TEXT_SCALE = 14, 1.3  # pixels of a line of text; on a phone, text is larger in proportion to a chart
 GOLDEN_RATIO = 0.618  # its multiples modulo 1 are evenly spread
 MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
 
@@ -150,6 +152,8 @@ def draw_intervals(
 ) -> str:
     """Return a chart with a point and its interval in each row, the first at the top, as SVG.
 
+    The label of a row is above its point, where a long one has room.
+
     Args:
         name: name of the chart, unique in its page.
         intervals: one for each row.
@@ -158,8 +162,13 @@ def draw_intervals(
         level: x of a dashed line from top to bottom, such as 0.5 for a probability.
         width: width in pixels; the number of rows determines the height.
     """
+    labels = [fill(interval.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for interval in intervals]
+    n_lines = max((label.count("\n") + 1 for label in labels), default=1)
     with style({"axes.grid.axis": "x"}):
-        figure, axes = _make_rows([interval.label for interval in intervals], ROW_HEIGHT, x_label, width)
+        figure, axes = _make_rows([""] * len(labels), ROW_HEIGHT + n_lines * TEXT_HEIGHT, x_label, width)
+        for row, label in enumerate(labels):
+            place: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "bottom"}
+            axes.annotate(label, (0, row), xytext=(0, 8), color=INK, annotation_clip=False, **place)
         if level is not None:
             axes.axvline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
         for row, interval in enumerate(intervals):

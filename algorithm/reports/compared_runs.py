@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import Tree, read_yaml
+from algorithm.config.trees import Tree, load_defaults, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import CONFIG_FILE, ORIGIN_FILE
 from algorithm.runs.results import Record, describe_state, format_algorithm, read_record
@@ -21,8 +21,12 @@ Log = Callable[[str], None]
 TRAINING_METRIC = "rollout/return"
 # Settings and sections that do not change what is learned.
 WITHOUT_EFFECT = (
-    *(f"base_config.{name}" for name in ("name", "seed", "log_every", "save_every", "keep_checkpoints", "export")),
+    *(
+        f"base_config.{name}"
+        for name in ("name", "seed", "log_every", "save_every", "keep_checkpoints", "export", "tracker", "histograms")
+    ),
     "report_config",
+    "tracker_config",
     "tune",
 )
 
@@ -113,11 +117,15 @@ class ComparedRun:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings that may change what is learned, by path, without sections of other algorithms."""
+        """Return the settings that may change what is learned, by path, without sections of other algorithms.
+
+        A setting that is newer than the run has its default.
+        """
+        tree = merge(load_defaults(), self.tree)
         others = {get_agent_section(name) for name in AGENTS} - {
             get_agent_section(self.tree["base_config"]["algorithm"])
         }
-        sections = {name: values for name, values in self.tree.items() if name not in {*others, *WITHOUT_EFFECT}}
+        sections = {name: values for name, values in tree.items() if name not in {*others, *WITHOUT_EFFECT}}
         return {path: value for path, value in _flatten(sections) if path not in WITHOUT_EFFECT}
 
     def find_columns(self, metric: str) -> list[str]:

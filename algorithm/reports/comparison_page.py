@@ -176,7 +176,8 @@ def _draw_iqm(groups: Mapping[str, Performance], colors: Mapping[str, int], name
     rows = [_make_interval(label, colors[label], found.iqm) for label, found in groups.items()]
     return ChartFigure(
         title="Interquartile mean with 95% interval",
-        svg=mark_safe(draw_intervals(name, rows, x_label=score, width=NARROW)),
+        svg=mark_safe(draw_intervals(name, rows, width=NARROW)),
+        note=score,
     )
 
 
@@ -235,7 +236,7 @@ def _make_figures(
 
 def _describe_complete(improvements: Sequence[Improvement]) -> str:
     """Return why probabilities of 1 have no interval, with the chance of each; empty if there is none."""
-    chances = [f"{each.label} > {each.other} {each.chance:.2g}" for each in improvements if each.is_complete]
+    chances = [f"{each.label} > {each.other} ({each.chance:.2g})" for each in improvements if each.is_complete]
     if not chances:
         return ""
     return (

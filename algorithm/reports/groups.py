@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,8 @@ def group_runs(runs: Iterable[ComparedRun], log: Log) -> list[Group]:
     groups = []
     for (environment, algorithm), members in families:
         by_settings = [same for _, same in _collect(members, lambda run: _make_key(run.settings))]
-        paths = _find_differing([same[0] for same in by_settings])
+        firsts = [same[0] for same in by_settings]
+        paths = _find_differing(firsts, dict.fromkeys(path for run in firsts for path in run.settings))
         for same in by_settings:
             label = " ".join([algorithm, *(_format_setting(path, same[0].settings, paths) for path in paths)])
             groups += [
@@ -62,7 +63,8 @@ def group_runs(runs: Iterable[ComparedRun], log: Log) -> list[Group]:
 
 def list_differing_settings(groups: Sequence[Group]) -> list[str]:
     """Return the settings that all groups have and whose values differ between them."""
-    return _find_differing([group.runs[0] for group in groups])
+    firsts = [group.runs[0] for group in groups]
+    return _find_differing(firsts, [path for path in firsts[0].settings if all(path in run.settings for run in firsts)])
 
 
 def format_value(value: Any) -> str:
@@ -83,17 +85,16 @@ def _make_key(settings: Any) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _find_differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the settings that all of these runs have, with different values."""
-    shared = [path for path in runs[0].settings if all(path in run.settings for run in runs)]
-    return [path for path in shared if len({_make_key(run.settings[path]) for run in runs}) > 1]
+def _find_differing(runs: Sequence[ComparedRun], paths: Iterable[str]) -> list[str]:
+    """Return which of the settings have different values in these runs; a run that lacks one has null."""
+    return [path for path in paths if len({_make_key(run.settings.get(path)) for run in runs}) > 1]
 
 
-def _format_setting(path: str, settings: Any, paths: Sequence[str]) -> str:
+def _format_setting(path: str, settings: Mapping[str, Any], paths: Sequence[str]) -> str:
     """Return name=value of a setting; the name is the last part of its path, if no other path ends with it."""
     name = path.rpartition(".")[2]
     is_unique = sum(other.rpartition(".")[2] == name for other in paths) == 1
-    return f"{name if is_unique else path}={format_value(settings[path])}"
+    return f"{name if is_unique else path}={format_value(settings.get(path))}"
 
 
 def _split_repeated_seeds(runs: Sequence[ComparedRun]) -> list[tuple[str, Sequence[ComparedRun]]]:

@@ -79,9 +79,8 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    base, timer = settings.base, _make_timer(settings)
-    seeds, events = RunSeeds(base.seed), CallbackList(callbacks)
-    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
+    environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
     limits = make_limits(settings, pause_at)
     _check_settings(settings, environments, limits)
     configure_torch()

@@ -1,4 +1,4 @@
-"""A report in a headless browser: no console error, no request to a network, readable in light, dark and on a phone."""
+"""A report and a comparison in a browser: no console error, no network, readable in light, dark and on a phone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from PIL import Image
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
+from algorithm.reports.comparison import compare
+from algorithm.reports.comparison_page import write_page
 from algorithm.reports.report_files import write_files
-from tests.reports.browser import DARK, DESKTOP, EXECUTABLE, LIGHT, PHONE, Browser
+from tests.reports import compared_folders
+from tests.reports.browser import DARK, DESKTOP, EXECUTABLE, LIGHT, PHONE, Browser, VisitedPage
 from tests.reports.run_folders import write_run
 
 pytestmark = [
@@ -40,25 +43,56 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_report_in_a_browser(run, pictures, tmp_path):
-    backgrounds, sizes = {}, {}
-    with Browser(tmp_path) as browser:
-        for name, (theme, window) in VIEWS.items():
-            page = browser.visit(run / "report.html", theme, window, pictures / f"report-{name}.png")
-            assert page.errors == []
-            assert page.requests and all(url.startswith(("file://", "data:")) for url in page.requests)
-            assert page.size[0] <= window[0]  # no scrolling to the side
-            backgrounds[name], sizes[name] = page.background, page.size
-        (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://127.0.0.1:9/a.png'>")
-        broken = browser.visit(tmp_path / "broken.html", LIGHT, DESKTOP, tmp_path / "broken.png")
-        assert broken.errors and "http://127.0.0.1:9/a.png" in broken.requests
-    assert backgrounds["light"] == backgrounds["phone"] == "rgb(255, 255, 255)"
-    assert backgrounds["dark"] == "rgb(21, 24, 27)"
-    print("screenshots:", *pictures.glob("*.png"))
-    for name, size in sizes.items():
-        with Image.open(pictures / f"report-{name}.png") as picture:
-            assert picture.size == (VIEWS[name][1][0], size[1])
-            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory) -> Path:
+    """The page of a comparison in two environments, whose labels are long."""
+    runs = tmp_path_factory.mktemp("compared")
+    for environment in ("mine/x", "mine/y"):
+        for rate in (0.002, 0.00002):
+            for seed in range(5):
+                compared_folders.write_run(
+                    runs / environment / f"{rate}-{seed}",
+                    {steps: rate * steps**0.5 * (9 + seed) for steps in range(0, 10_000, 500)},
+                    environment=environment,
+                    variant="a variant with a long name",
+                    seed=seed,
+                    settings={"acer_config": {"learning_rate": rate}},
+                )
+    return write_page(compare([str(runs)], None, pytest.fail), runs, "compare")
+
+
+def visit(browser: Browser, page: Path, pictures: Path) -> dict[str, VisitedPage]:
+    """Open a page in all views, and check that it loads nothing and fits; return what was recorded of each view."""
+    visited = {}
+    for name, (theme, window) in VIEWS.items():
+        picture = pictures / f"{page.stem}-{name}.png"
+        visited[name] = browser.visit(page, theme, window, picture)
+        assert visited[name].errors == []
+        assert visited[name].requests
+        assert all(url.startswith(("file://", "data:")) for url in visited[name].requests)
+        assert visited[name].size[0] <= window[0]  # no scrolling to the side
+        with Image.open(picture) as image:
+            assert image.size == (window[0], visited[name].size[1])
+            pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
         is_background = (pixels == pixels[0]).all(1).mean()
         assert 0.6 < is_background < 0.995  # text and charts on a page
         assert (pixels[0].mean() < 60) == (name == "dark")
+    print("screenshots:", *pictures.glob(f"{page.stem}-*.png"))
+    assert visited["light"].background == visited["phone"].background == "rgb(255, 255, 255)"
+    assert visited["dark"].background == "rgb(21, 24, 27)"
+    return visited
+
+
+def test_a_report_in_a_browser(run, pictures, tmp_path):
+    with Browser(tmp_path) as browser:
+        visit(browser, run / "report.html", pictures)
+        (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://127.0.0.1:9/a.png'>")
+        broken = browser.visit(tmp_path / "broken.html", LIGHT, DESKTOP, tmp_path / "broken.png")
+        assert broken.errors and "http://127.0.0.1:9/a.png" in broken.requests
+
+
+def test_a_comparison_in_a_browser(comparison, pictures, tmp_path):
+    with Browser(tmp_path) as browser:
+        visited = visit(browser, comparison, pictures)
+    (url,) = visited["light"].requests  # the page alone
+    assert url == comparison.resolve().as_uri()

@@ -65,6 +65,19 @@ def test_a_repeated_seed_divides_a_group_by_the_names_of_its_runs(runs):
     )
 
 
+def test_a_setting_that_a_run_lacks_has_its_default(runs):
+    newer = {"acer_config": {"gamma": 0.9}, "ma_config": {"walker": {"alpha": 1}}}
+    write_run(runs / "a", LINE, settings=newer)
+    for name in ("b", "c"):
+        write_run(runs / name, LINE, seed=ord(name))
+    config = runs / "c/config.yaml"
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if "learning_rate" not in line))
+    assert {label: len(group.curves) for label, group in only_environment(runs).groups.items()} == {
+        "ACER alpha=1 gamma=0.9 ma_config=null": 1,
+        "ACER alpha=null gamma=0.99 ma_config={}": 2,
+    }
+
+
 def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
     sections = {"replay_config": {"alpha": 0.5}, "ma_config": {"walker": {"alpha": 2}}}
     write_run(runs / "a", LINE, settings={"replay_config": {"alpha": 0.1}, "ma_config": {"walker": {"alpha": 1}}})

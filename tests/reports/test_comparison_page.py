@@ -47,8 +47,8 @@ def test_the_table_has_the_figures_of_the_comparison(runs):
     assert [
         "ACER",
         "5",
-        str(performance.iqm),
         str(performance.mean),
+        str(performance.iqm),
         "4 of 5",
         "100 (100 to not reached)",
         "4.0 (2.0 to not reached)",
@@ -90,7 +90,7 @@ def test_several_environments_have_a_section_each_and_one_together(runs):
     ]
     assert ["mine/y", "1.000", "100.0"] in read_rows(page)
     overall = comparison.overall.groups["ACER"]
-    assert ["ACER", str(overall.iqm), str(overall.mean)] in read_rows(page)
+    assert ["ACER", str(overall.mean), str(overall.iqm)] in read_rows(page)
 
 
 def test_an_obstacle_is_on_the_page_instead_of_normalized_scores(runs):
