@@ -23,6 +23,7 @@ USES = {
     "--run": ("--run", {"run": True, "mode": "--run"}),
     "--resume": ("--resume", {"resume": True, "mode": "--resume"}),
     "--export": ("--export", {"export": True, "mode": "--export"}),
+    "--report": ("--report", {"report": True, "mode": "--report"}),
     "--barracuda": ("--export --barracuda", {"barracuda": True}),
     "--force": ("--force", {"force": True, "mode": TRAIN}),
     "--list": ("--list", {"list": True, "mode": "--list"}),

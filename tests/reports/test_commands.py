@@ -71,6 +71,7 @@ def test_a_run_that_does_not_exist_is_one_line(capsys):
     assert "there is no run 'b'" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_a_failed_run_has_a_report_with_the_reason(capsys):
     (Path("envs/mine/task/config.yaml")).write_text(CONFIG.replace("n_envs: 3", "n_envs: 3, max_nonfinite_updates: 1"))
     words = ["report_config.report=true", "acer_config.learning_rate=1e30"]
