@@ -1,7 +1,8 @@
-"""CPU seconds and size of the report of a CartPole run, of a report on 10 million env steps, and of a comparison of runs.
+"""CPU seconds and size of reports and of a comparison.
 
-The reports are of a run, and of the same run with the metrics of 10 million env steps. The comparison is of 20 copies of
-the run, in two groups, each with the metrics of a million env steps. Each page is written in a process of its own.
+The reports are of a CartPole run, and of the same run with the metrics of 10 million env steps. The comparison is of 20
+copies of the run, in two groups, each with the metrics of a million env steps. Each page is written in a process of its
+own.
 """
 
 from __future__ import annotations

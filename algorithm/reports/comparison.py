@@ -19,7 +19,7 @@ from algorithm.reports.statistics import Estimate, Scores, compute_mean, estimat
 from algorithm.training.metrics import format_number
 
 CURVE_POINTS = 100
-FEW_RUNS = 5  # fewer runs have no interval that covers 95%
+FEW_RUNS = 5  # with fewer, an interval covers the mean in less than 90% of all cases
 
 
 @dataclass(frozen=True, kw_only=True)
