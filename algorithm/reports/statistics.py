@@ -17,6 +17,7 @@ from algorithm.training.metrics import format_number
 Scores = Sequence[np.ndarray]  # of each task: [..., runs]
 LEVEL = 0.95  # of all intervals that are shown
 RESAMPLES = 2000
+MAX_VALUES = 20_000_000  # scores of resamples that are in memory at once
 SEED = 0  # of the resamples, so that the same runs have the same intervals
 TRIMMED = 0.25  # fraction of the runs that the interquartile mean leaves out at each end
 _NORMAL = NormalDist()
@@ -61,12 +62,13 @@ def compute_improvement(scores: Scores, others: Scores) -> np.ndarray:
 
     A tie counts half, so that each task has the Mann-Whitney statistic U / (runs * other runs).
     """
-    return np.mean([_compare_pairs(task, other).mean((-2, -1)) for task, other in zip(scores, others, strict=True)], 0)
+    return np.mean([_compare_pairs(task, other) for task, other in zip(scores, others, strict=True)], 0)
 
 
 def _compare_pairs(task: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return [..., runs, other runs]: 1 for each pair whose first is larger, 1/2 for a tie, 0 otherwise."""
-    return (np.sign(task[..., :, None] - other[..., None, :]) + 1) / 2
+    """Return the fraction [...] of pairs whose first is larger; a tie counts half."""
+    signs = [np.sign(run[..., None] - other).mean(-1) for run in np.moveaxis(task, -1, 0)]
+    return (np.mean(signs, 0) + 1) / 2
 
 
 def estimate(
@@ -88,8 +90,12 @@ def estimate(
         return Estimate(value=value, low=np.full_like(value, np.nan), high=np.full_like(value, np.nan))
     level = widen_level(LEVEL, counts) if level is None else level
     rng = np.random.default_rng(SEED)
-    resampled = statistic(*([_resample(task, rng, resamples) for task in tasks] for tasks in groups))
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    n_values = resamples * sum(task.size for tasks in groups for task in tasks)
+    parts = np.array_split(np.arange(resamples), 1 + n_values // MAX_VALUES)
+    resampled = [
+        statistic(*([_resample(task, rng, len(part)) for task in tasks] for tasks in groups)) for part in parts
+    ]
+    low, high = np.quantile(np.concatenate(resampled, -1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
     return Estimate(value=value, low=low, high=high)
 
 

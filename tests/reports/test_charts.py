@@ -22,7 +22,7 @@ from algorithm.reports.charts import (
     spread_points,
     thin,
 )
-from algorithm.reports.svg import COLOR_VARIABLES, N_SERIES_COLORS, get_color
+from algorithm.reports.svg import CHARACTER_WIDTH, COLOR_VARIABLES, N_SERIES_COLORS, get_color
 
 
 def draw(*lines: Line, **options) -> str:
@@ -143,6 +143,14 @@ def test_intervals_are_rows_from_the_top():
     )
     height = {name: float(re.search(rf'y="([\d.]+)"[^>]*>{name}<', svg)[1]) for name in ("first", "second")}
     assert height["first"] < height["second"]
+
+
+def test_long_labels_of_intervals_are_in_lines_that_fit():
+    label = " ".join(f"word{number}" for number in range(30))
+    svg = draw_intervals("rows", [Interval(label=label, color=0, value=1, low=0, high=2)], width=340)
+    texts = re.findall(r">([^<]*word[^<]*)<", svg)
+    assert " ".join(texts).split() == label.split()
+    assert len(texts) > 4 and max(map(len, texts)) * CHARACTER_WIDTH < 340
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 599, 601, 5000])
