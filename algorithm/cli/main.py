@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING  # noqa: E402
 
 from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
 from algorithm.cli.options import (  # noqa: E402
+    COMPARE,
     DEFAULT_EPISODES,
     DOCTOR,
     EXPORT,
@@ -65,6 +66,7 @@ def _command(arguments: list[str], output: Output) -> int:
             IMPORT: _import,
             DOCTOR: _doctor,
             TUNE: _tune,
+            COMPARE: _compare,
         }
         command = commands.get(options.mode, _train)
         if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
@@ -121,6 +123,10 @@ def _train(options: argparse.Namespace, output: Output) -> None:
                 output.log(line)
         elif records:
             output.result = records[0]
+    if len(records) > 1:
+        from algorithm.cli.compare import compare_repeats
+
+        compare_repeats([record["run"] for record in records], output)
 
 
 def _learn(
@@ -232,6 +238,12 @@ def _list(options: argparse.Namespace, output: Output) -> None:
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}
     output.print_table(make_table(records))
+
+
+def _compare(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.compare import compare_runs
+
+    compare_runs(options, output)
 
 
 def _init(options: argparse.Namespace, output: Output) -> None:

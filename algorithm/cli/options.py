@@ -11,12 +11,12 @@ MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
-REPORT, GALLERY = "--report", "--gallery"
-MODES = (RESUME, RUN, EXPORT, REPORT, GALLERY, LIST, INIT, IMPORT, DOCTOR, TUNE)
+REPORT, COMPARE, GALLERY = "--report", "--compare", "--gallery"
+MODES = (RESUME, RUN, EXPORT, REPORT, COMPARE, GALLERY, LIST, INIT, IMPORT, DOCTOR, TUNE)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
 SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
-GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
-MODE, TRAINING, PLAYING, UNITY, OUTPUT = GROUPS
+GROUPS = ("modes", "training", "playing and exporting", "comparing", "Unity", "output")
+MODE, TRAINING, PLAYING, COMPARING, UNITY, OUTPUT = GROUPS
 
 OPTIONS = (
     Option(
@@ -55,6 +55,14 @@ OPTIONS = (
         help="list all runs, or the runs of one environment, with their results",
         modes=(LIST,),
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling=COMPARE,
+        help="compare runs, grouped by their settings: curves, returns, goals, with intervals over seeds; a folder of "
+        "runs, or a pattern, is all of its runs",
+        modes=(COMPARE,),
+        parser_args={"nargs": "+", "action": "extend", "metavar": "RUN_FOLDER"},
     ),
     Option(
         group=MODE,
@@ -246,6 +254,14 @@ OPTIONS = (
         help="play with sampled actions instead of as in evaluation",
         modes=PLAYING_MODES,
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=COMPARING,
+        spelling="--metric",
+        help="column of metrics.csv to compare; eval/return if all runs have base_config.evaluate_every, otherwise "
+        "rollout/return",
+        modes=(COMPARE,),
+        parser_args={"metavar": "METRIC"},
     ),
     Option(
         group=UNITY,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class Line:
         low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
         marked: whether it has points instead of a line.
         dashed: whether the line is dashed.
+        faint: whether the line is thin and pale, as a single run behind the mean of several.
     """
 
     label: str
@@ -36,10 +38,12 @@ class Line:
     high: np.ndarray | None = None
     marked: bool = False
     dashed: bool = False
+    faint: bool = False
 
 
 SIZE = (480, 260)  # width and height of a chart, in pixels of the page
-ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart of intervals, and what it has above and below its rows
+ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart, and what it has above and below its rows
+TEXT_HEIGHT, TEXT_SCALE = 14, 1.3  # pixels of a line of text; on a phone, text is larger in proportion to a chart
 GOLDEN_RATIO = 0.618  # its multiples modulo 1 are evenly spread
 MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
 
@@ -87,7 +91,7 @@ def draw_lines(
 
     Args:
         name: name of the chart, unique in its page: letters, digits and dashes.
-        lines: drawn in this order. A line with more than `MAX_POINTS` points is thinned.
+        lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
         x_label: text below the x axis.
         y_label: text above the y axis.
         level: height of a dashed line across the chart, such as a goal.
@@ -148,6 +152,8 @@ def draw_intervals(
 ) -> str:
     """Return a chart with a point and its interval in each row, the first at the top, as SVG.
 
+    The label of a row is above its point, where a long one has room.
+
     Args:
         name: name of the chart, unique in its page.
         intervals: one for each row.
@@ -156,8 +162,13 @@ def draw_intervals(
         level: x of a dashed line from top to bottom, such as 0.5 for a probability.
         width: width in pixels; the number of rows determines the height.
     """
+    labels = [fill(interval.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for interval in intervals]
+    n_lines = max((label.count("\n") + 1 for label in labels), default=1)
     with style({"axes.grid.axis": "x"}):
-        figure, axes = _make_rows([interval.label for interval in intervals], ROW_HEIGHT, x_label, width)
+        figure, axes = _make_rows([""] * len(labels), ROW_HEIGHT + n_lines * TEXT_HEIGHT, x_label, width)
+        for row, label in enumerate(labels):
+            place: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "bottom"}
+            axes.annotate(label, (0, row), xytext=(0, 8), color=INK, annotation_clip=False, **place)
         if level is not None:
             axes.axvline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
         for row, interval in enumerate(intervals):
@@ -221,6 +232,11 @@ def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np
     return x[indices], y[indices]
 
 
+def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
+    """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
+    return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
+
+
 def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
     """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` groups of successive steps.
 
@@ -242,13 +258,14 @@ def _draw_line(axes: Axes, line: Line) -> None:
     if line.low is not None and line.high is not None:
         axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
     x, y = thin(line.x, line.y)
-    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", zorder=2.5)
+    strength: Any = {"linewidth": 0.8, "alpha": 0.35, "zorder": 2.2} if line.faint else {"zorder": 2.5}
+    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", **strength)
     axes.margins(y=0.08)
 
 
 def _draw_points(axes: Axes, line: Line) -> None:
-    color = get_color(line.color)
-    axes.plot(line.x, line.y, color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
+    color, shown = get_color(line.color), spread_points(len(line.x))
+    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
     if line.low is not None and line.high is not None:
-        axes.vlines(line.x, line.low, line.high, color=color, linewidth=1.6, zorder=3)
+        axes.vlines(line.x[shown], line.low[shown], line.high[shown], color=color, linewidth=1.6, zorder=3)
     axes.margins(y=0.08)

@@ -14,6 +14,7 @@ from algorithm.specs import DEFAULT_ROLE
 from algorithm.training.metrics import EVALUATION_COLUMN, format_number
 
 GOOD, BAD, WAITING = "good", "bad", "waiting"  # classes of the style
+SIGNAL_STATUSES = (129, 130, 143)  # exit statuses of runs that a signal ended, after they were saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,27 +38,27 @@ class Fact:
 def describe_outcome(run: RunData) -> Outcome:
     """Return the outcome of a run."""
     record, steps = run.record, f"{run.record['env_steps']:,} env steps"
-    goal = "" if run.goal is None else f"the goal, a mean return of {run.goal:,.6g}"
+    goal = "the goal" if run.goal is None else f"the goal of {run.goal:,.6g}"
     if run.in_training:
         return Outcome(kind=WAITING, label="In training", sentence=f"A process trains this run; {steps} so far.")
     if record["status"] is None:
-        sentence = (
-            f"The run has no result: its process ended, or it was resumed and ended, after {steps} of its metrics."
-        )
+        sentence = f"The run has no result, since its process did not end normally. Its metrics end at {steps}."
         return Outcome(kind=WAITING, label="Unfinished", sentence=sentence)
     label = describe_state(record)
     label = label[:1].upper() + label[1:]
+    if record["status"] in SIGNAL_STATUSES:
+        return Outcome(kind=WAITING, label=label, sentence=f"A signal ended the run after {steps}.")
     if record["status"] != 0:
-        failure = record.get("failure", "")
-        sentence = f"It ended with exit status {record['status']} after {steps}" + (f": {failure}" if failure else ".")
-        return Outcome(kind=BAD if record["status"] in (1, 2, 3, 4) else WAITING, label=label, sentence=sentence)
+        failure = f": {record['failure']}" if record.get("failure") else "."
+        sentence = f"The run ended with exit status {record['status']} after {steps}{failure}"
+        return Outcome(kind=BAD, label=label, sentence=sentence)
     if record["reached"]:
         confirmed = record.get("confirmed_by") or "evaluation"
-        sentence = f"Reached {goal or 'the goal'}, after {steps}; {confirmed} episodes confirm it."
+        sentence = f"The mean return reached {goal} after {steps}; {confirmed} episodes confirm it."
         return Outcome(kind=GOOD, label=label, sentence=sentence)
     if record["reached"] is False:
-        return Outcome(kind=BAD, label=label, sentence=f"Did not reach {goal or 'the goal'} within {steps}.")
-    return Outcome(kind=GOOD, label=label, sentence=f"Trained for {steps}; the run has no goal.")
+        return Outcome(kind=BAD, label=label, sentence=f"The mean return did not reach {goal} within {steps}.")
+    return Outcome(kind=GOOD, label=label, sentence=f"The run trained for {steps}, without a goal.")
 
 
 def list_facts(run: RunData) -> list[Fact]:

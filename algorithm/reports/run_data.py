@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Tree, read_yaml
+from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
 from algorithm.reports.run_metrics import RunMetrics, read_metrics
@@ -66,7 +68,7 @@ class RunData:
         faults: lines of faults.log.
         lineage: its intervals, if it is a member of a population.
         videos: files in its folder of videos, relative to the run folder, those with the most env steps first.
-        problems: a line for each file that is damaged.
+        problems: a line for each file that is damaged, with its path relative to the run folder.
     """
 
     folder: Path
@@ -94,6 +96,12 @@ class RunData:
     def algorithm(self) -> str:
         """The name of its algorithm."""
         return str(self.get_setting("base_config.algorithm") or self.record.get("algorithm") or "unknown algorithm")
+
+    @property
+    def variant(self) -> str:
+        """The variant of the folder's config.yaml; empty for the default one, and if it is not known."""
+        variant = self.record.get("variant") or "default"
+        return "" if variant == "default" else variant
 
     @property
     def goal(self) -> float | None:
@@ -129,7 +137,7 @@ def read_run(folder: Path) -> RunData:
         faults=_read_faults(folder / FAULTS_FILE),
         lineage=_read(lambda: _read_lineage(folder), None, problems),
         videos=_find_videos(folder),
-        problems=problems,
+        problems=[line.replace(f"{folder}{os.sep}", "") for line in problems],
     )
 
 
@@ -153,10 +161,19 @@ def _find_differences(settings: Tree) -> list[Difference]:
     """Return the settings that differ from the defaults."""
     if not settings:
         return []
-    found = find_changes(load_defaults(), settings)
+    unused = _list_unused_sections(settings)
     return [
-        Difference(path=path, before=old, after=new) for path, old, new in found if not WITHOUT_EFFECT.fullmatch(path)
+        Difference(path=path, before=old, after=new)
+        for path, old, new in find_changes(load_defaults(), settings)
+        if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in unused
     ]
+
+
+def _list_unused_sections(settings: Tree) -> set[str]:
+    """Return the names of the sections of algorithms that no role of a run uses."""
+    trees = [settings, *(settings.get("ma_config") or {}).values()]
+    used = {str((tree.get("base_config") or {}).get("algorithm")) for tree in trees}
+    return {get_agent_section(name) for name in AGENTS} - {get_agent_section(name) for name in used}
 
 
 def _find_resume_changes(history: ConfigHistory, log: Callable[[str], None]) -> list[Difference]:

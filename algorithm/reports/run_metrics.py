@@ -36,8 +36,9 @@ class RunMetrics:
 
     def find_last(self, column: str) -> float | None:
         """Return the last value of a column; None if it has none."""
-        values = self.columns[column][np.isfinite(self.columns[column])] if column in self.columns else ()
-        return float(values[-1]) if len(values) else None
+        values = self.columns.get(column, np.empty(0))
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if len(known) else None
 
     def list_metrics(self) -> dict[str, dict[str, str]]:
         """Return the columns {metric: {role: column}}; the role is empty for a metric of the whole run."""

@@ -36,6 +36,7 @@ STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # for the layout; the page selects the font
     "font.size": FONT_SIZE,
     "text.color": INK,
+    "text.parse_math": False,
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.labelsize": FONT_SIZE,

@@ -85,6 +85,7 @@ class Reporter:
         """Write a row of metrics, unless there was no env step since the last row."""
         now = self._take_snapshot()
         if now.counters.env_steps > self._last_row.counters.env_steps:
+            self.history.update_cpu_seconds()
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
@@ -145,8 +146,10 @@ class Reporter:
         return Snapshot.of(self.history.counters, self.timer.seconds)
 
     def _collect_times(self, now: Snapshot) -> dict[str, float]:
+        cpu_seconds = self.history.counters.cpu_seconds
         return {
             "time/seconds": now.counters.seconds,
+            **({} if cpu_seconds is None else {"time/cpu_seconds": cpu_seconds}),
             "time/env_steps_per_second": self._throughput.env_steps,
             "time/updates_per_second": self._throughput.updates,
             "time/episodes": now.counters.episodes,

@@ -9,8 +9,20 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib")
 
-from algorithm.reports.charts import Interval, Line, average_groups, draw_intervals, draw_lines, draw_shares, thin
-from algorithm.reports.svg import COLOR_VARIABLES, N_SERIES_COLORS, get_color
+from algorithm.reports.charts import (
+    MAX_POINTS,
+    Interval,
+    Line,
+    Samples,
+    average_groups,
+    draw_intervals,
+    draw_lines,
+    draw_samples,
+    draw_shares,
+    spread_points,
+    thin,
+)
+from algorithm.reports.svg import CHARACTER_WIDTH, COLOR_VARIABLES, N_SERIES_COLORS, get_color
 
 
 def draw(*lines: Line, **options) -> str:
@@ -131,3 +143,36 @@ def test_intervals_are_rows_from_the_top():
     )
     height = {name: float(re.search(rf'y="([\d.]+)"[^>]*>{name}<', svg)[1]) for name in ("first", "second")}
     assert height["first"] < height["second"]
+
+
+def test_long_labels_of_intervals_are_in_lines_that_fit():
+    label = " ".join(f"word{number}" for number in range(30))
+    svg = draw_intervals("rows", [Interval(label=label, color=0, value=1, low=0, high=2)], width=340)
+    texts = re.findall(r">([^<]*word[^<]*)<", svg)
+    assert " ".join(texts).split() == label.split()
+    assert len(texts) > 4 and max(map(len, texts)) * CHARACTER_WIDTH < 340
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 599, 601, 5000])
+def test_spread_points_keep_the_ends(count):
+    shown = spread_points(count)
+    assert len(shown) == min(count, MAX_POINTS)
+    assert list(shown[:1]) == [0][:count] and list(shown[-1:]) == [count - 1][: max(0, count)]
+    assert np.ptp(np.diff(shown)) <= 1 if count > 2 else True
+
+
+def test_many_points_with_intervals_are_thinned():
+    y = np.arange(5000.0)
+    svg = draw(line(y, low=y - 1, high=y + 1, marked=True))
+    assert len(svg) < 200_000
+
+
+def test_dots_of_samples_are_in_proportion():
+    sample = Samples(label="a", color=0, values=np.array([0.0, 1.0, 4.0]), mean=2.0, low=1.0, high=3.0)
+    svg = draw_samples("samples", [sample])
+    (piece,) = [part for part in svg.split("<g") if part.count("<use") == 3 and "--series-0" in part]
+    x = [float(found) for found in re.findall(r'x="([\d.]+)"', piece)]
+    assert (x[1] - x[0]) / (x[2] - x[0]) == pytest.approx(0.25, abs=1e-3)
+    bar = re.search(r'<path d="M (\S+) \S+\s+L (\S+) \S+\s*"[^>]*stroke: var\(--ink\); stroke-width: 2;', svg)
+    assert (float(bar[1]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.25, abs=1e-3)
+    assert (float(bar[2]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.75, abs=1e-3)
