@@ -8,23 +8,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
 from algorithm import __version__
-from algorithm.cli.options import (
-    COMPARE,
-    DOCTOR,
-    FLAGS,
-    GALLERY,
-    GROUPS,
-    IMPORT,
-    INIT,
-    LIST,
-    MAX_REPEATS,
-    MODE,
-    MODES,
-    OPTIONS,
-    OUTPUT,
-    TRAIN,
-    TUNE,
-)
+from algorithm.cli.modes import COMPARE, DOCTOR, GALLERY, IMPORT, INIT, LIST, MODE, MODES, TRAIN, TUNE
+from algorithm.cli.options import FLAGS, GROUPS, MAX_REPEATS, OPTIONS, OUTPUT
 from algorithm.config.renamed_settings import ROLES_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithm.cli.options import DEFAULT_SECONDS
+from algorithm.cli.modes import DEFAULT_SECONDS
 from algorithm.config.loader import read_variant
 from algorithm.program import PACKAGE
 from algorithm.reports.gallery import write_gallery

@@ -9,7 +9,8 @@ import pytest
 
 from algorithm import __version__
 from algorithm.cli.command_line import collect_flag_layers, make_help_page, make_start_page, parse_arguments
-from algorithm.cli.options import FLAGS, GROUPS, OPTIONS, TRAIN
+from algorithm.cli.modes import TRAIN
+from algorithm.cli.options import FLAGS, GROUPS, OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.runs.env_folder import is_file_name
