@@ -170,7 +170,7 @@ UNITY_PACKAGES = {("adapters", "unity"), ("export",), ("mlagents",)}
 UNITY_NAMES = re.compile(
     r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
 )
-HELP_TEXTS = {("cli", "command_line.py"), ("cli", "options.py")}
+HELP_TEXTS = {("cli", "command_line.py"), ("cli", "modes.py"), ("cli", "options.py")}
 
 
 def test_only_unity_packages_name_unity():

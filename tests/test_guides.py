@@ -64,7 +64,9 @@ def test_commands_are_parsed_and_their_folders_exist(guide):
             if options.init:
                 create(Path("envs", options.init, "config.yaml"), "default: {}\n")
             elif options.env is not None and not Path(options.env).is_absolute():
-                assert options.env in FOLDERS or Path("envs", options.env, "config.yaml").exists(), command
+                folder = Path("envs", options.env)
+                names_group = options.gallery and any(name.startswith(f"{options.env}/") for name in FOLDERS)
+                assert options.env in FOLDERS or names_group or (folder / "config.yaml").exists(), command
 
 
 def create(path, text):

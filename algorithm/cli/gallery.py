@@ -54,6 +54,8 @@ def show_gallery(options: argparse.Namespace, output: Output) -> None:
         else:
             output.log(f"training {environment} for at most {seconds} s")
             reason = train_within(environment, seconds)
+            if reason is None and not folder.is_dir():
+                reason = f"it has learned nothing within {seconds} s"
         if reason:
             output.log(f"{environment}: not trained: {reason}")
             left_out[environment] = reason

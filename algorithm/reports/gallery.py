@@ -79,7 +79,8 @@ def _write_entry(folder: Path, run: RunData) -> GalleryEntry:
         legend = [(entry.color, entry.label) for entry in figure.legend]
         panel = Panel(title=f"Return in {run.environment}", svg=figure.svg, legend=legend)
         replace_text(folder / f"{name}.svg", draw_picture([panel], MAIN_SIZE))
-    video = next((path for path in run.videos if path.name.endswith(SHOWN_VIDEO)), None)
+    videos = [path for path in run.videos if path.suffix == ".gif"]
+    video = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), next(iter(videos), None))
     if video:
         shutil.copyfile(run.folder / video, folder / f"{name}.gif")
     curve = f"{name}.svg" if figure else None
@@ -88,4 +89,6 @@ def _write_entry(folder: Path, run: RunData) -> GalleryEntry:
 
 def _list_machines(runs: Sequence[RunData]) -> Iterator[str]:
     """Yield the machines that trained the runs, each once."""
-    yield from dict.fromkeys(", ".join(value for _, value in list_machine(run)) for run in runs if run.sessions)
+    yield from dict.fromkeys(
+        ", ".join(f"{name} {value}" for name, value in list_machine(run)) for run in runs if run.sessions
+    )

@@ -26,6 +26,8 @@ USES = {
     "--export": ("--export", {"export": True, "mode": "--export"}),
     "--report": ("--report", {"report": True, "mode": "--report"}),
     "--compare": ("--compare runs/a runs/b --compare runs/c", {"compare": ["runs/a", "runs/b", "runs/c"], "env": None}),
+    "--gallery": ("--gallery page", {"gallery": "page", "mode": "--gallery"}),
+    "--seconds": ("--gallery page --seconds 60", {"seconds": 60, "mode": "--gallery"}),
     "--metric": ("--compare runs --metric eval/return", {"metric": "eval/return", "mode": "--compare"}),
     "--barracuda": ("--export --barracuda", {"barracuda": True}),
     "--force": ("--force", {"force": True, "mode": TRAIN}),
