@@ -66,7 +66,7 @@ class Checkpoint:
         """Return the counters of the run."""
         metadata = self._read_metadata()
         try:
-            return Counters(**metadata["counters"])
+            return Counters(**{"cpu_seconds": None, **metadata["counters"]})  # earlier versions did not count them
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{self.folder / METADATA}: {error}") from error
 

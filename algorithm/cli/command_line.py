@@ -8,21 +8,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
 from algorithm import __version__
-from algorithm.cli.options import (
-    DOCTOR,
-    FLAGS,
-    GROUPS,
-    IMPORT,
-    INIT,
-    LIST,
-    MAX_REPEATS,
-    MODE,
-    MODES,
-    OPTIONS,
-    OUTPUT,
-    TRAIN,
-    TUNE,
-)
+from algorithm.cli.modes import COMPARE, DOCTOR, GALLERY, IMPORT, INIT, LIST, MODE, MODES, TRAIN, TUNE
+from algorithm.cli.options import FLAGS, GROUPS, MAX_REPEATS, OPTIONS, OUTPUT
 from algorithm.config.renamed_settings import ROLES_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command
@@ -39,6 +26,7 @@ EXAMPLES = {
     "gym/cartpole -n NAME --resume": "continue a run",
     "unity/3dball -n NAME --export": "write a run as ONNX for Unity",
     "--list": "list all runs with their results",
+    "--compare runs/gym/cartpole": "compare the runs of an environment",
     "--init gym/mountain_car": "write a folder for an environment of Gymnasium",
     "--doctor": "check this machine, with advice for each problem",
 }
@@ -173,7 +161,7 @@ def _check_options(options: argparse.Namespace) -> None:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.modes:
             modes = " and ".join(filter(None, (", ".join(option.modes[:-1]), option.modes[-1])))
             raise UserError(f"{option.spelling} goes with {modes}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
+    if options.env is None and options.mode not in (LIST, GALLERY, INIT, IMPORT, DOCTOR, COMPARE):
         known = ", ".join(list_environments())
         raise UserError(
             f"name the environment folder first, for example: {get_command()} gym/cartpole; the folders are {known}"
@@ -188,6 +176,8 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--init {options.init} is the name of the new folder; leave out {options.env!r}")
     if options.env is not None and options.mode == IMPORT:
         raise UserError(f"{IMPORT} names the new folders after the behaviors; leave out {options.env!r}")
+    if options.env is not None and options.mode == COMPARE:
+        raise UserError(f"{COMPARE} names the folders of runs after it; leave out {options.env!r}")
     _check_positive(options)
 
 
@@ -198,7 +188,7 @@ def _check_no_settings(options: argparse.Namespace) -> None:
 
 
 def _check_positive(options: argparse.Namespace) -> None:
-    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None)):
+    for name, maximum in (("repeat", MAX_REPEATS), ("max_iter", None), ("tune", None), ("seconds", None)):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1")

@@ -21,7 +21,7 @@ from algorithm.runs.callbacks import Callback
 from algorithm.training.progress import Progress
 
 MAX_SHARE = 0.0075  # of the CPU time of this process, for drawing
-MAX_SECONDS = 5.0  # between two drawings, for a process that mostly waits for its environments
+MAX_SECONDS = 10.0  # between two drawings, for a process that mostly waits for its environments
 
 
 class LineDisplay(Callback):

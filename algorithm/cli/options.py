@@ -2,72 +2,35 @@
 
 from __future__ import annotations
 
+from algorithm.cli.modes import (
+    ALL_MODES,
+    COMPARE,
+    DEFAULT_SECONDS,
+    DOCTOR,
+    EXPORT,
+    GALLERY,
+    IMPORT,
+    INIT,
+    MODE,
+    MODE_OPTIONS,
+    PLAYING_MODES,
+    REPORT,
+    RESUME,
+    RUN,
+    SETTINGS_MODES,
+    TRAIN,
+    TRAINING_MODES,
+    TUNE,
+)
 from algorithm.cli.option import FLAG_ARGS, INTEGER_ARGS, PAIR_ARGS, Option
 
-DEFAULT_EPISODES = 20  # of --run
-DEFAULT_TRIALS = 20  # of --tune
 MAX_REPEATS = 1000  # of --repeat
 
-TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
-LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
-MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR, TUNE)
-TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
-SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
-GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
-MODE, TRAINING, PLAYING, UNITY, OUTPUT = GROUPS
+GROUPS = (MODE, "training", "playing and exporting", "comparing", "Unity", "output")
+_, TRAINING, PLAYING, COMPARING, UNITY, OUTPUT = GROUPS
 
 OPTIONS = (
-    Option(
-        group=MODE,
-        spelling="--run",
-        help=f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
-        modes=PLAYING_MODES,
-        parser_args=FLAG_ARGS,
-    ),
-    Option(group=MODE, spelling="--resume", help="continue a run", modes=(RESUME,), parser_args=FLAG_ARGS),
-    Option(
-        group=MODE,
-        spelling="--export",
-        help="write a trained run as ONNX for Unity, one file for each kind of agent",
-        modes=(EXPORT,),
-        parser_args=FLAG_ARGS,
-    ),
-    Option(
-        group=MODE,
-        spelling="--list",
-        help="list all runs, or the runs of one environment, with their results",
-        modes=(LIST,),
-        parser_args=FLAG_ARGS,
-    ),
-    Option(
-        group=MODE,
-        spelling="--init",
-        help="write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID",
-        modes=(INIT,),
-        parser_args={"metavar": "GROUP/NAME"},
-    ),
-    Option(
-        group=MODE,
-        spelling=IMPORT,
-        help="write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity ML-Agents",
-        modes=(IMPORT,),
-        parser_args={"metavar": "CONFIG.yaml"},
-    ),
-    Option(
-        group=MODE,
-        spelling="--doctor",
-        help="check this machine, or the requirements of an environment folder, with advice for each problem",
-        modes=(DOCTOR,),
-        parser_args=FLAG_ARGS,
-    ),
-    Option(
-        group=MODE,
-        spelling=TUNE,
-        help="search the space tune.space of the folder's config.yaml until the study has N trials "
-        f"({DEFAULT_TRIALS} by default), and write the best settings as a variant; further processes join the study",
-        modes=(TUNE,),
-        parser_args={**INTEGER_ARGS, "nargs": "?", "const": DEFAULT_TRIALS},
-    ),
+    *MODE_OPTIONS,
     Option(
         group=TRAINING,
         spelling="--config",
@@ -79,9 +42,9 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--name",
-        help="name of the run, {time} and <time> are the start time; --run, --resume and --export use the latest run "
-        "by default; with --tune, name of the study",
-        modes=(TRAIN, RESUME, RUN, EXPORT, TUNE),
+        help="name of the run, {time} and <time> are the start time; --run, --resume, --export and --report use the "
+        "latest run by default; with --tune, name of the study",
+        modes=(TRAIN, RESUME, RUN, EXPORT, REPORT, TUNE),
         setting="base_config.name",
         short="-n",
     ),
@@ -89,8 +52,8 @@ OPTIONS = (
         group=TRAINING,
         spelling="--force",
         help="replace an existing run of this name; with --init and --import-mlagents, replace config.yaml and nn.py; "
-        "with --tune, replace the variant",
-        modes=(TRAIN, INIT, IMPORT, TUNE),
+        "with --tune, replace the variant; with --gallery, train again",
+        modes=(TRAIN, INIT, IMPORT, TUNE, GALLERY),
         parser_args=FLAG_ARGS,
     ),
     Option(
@@ -99,6 +62,13 @@ OPTIONS = (
         help="variant that receives the best settings; tuned, or tuned_VARIANT, by default",
         modes=(TUNE,),
         parser_args={"metavar": "VARIANT"},
+    ),
+    Option(
+        group=TRAINING,
+        spelling="--seconds",
+        help=f"time for which an environment is trained at most ({DEFAULT_SECONDS} by default)",
+        modes=(GALLERY,),
+        parser_args=INTEGER_ARGS,
     ),
     Option(
         group=TRAINING,
@@ -222,6 +192,14 @@ OPTIONS = (
         help="play with sampled actions instead of as in evaluation",
         modes=PLAYING_MODES,
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=COMPARING,
+        spelling="--metric",
+        help="column of metrics.csv to compare; eval/return if all runs have base_config.evaluate_every, otherwise "
+        "rollout/return",
+        modes=(COMPARE,),
+        parser_args={"metavar": "METRIC"},
     ),
     Option(
         group=UNITY,

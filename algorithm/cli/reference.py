@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from algorithm.cli.options import OPTIONS, TRAIN
+from algorithm.cli.modes import TRAIN
+from algorithm.cli.options import OPTIONS
 from algorithm.config import reference
 from algorithm.config.reference import escape_cell
 from algorithm.program import DATA

@@ -11,4 +11,5 @@ from algorithm.config.schema import Section
 class ReportConfig(Section, title="report_config"):
     """The section `report_config`."""
 
+    report: bool
     video_every: Annotated[int | None, Range(at_least=1)]

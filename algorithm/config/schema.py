@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -198,17 +199,23 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
     Raises:
         UserError: A value does not fit its type or bounds, or values do not fit together.
     """
-    types, annotated_types = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+    types, model = _make_model(cls)
     values = {key: _convert_value(types[key], value) for key, value in values.items() if key in types}
-    fields: dict[str, Any] = {key: (hint, ...) for key, hint in annotated_types.items()}
     try:
-        checked = create_model(cls.__name__, __base__=AgentSection, **fields).model_validate(values)
+        checked = model.model_validate(values)
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers, section)) from error
     try:
         return cls(**dict(checked))
     except ValueError as error:
         raise UserError(f"{section}: {error}") from error
+
+
+@cache
+def _make_model(cls: type) -> tuple[Mapping[str, Any], type[AgentSection]]:
+    """Return the types of the fields of a dataclass, and the model that checks their values."""
+    fields: dict[str, Any] = {key: (hint, ...) for key, hint in get_type_hints(cls, include_extras=True).items()}
+    return get_type_hints(cls), create_model(cls.__name__, __base__=AgentSection, **fields)
 
 
 def normalize_spellings(cls: type, values: Tree) -> Tree:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_statistics import BatchRows, RowWeights, get_batch_rows
+from algorithm.networks.batch_moments import BatchMoments, BatchNormalization
+from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
 from algorithm.networks.linear import NumpyFunction
+
+Correction = tuple[Tensor, Tensor]  # r and d [F] of batch renormalization
 
 
 class BatchNorm(nn.Module):
@@ -49,21 +51,34 @@ class BatchNorm(nn.Module):
             return torch.addcmul(shift, x.float(), scale)
         flat = x.reshape(-1, self.size).float()
         with torch.no_grad(), _disable_autocast(flat.device.type):
-            batch = BatchMoments.compute(flat, rows.select(x.shape[:-1]).weights, self.epsilon)
-        weight, bias = self.prepare_batch(batch, rows, x.shape[:-1])
-        return _BatchNormalization.apply(flat, batch, weight, bias).view(x.shape)
+            row_weights = rows.select(x.shape[:-1])
+            batch = BatchMoments.compute(flat, row_weights.weights, self.epsilon)
+        correction = self.prepare_batch(batch, row_weights if rows.commits else None)
+        weight, bias = self.correct_parameters(correction)
+        return BatchNormalization.apply(flat, batch, weight, bias).view(x.shape)
 
-    def prepare_batch(self, batch: BatchMoments, rows: BatchRows, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Return weight and bias [F] for a batch with these moments, and set the increment if the pass commits.
+    @torch.no_grad()
+    def prepare_batch(self, batch: BatchMoments, commits: RowWeights | None) -> Correction | None:
+        """Set the increment if the pass commits, and return the correction for a batch with these moments.
 
         Args:
             batch: The moments.
-            rows: The rows of the block of `batch_statistics`.
-            shape: The shape of the rows of the input.
+            commits: The weights of the rows; None if the pass does not commit.
         """
-        if rows.commits:
-            self._set_increment(batch.mean, batch.variance, rows.select(shape))
-        return self._renormalize(batch.mean, batch.inverse_std)
+        if commits:
+            self._set_increment(batch, commits)
+        return self._compute_correction(batch)
+
+    def correct_parameters(self, correction: Correction | None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias [F] with the correction r, d: weight r, and bias + weight d."""
+        if correction is None:
+            return self.weight, self.bias
+        r, d = correction
+        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
+
+    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+        """Return r and d [F] of batch renormalization; None without it."""
+        return None
 
     def compute_affine(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
@@ -71,15 +86,23 @@ class BatchNorm(nn.Module):
         scale = self.weight * torch.rsqrt(variance + self.epsilon)
         return scale, self.bias - mean * scale
 
-    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bias [F] of a batch with these moments."""
-        return self.weight, self.bias
+    def differentiate_affine(
+        self, gradient: Tensor, x: Tensor, scale: Tensor, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Return the gradients of x, and of weight and bias, given that of x * scale + shift (see `compute_affine`)."""
+        x_gradient = gradient * scale if needs_x else None
+        if not needs_weight:
+            return x_gradient, [None, None]
+        mean, variance = self.running[: 2 * self.size].chunk(2)
+        weight_gradient = ((x - mean) * gradient).sum(0) * torch.rsqrt(variance + self.epsilon)
+        return x_gradient, [weight_gradient, gradient.sum(0)]
 
-    @torch.no_grad()
-    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
-        moments = torch.cat((mean, variance * row_weights.unbiased))
+    def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
         part = slice(2 * self.size)
-        torch.mul(moments - self.running[part], self.momentum * row_weights.commits, out=self.increment[part])
+        increment = torch.cat((batch.mean, batch.variance * rows.unbiased), out=self.increment[part])
+        increment.sub_(self.running[part]).mul_(self.momentum)
+        if batch.weights is not None:
+            increment.mul_(rows.commits)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` with running statistics in numpy, on views: later updates have effect."""
@@ -121,19 +144,17 @@ class BatchRenorm(BatchNorm):
         self.running = torch.cat((self.running, torch.zeros(1)))
         self.increment = torch.zeros_like(self.running)
 
-    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            running_mean, running_variance = self.running[:-1].chunk(2)
-            inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
-            is_warm = self.running[-1] >= self.warmup
-            r = (inverse_running_std / inverse_std).clamp(1 / self.max_r, self.max_r)
-            d = ((mean - running_mean) * inverse_running_std).clamp(-self.max_d, self.max_d)
-            r, d = torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
-        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
+    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+        running_mean, running_variance = self.running[:-1].chunk(2)
+        inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
+        is_warm = self.running[-1] >= self.warmup
+        r = (inverse_running_std / batch.inverse_std).clamp(1 / self.max_r, self.max_r)
+        d = ((batch.mean - running_mean) * inverse_running_std).clamp(-self.max_d, self.max_d)
+        return torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
 
-    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
-        super()._set_increment(mean, variance, row_weights)
-        self.increment[-1] = row_weights.commits
+    def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
+        super()._set_increment(batch, rows)
+        self.increment[-1] = rows.commits
 
 
 class LayerNorm(nn.LayerNorm):
@@ -175,7 +196,11 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+        return x * self.compute_inverse(x) * self.weight
+
+    def compute_inverse(self, x: Tensor) -> Tensor:
+        """Return 1 / the root mean square [..., 1] of each row."""
+        return torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on a view of the parameter."""
@@ -216,78 +241,3 @@ def _disable_autocast(device: str) -> AbstractContextManager[object]:
     """Return a context without autocast, in which products have the precision of their factors."""
     is_enabled = device != "meta" and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if is_enabled else nullcontext()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchMoments:
-    """The moments of a batch, with the normalization by them, and its gradient that passes through them."""
-
-    x: Tensor  # [N, F]; with weights of rows, x - mean
-    weights: Tensor | None  # weights [N] of the rows in mean and variance; None for equal ones
-    mean: Tensor  # [F]
-    variance: Tensor  # [F], biased
-    inverse_std: Tensor  # [F]
-
-    @classmethod
-    def compute(cls, x: Tensor, weights: Tensor | None, epsilon: float) -> BatchMoments:
-        """Return the moments of rows x [N, F]; see the attributes."""
-        if weights is None:
-            mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)
-        else:
-            mean = weights @ x
-            x = x - mean
-            variance = weights @ x.square()
-        inverse_std = torch.rsqrt(variance + epsilon)
-        return cls(x=x, weights=weights, mean=mean, variance=variance, inverse_std=inverse_std)
-
-    def normalize(self, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return (x - mean) / std * weight + bias [N, F]."""
-        scale = self.inverse_std * weight
-        return torch.addcmul(bias if self.weights is not None else bias - self.mean * scale, self.x, scale)
-
-    def differentiate(
-        self, gradient: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of x, weight and bias, given that of the result of `normalize`; None if not needed."""
-        if self.weights is None:
-            return torch.ops.aten.native_batch_norm_backward(
-                gradient,
-                self.x,
-                weight,
-                None,
-                None,
-                self.mean,
-                self.inverse_std,
-                True,
-                0.0,
-                [needs_x, needs_weight, needs_weight],
-            )
-        products = gradient * self.x
-        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(self.inverse_std)
-        if not needs_x:
-            return None, weight_gradient, bias_gradient
-        # scale * (gradient - weights * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
-        scale = self.inverse_std * weight
-        by_std = (scale * self.inverse_std).mul_(weight_gradient)
-        x_gradient = torch.addcmul(scale * bias_gradient, self.x, by_std, out=products)
-        x_gradient.mul_(self.weights.neg().unsqueeze(1)).addcmul_(gradient, scale)
-        return x_gradient, weight_gradient, bias_gradient
-
-
-class _BatchNormalization(torch.autograd.Function):
-    """The normalization of x [N, F] by its moments, weight and bias [F]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, batch: BatchMoments, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.batch = batch
-        ctx.save_for_backward(weight)
-        return batch.normalize(weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None]:
-        (gradient,), (weight,) = gradients, ctx.saved_tensors
-        x_gradient, weight_gradient, bias_gradient = ctx.batch.differentiate(
-            gradient, weight, needs_x=ctx.needs_input_grad[0], needs_weight=True
-        )
-        return x_gradient, None, weight_gradient, bias_gradient

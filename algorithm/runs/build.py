@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from math import inf
+from time import process_time
 from typing import Any
 
 from algorithm.adapters.adapter import Adapter
@@ -34,6 +35,7 @@ from algorithm.runs.results import make_record
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.videos import check_videos, make_video_recorder
@@ -77,8 +79,8 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    base, timer, seeds, events = settings.base, Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
+    environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
     limits = make_limits(settings, pause_at)
     _check_settings(settings, environments, limits)
     configure_torch()
@@ -115,19 +117,24 @@ def train(
         monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         if checkpoint:
             _restore(checkpoint, states, actor)
-        folder.record_settings(settings.tree, counters.env_steps)
+        _record_start(settings, folder, counters)
         timer.lap(STARTING)
-        status = 0
+        status, failure = 0, None
         try:
             _run_to_end(base, training, actor, monitor, writer)
         except BaseException as error:
-            status, _ = describe_end(error)
+            status, failure = describe_end(error)
             raise
         finally:
             result = _make_result(folder, monitor, store.best)
-            trackers.finish(make_record(result, status))
+            trackers.finish(make_record(result, status, failure))
             events.on_end(result)
     return result
+
+
+def _make_timer(settings: Settings) -> Timer:
+    """Return the timer of a run: of this process on a cluster, whose actors report their CPU seconds themselves."""
+    return Timer(process_time) if settings.base.is_on_cluster else Timer()
 
 
 def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
@@ -136,6 +143,12 @@ def _check_settings(settings: Settings, environments: Environments, limits: Limi
     check_cluster(settings)
     if settings.report.video_every:
         check_videos(environments, limits.evaluates)
+
+
+def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
+    """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
+    folder.record_settings(settings.tree, counters.env_steps)
+    record_session(folder.path, settings.base, counters.env_steps)
 
 
 def _open_processes(

@@ -26,6 +26,7 @@ from algorithm.runs.memory_budget import (
     check_rollout_memory,
     compute_agent_replay_size,
 )
+from algorithm.runs.network_record import record_network
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
@@ -121,6 +122,7 @@ class ComponentsBuilder:
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if self._is_main:
             self.folder.add_role(name, role)
+            record_network(self.folder.path, name, agent, placement)
         if checkpoint and self._is_main:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):

@@ -53,7 +53,7 @@ class MemberHost(Protocol):
         """End all actors."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _MemberActor:
     """An actor, with the ticket of the reply that it owes, if any, and the task that it works on, if any.
 
@@ -228,7 +228,7 @@ class MemberActors:
     def _stop_members(self) -> None:
         """Stop the members that train, and receive their last checkpoints."""
         pending = {self.host.call(actor.handle, "stop"): actor for actor in self._list_busy()}
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + 2 * STOP_SECONDS  # a server waits for its member, and then sends the checkpoint
         while pending and time.monotonic() < deadline:
             for stopped in self.host.wait(list(pending), WAIT_SECONDS):
                 actor = pending.pop(stopped)

@@ -26,11 +26,12 @@ from algorithm.networks import FlatParameters
 from algorithm.rollout import Step
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
+from algorithm.runs.env_folder import VIDEO_FOLDER
 from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
-from algorithm.runs.videos import VIDEO_FOLDER, record_videos
+from algorithm.runs.videos import record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 

@@ -16,6 +16,7 @@ from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.callbacks import Callback
+from algorithm.runs.env_folder import VIDEO_FOLDER
 from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds
@@ -24,7 +25,6 @@ from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number
 from algorithm.training.progress import WINDOW, Counters
 
-VIDEO_FOLDER = "videos"  # in the run folder
 GIF_WIDTH, GIF_FPS = 320, 12  # pixels and frames per second, for files that a README may contain
 
 OpenRecorded = Callable[[Recording | None], Adapter]

@@ -139,6 +139,7 @@ class _Session:
     def _count(self, actor: ActorRecord, collection: Collection) -> None:
         """Count the env steps and the episodes of a collection."""
         self.monitor.count_steps(collection.env_steps)
+        self.training.timer.add_cpu_seconds(collection.cpu_seconds)
         first_lanes = {role: actor.index * len(active) for role, active in collection.active_lanes.items()}
         for role, active in collection.active_lanes.items():
             self._active[role][first_lanes[role] :][: len(active)] = active

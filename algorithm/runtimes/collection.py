@@ -57,6 +57,7 @@ class Collection:
         log: logged messages.
         waiting_seconds: seconds between the last collection and this request.
         seconds: seconds in which it was collected.
+        cpu_seconds: CPU seconds of the actor and its child processes since the last collection.
         statistics: metrics that the simulator has reported.
     """
 
@@ -69,6 +70,7 @@ class Collection:
     log: Sequence[LogRecord]
     waiting_seconds: float
     seconds: float
+    cpu_seconds: float
     statistics: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import TrainingComponents
+from algorithm.training.cpu_time import measure_cpu_seconds
 
 
 @dataclass
@@ -40,6 +41,7 @@ class RolloutActor:
         self.training, self.actor, self.progress, self.log = training, actor, progress, log
         self._has_undecided_step = False
         self._last_end = perf_counter()
+        self._cpu_seconds = measure_cpu_seconds()  # at the end of the last collection
 
     @property
     def roles(self) -> Mapping[str, Role]:
@@ -66,6 +68,7 @@ class RolloutActor:
             log=list(self.log),
             waiting_seconds=waiting_seconds,
             seconds=perf_counter() - start,
+            cpu_seconds=self._count_cpu_seconds(),
             statistics=self.training.adapter.statistics(),
         )
         self.actor.env_steps = 0
@@ -73,6 +76,11 @@ class RolloutActor:
         self.log.clear()
         self._last_end = perf_counter()
         return collection
+
+    def _count_cpu_seconds(self) -> float:
+        """Return the CPU seconds since the last call."""
+        before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
+        return self._cpu_seconds - before
 
     def _receive(self, weights: Weights, request: Request) -> None:
         """Load the weights and the progress of the run."""

@@ -41,11 +41,15 @@ def format_number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class MetricsTable:
-    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines."""
+    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines.
+
+    `gaps` are the indices of the rows that follow damaged lines; the number of rows for damaged lines at the end.
+    """
 
     columns: list[str]
     rows: list[dict[str, str]]
     damaged: int
+    gaps: tuple[int, ...] = ()
 
 
 def read_table(path: Path) -> MetricsTable:
@@ -61,12 +65,14 @@ def read_table(path: Path) -> MetricsTable:
     columns = _split_cells(lines[0]) if lines else []
     if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
         return MetricsTable([], [], len(lines))
-    rows = [
-        dict(zip(columns, cells, strict=True))
-        for line in lines[1:]
-        if _is_complete(columns, cells := _split_cells(line))
-    ]
-    return MetricsTable(columns, rows, len(lines) - 1 - len(rows))
+    rows: list[dict[str, str]] = []
+    gaps: dict[int, None] = {}
+    for line in lines[1:]:
+        if _is_complete(columns, cells := _split_cells(line)):
+            rows.append(dict(zip(columns, cells, strict=True)))
+        else:
+            gaps[len(rows)] = None
+    return MetricsTable(columns, rows, len(lines) - 1 - len(rows), tuple(gaps))
 
 
 def mean_evaluations(table: MetricsTable) -> dict[int, float]:

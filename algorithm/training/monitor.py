@@ -284,6 +284,7 @@ class Monitor:
         """Save a checkpoint and return it; None if it could not be written."""
         self.timer.lap("acting")
         self.history.update_seconds()
+        self.history.update_cpu_seconds()
         checkpoint = self.save(self.counters)
         if self.training.has_teams:  # they may have appeared after a checkpoint became the best
             self.best.clear()

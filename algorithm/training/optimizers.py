@@ -141,7 +141,9 @@ class GroupStep:
     vector: Tensor
     gradient: Tensor
     optimizer: Optimizer
-    gradient_norm: Tensor | float = nan  # of the last gradient, before it was clipped
+
+    def __post_init__(self) -> None:
+        self.gradient_norm = torch.full((), nan, device=self.gradient.device)  # of the last one, before it was clipped
 
     def clip(self, checks_first: bool) -> Tensor | float:
         """Clip the gradient to the group's largest norm, and return the norm that it had.
@@ -166,8 +168,8 @@ class GroupStep:
         """Return scalars about the step of the last gradient at `progress`, by the names of metrics."""
         prefix = f"train/{self.name.rpartition('/')[2]}"  # auxiliary/<name> -> <name>, as in its other metrics
         return {
-            f"{prefix}_learning_rate": torch.tensor(self._compute_rate(progress)),
-            f"{prefix}_gradient_norm": torch.as_tensor(self.gradient_norm),
+            f"{prefix}_learning_rate": torch.full((), self._compute_rate(progress), device=self.gradient.device),
+            f"{prefix}_gradient_norm": self.gradient_norm,
             **self.optimizer.metrics(),
         }
 

@@ -85,6 +85,7 @@ class Reporter:
         """Write a row of metrics, unless there was no env step since the last row."""
         now = self._take_snapshot()
         if now.counters.env_steps > self._last_row.counters.env_steps:
+            self.history.update_cpu_seconds()
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
@@ -145,8 +146,10 @@ class Reporter:
         return Snapshot.of(self.history.counters, self.timer.seconds)
 
     def _collect_times(self, now: Snapshot) -> dict[str, float]:
+        cpu_seconds = self.history.counters.cpu_seconds
         return {
             "time/seconds": now.counters.seconds,
+            **({} if cpu_seconds is None else {"time/cpu_seconds": cpu_seconds}),
             "time/env_steps_per_second": self._throughput.env_steps,
             "time/updates_per_second": self._throughput.updates,
             "time/episodes": now.counters.episodes,
@@ -178,7 +181,11 @@ class Reporter:
     def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
             if sampled:
-                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
+                updates = [
+                    {name: value for name, value in metrics.items() if _is_displayed(name)}
+                    for metrics in sampled[-DISPLAYED_UPDATES:]
+                ]
+                self._latest_metrics[role] = _mean_metrics(updates)
 
     def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
@@ -239,6 +246,11 @@ class Reporter:
 def is_sampled(sampled: Sequence[object], updates: int) -> bool:
     """Return whether the metrics of update number `updates` are computed, if `sampled` are those since the last row."""
     return not sampled or updates % SAMPLE_INTERVAL == 0
+
+
+def _is_displayed(name: str) -> bool:
+    """Return whether a metric is part of the progress of a run."""
+    return name in DISPLAYED_METRICS or name.endswith(LOSS_SUFFIX)
 
 
 def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -445,7 +445,8 @@ def copy_shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
 def content(checkpoint: Checkpoint) -> dict:
     """Return every value in a checkpoint but the seconds."""
     about = json.loads((checkpoint.folder / "counters.json").read_text())
-    about["counters"].pop("seconds")
+    for name in ("seconds", "cpu_seconds"):
+        about["counters"].pop(name)
     found = {"about": about}
     for path in sorted(checkpoint.folder.rglob("*.npz")):
         with np.load(path) as arrays:

@@ -9,7 +9,8 @@ import pytest
 
 from algorithm import __version__
 from algorithm.cli.command_line import collect_flag_layers, make_help_page, make_start_page, parse_arguments
-from algorithm.cli.options import FLAGS, GROUPS, OPTIONS, TRAIN
+from algorithm.cli.modes import TRAIN
+from algorithm.cli.options import FLAGS, GROUPS, OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.runs.env_folder import is_file_name
@@ -23,6 +24,11 @@ USES = {
     "--run": ("--run", {"run": True, "mode": "--run"}),
     "--resume": ("--resume", {"resume": True, "mode": "--resume"}),
     "--export": ("--export", {"export": True, "mode": "--export"}),
+    "--report": ("--report", {"report": True, "mode": "--report"}),
+    "--compare": ("--compare runs/a runs/b --compare runs/c", {"compare": ["runs/a", "runs/b", "runs/c"], "env": None}),
+    "--gallery": ("--gallery page", {"gallery": "page", "mode": "--gallery"}),
+    "--seconds": ("--gallery page --seconds 60", {"seconds": 60, "mode": "--gallery"}),
+    "--metric": ("--compare runs --metric eval/return", {"metric": "eval/return", "mode": "--compare"}),
     "--barracuda": ("--export --barracuda", {"barracuda": True}),
     "--force": ("--force", {"force": True, "mode": TRAIN}),
     "--list": ("--list", {"list": True, "mode": "--list"}),
@@ -54,6 +60,7 @@ USES = {
     "--port": ("-p 5005", {"port": 5005}),
     "--editor": ("--editor", {"editor": "editor"}),
 }
+WITHOUT_FOLDER = ("--init", "--import_mlagents", "--compare", "--metric")  # commands that name no environment folder
 
 
 def test_every_option_is_parsed_below():
@@ -63,7 +70,7 @@ def test_every_option_is_parsed_below():
 @pytest.mark.parametrize("option", USES)
 def test_options_are_read_in_common_spellings(option):
     text, expected = USES[option]
-    words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
+    words = text.split() if option in WITHOUT_FOLDER else ["gym/cartpole", *text.split()]
     options = vars(parse_arguments(words))
     assert {name: options[name] for name in expected} == expected
     dashed = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]

@@ -1,0 +1,135 @@
+"""The command `--gallery`: train environment folders, each for a limited time, and show them on a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from algorithm.cli.modes import DEFAULT_SECONDS
+from algorithm.config.loader import read_variant
+from algorithm.program import PACKAGE
+from algorithm.reports.gallery import write_gallery
+from algorithm.reports.page import check_packages
+from algorithm.reports.run_data import RunData, read_run
+from algorithm.runs.env_folder import (
+    CONFIG_FILE,
+    RUNS,
+    find_folder,
+    get_run_group,
+    list_environments,
+    make_unknown_error,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from algorithm.cli.output import Output
+
+NAME = "gallery"  # of every run
+VARIANT = "default"
+TERMINATED = 143  # exit status of a run that is stopped
+STOP_SECONDS = 60  # in which a run that is stopped saves its checkpoint and its result
+
+
+def show_gallery(options: argparse.Namespace, output: Output) -> None:
+    """Train the environment folders that a command line names, and write the page.
+
+    A run of an earlier call is shown as it is, unless `--force` is given.
+    """
+    check_packages()
+    seconds = options.seconds or DEFAULT_SECONDS
+    runs: list[RunData] = []
+    left_out: dict[str, str] = {}
+    for environment in select_environments(options.env):
+        folder = RUNS / get_run_group(environment) / NAME
+        if read_variant(_find_config(environment), VARIANT).get("goal") is None:
+            reason: str | None = "its config.yaml has no goal"
+        elif folder.is_dir() and not options.force:
+            reason = None
+        else:
+            output.log(f"training {environment} for at most {seconds} s")
+            reason = train_within(environment, seconds)
+            if reason is None and not folder.is_dir():
+                reason = f"it has learned nothing within {seconds} s"
+        if reason:
+            output.log(f"{environment}: not trained: {reason}")
+            left_out[environment] = reason
+            continue
+        run = read_run(folder)
+        if run.record["reached"] and not run.videos and (reason := record_video(environment)):
+            output.log(f"{environment}: no video: {reason}")
+        runs.append(read_run(folder))
+        output.log(f"{environment}: {describe_progress(runs[-1])}")
+    page = write_gallery(Path(options.gallery), runs, left_out, seconds)
+    output.result = {"page": page.as_posix(), "reached": [run.environment for run in runs if run.record["reached"]]}
+    output.log(f"page: {page}")
+
+
+def select_environments(part: str | None) -> list[str]:
+    """Return the environment folders with this name or in this group; all of them for None. Raises UserError."""
+    known = list_environments()
+    if part is None:
+        return known
+    selected = [name for name in known if name == part or name.startswith(f"{part}/")]
+    if not selected and find_folder(part):
+        selected = [part]
+    if not selected:
+        raise make_unknown_error(part)
+    return selected
+
+
+def train_within(environment: str, seconds: float) -> str | None:
+    """Train a run for at most `seconds`. Return why it failed; None if it reached its goal or its time was over."""
+    result = _run_command([environment, "-n", NAME, "--force"], seconds)
+    return None if result["status"] == TERMINATED else result.get("error")
+
+
+def record_video(environment: str) -> str | None:
+    """Record videos of a run. Return why that is not possible; None if it was."""
+    return _run_command([environment, "-n", NAME, "--run", "--video"], None).get("error")
+
+
+def describe_progress(run: RunData) -> str:
+    """Return a line on a run."""
+    reached = "goal reached" if run.record["reached"] else "goal not reached"
+    return f"{reached}, {run.record['env_steps']:,} env steps in {run.record['seconds']:,.0f} s"
+
+
+def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:
+    """Run a command of this program in a process of its own, and stop it after `seconds`. Return its result."""
+    command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            printed, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            printed = _wait(process)
+        except BaseException:
+            process.terminate()
+            raise
+    try:
+        return json.loads(printed)
+    except ValueError:
+        return {"status": process.returncode, "error": f"its process ended with status {process.returncode}"}
+
+
+def _wait(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what a process that was stopped prints; kill it if it does not end."""
+    try:
+        return process.communicate(timeout=STOP_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
+def _find_config(environment: str) -> Path:
+    folder = find_folder(environment)
+    assert folder is not None  # as of every folder in the list
+    return folder / CONFIG_FILE

@@ -1,0 +1,87 @@
+"""The command --gallery: it trains folders in processes of their own, and shows their runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+from algorithm.cli import main
+from algorithm.cli.gallery import select_environments
+from algorithm.errors import UserError
+
+CONFIG = """
+default:
+  base_config: {env_type: PROBE, env_name: ENV, max_step: STEPS, log_every: 50, n_envs: 4}
+  acer_config: {learning_rate: 0.01, learning_starts: 50}
+  goal: GOAL
+"""
+NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+PROBES = {  # name: environment, env steps, goal
+    "reached": ("truncation", "4000", "{return: 10}"),  # every episode has ten rewards of 1
+    "missed": ("truncation", "500", "{return: 11}"),
+    "free": ("chain", "1000", "null"),
+    "wrong": ("nowhere", "1000", "{return: 1}"),
+}
+
+
+@pytest.fixture(autouse=True)
+def tasks():
+    """Create a folder of the group mine for each probe."""
+    for name, (env, steps, goal) in PROBES.items():
+        folder = Path("envs/mine") / name
+        folder.mkdir(parents=True)
+        config = CONFIG.replace("ENV", env).replace("STEPS", steps).replace("GOAL", goal)
+        (folder / "config.yaml").write_text(config)
+        (folder / "nn.py").write_text(
+            "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+        )
+
+
+def test_the_folders_of_a_group_are_trained_and_shown(capsys):
+    assert main.main("mine --gallery page --seconds 60 --json".split()) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result == {"status": 0, "page": "page/index.md", "reached": ["mine/reached"]}
+    text = Path("page/index.md").read_text(encoding="utf-8")
+    assert "## mine/reached" in text and "![Return in mine/reached by env steps](mine_reached.svg)" in text
+    missed, left_out = text.partition("## Not reached in this time")[2].split("## Not trained")
+    assert "| mine/missed | ACER |" in missed
+    assert "| mine/free | its config.yaml has no goal |" in left_out
+    assert "| mine/wrong | " in left_out and "nowhere" in left_out
+    assert (Path("runs/mine/missed/gallery/checkpoints")).is_dir()
+
+    before = Path("runs/mine/missed/gallery/result.json").read_bytes()
+    assert main.main("mine/missed --gallery page".split()) == 0  # as it is, without training
+    assert "mine/missed: goal not reached" in capsys.readouterr().out
+    assert Path("runs/mine/missed/gallery/result.json").read_bytes() == before
+
+
+def test_a_folder_whose_time_is_over_before_it_has_learned_is_not_shown(capsys):
+    assert main.main("mine/missed --gallery page --seconds 1".split()) == 0
+    assert "mine/missed: not trained: it has learned nothing within 1 s" in capsys.readouterr().out
+    assert "| mine/missed | it has learned nothing within 1 s |" in Path("page/index.md").read_text(encoding="utf-8")
+    assert not Path("runs/mine/missed/gallery").exists()
+
+
+def test_folders_are_selected_by_name_and_group():
+    assert select_environments("mine/free") == ["mine/free"]
+    assert select_environments("mine") == [f"mine/{name}" for name in sorted(PROBES)]
+    assert {"gym/cartpole", "mine/free"} < set(select_environments(None))
+    with pytest.raises(UserError, match="min"):
+        select_environments("min")
+    assert select_environments(str(Path("envs/mine/free").resolve())) == [str(Path("envs/mine/free").resolve())]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("mine --gallery page --seconds 0", "--seconds is 0; it must be at least 1"),
+        ("mine/free --seconds 5", "--seconds goes with --gallery, not with training"),
+        ("mine --gallery page -c sac", "goes with"),
+    ],
+)
+def test_a_command_that_is_wrong_is_one_line(line, message, capsys):
+    assert main.main(line.split()) == 2
+    assert message in capsys.readouterr().err
