@@ -18,7 +18,10 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.training.learner import Learner
 from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, rows, train_run
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX"),
+    pytest.mark.usefixtures("prepared_workers"),
+]
 NN = """
 from algorithm.networks import Blueprint, Gru, Mlp, NoisyMlp, Vector
 blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
