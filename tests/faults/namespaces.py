@@ -17,6 +17,27 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 WITH_LOOPBACK = [*NAMESPACE, "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
 MAIN = [sys.executable, str(ROOT / "main.py")]
+HEAD, OTHER = "10.0.0.1", "10.0.0.2"  # addresses of two simulated machines
+ON_OTHER = """
+on_other() { nsenter --target $(pgrep --exact --full "sleep infinity") --net --mount --pid --wd "$@"; }
+"""
+# Connect the namespace to the one of a second machine, which has its own network, processes and files of Ray. No packet
+# leaves the two: the default routes only let Ray find the addresses of the machines.
+LINK = f"""
+set -e
+mkdir -p /tmp/ray
+unshare --net --mount --pid --fork --mount-proc sh -c 'mount -t tmpfs tmpfs /tmp/ray && exec sleep infinity' &
+until other=$(pgrep --exact --full "sleep infinity"); do sleep 0.01; kill -0 $!; done
+{ON_OTHER}
+ip link add near type veth peer name far netns $other
+ip address add {HEAD}/24 dev near
+ip link set near up
+ip route add default via {OTHER}
+on_other ip link set lo up
+on_other ip address add {OTHER}/24 dev far
+on_other ip link set far up
+on_other ip route add default via {HEAD}
+"""
 
 
 def find_obstacle() -> str | None:
@@ -25,7 +46,19 @@ def find_obstacle() -> str | None:
         return "Ray is not installed"
     if not shutil.which("unshare") or not shutil.which("ip"):
         return "needs unshare (util-linux) and ip (iproute2)"
-    made = subprocess.run([*WITH_LOOPBACK, "true"], capture_output=True, text=True)
+    return _try("true")
+
+
+def find_obstacle_to_link() -> str | None:
+    """Return why two machines cannot be simulated here; None if they can."""
+    if not shutil.which("nsenter") or not shutil.which("pgrep"):
+        return "needs nsenter (util-linux) and pgrep (procps)"
+    return _try("bash", "-c", LINK)
+
+
+def _try(*command: str) -> str | None:
+    """Return why a command fails in a namespace; None if it succeeds."""
+    made = subprocess.run([*WITH_LOOPBACK, *command], capture_output=True, text=True)
     return f"no namespace may be made: {made.stderr.strip()}" if made.returncode else None
 
 
@@ -54,6 +87,11 @@ class NamespaceRun:
             if part in _read(f"/proc/{pid}/cmdline").replace("\0", " ")
         ]
 
+    def execute(self, *command: str) -> None:
+        """Execute a command in the namespace of the first machine."""
+        first = _list_descendants(self.process.pid)[0]
+        subprocess.run(["nsenter", f"--target={first}", "--net", "--pid", "--mount", *command], check=True)
+
     def wait(self, seconds: float = 200) -> int:
         """Wait for the end. Return the exit status."""
         return self.process.wait(seconds)
@@ -62,6 +100,13 @@ class NamespaceRun:
         """Kill all processes, if they have not ended."""
         self.process.kill()
         self.process.wait()
+
+
+@pytest.fixture
+def two_machines() -> None:
+    """Skip the test if two machines cannot be simulated."""
+    if obstacle := find_obstacle_to_link():
+        pytest.skip(obstacle)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from algorithm.training.metrics import read_table
-from tests.faults.namespaces import MAIN, start_run  # noqa: F401
+from tests.faults.namespaces import HEAD, LINK, MAIN, ON_OTHER, OTHER, start_run, two_machines  # noqa: F401
 from tests.faults.runs import assert_playable, run_folder, saved_steps, write_task
 
 pytestmark = [
@@ -104,24 +104,59 @@ def test_a_run_whose_learner_is_killed_resumes(start_run):  # noqa: F811
     assert saved_steps()[-1] >= saved + 1000
 
 
-CLUSTER = """
-export RAY_worker_niceness=0
-ray() { $PYTHON -m ray.scripts.scripts start --num-cpus=1 --disable-usage-stats "$@" || exit 1; }
-ray --head --port=6379 --node-ip-address=127.0.0.1 --include-dashboard=false
-ray --address=127.0.0.1:6379
-"$@"
-""".replace("$PYTHON", sys.executable)
+RAY_START = f"{sys.executable} -m ray.scripts.scripts start --num-cpus=1 --disable-usage-stats"
+# Ray's time limits are shorter than by default, so that it reports the cut after seconds.
+JOIN = f"on_other {RAY_START} --address={HEAD}:6379 --node-ip-address={OTHER}"
+LINKED_CLUSTER = f"""
+{LINK}
+export RAY_worker_niceness=0 RAY_raylet_start_wait_time_s=120
+export RAY_grpc_client_keepalive_timeout_ms=4000 RAY_gcs_rpc_server_reconnect_timeout_s=4
+export RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=4000 RAY_health_check_failure_threshold=3
+{RAY_START} --head --port=6379 --node-ip-address={HEAD} --include-dashboard=false
+{JOIN}
+"""
+LINKED_RUN = [*RUN, "--ray", f"{HEAD}:6379", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
+
+
+def read_last_metric(name: str) -> float:
+    """Return the last logged value of a metric."""
+    return float(read_table(run_folder().path / "metrics.csv").rows[-1][name])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_continues_without_a_machine(start_run):  # noqa: F811
+@pytest.mark.usefixtures("two_machines")
+def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):  # noqa: F811
     write_task()
-    command = [*RUN, "--ray", "127.0.0.1:6379", *SETTINGS, "base_config.max_step=null"]
-    run = start_run("bash", "-c", CLUSTER, "bash", *command)
+    run = start_run("bash", "-c", LINKED_CLUSTER + '"$@"', "bash", *LINKED_RUN)
     run.wait_for("steps/s")
-    raylets = run.find("raylet/raylet")
-    assert len(raylets) == 2
-    os.kill(max(raylets), signal.SIGKILL)
+    assert read_last_metric("cluster/actors") == 2
+    run.execute("ip", "link", "set", "near", "down")
     run.wait_for("another actor replaces it")
     wait_for_steps(run, 1000)
+    assert read_last_metric("cluster/actors") == 1
+    assert read_last_metric("cluster/lost_env_steps") > 0
+    run.execute("ip", "link", "set", "near", "up")
+    run.execute("bash", "-c", ON_OTHER + JOIN)
+    wait_until(lambda: read_last_metric("cluster/actors") == 2, run)
+    assert read_last_metric("cluster/restarts") == 1
+    os.kill(max(run.find("raylet/raylet")), signal.SIGKILL)
+    wait_until(lambda: read_last_metric("cluster/restarts") == 2, run)
+    wait_for_steps(run, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("two_machines")
+def test_a_run_that_is_cut_off_from_the_head_ends_and_resumes(start_run):  # noqa: F811
+    write_task()
+    run = start_run("bash", "-c", f'{LINKED_CLUSTER} on_other "$@"', "bash", *LINKED_RUN)
+    run.wait_for("steps/s")
+    wait_for_steps(run, 1000)
+    run.execute("ip", "link", "delete", "near")
+    assert run.wait() == 1, run.out.read_text()
+    assert "Failed to connect to GCS" in run.out.read_text()
+    saved = saved_steps()[-1]
+    resumed = start_run(*RUN, "--resume", "--ray", "local", *SETTINGS, f"base_config.max_step={saved + 1000}")
+    assert resumed.wait() == 0, resumed.out.read_text()
+    assert saved_steps()[-1] >= saved + 1000
