@@ -28,7 +28,15 @@ RAY = ["ray>=2.40"]  # without Ray's own extras
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 # Searches for settings.
 TUNE = ["optuna>=5"]
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19"]
+# Recordings of episodes.
+VIDEO = ["moviepy>=2.1"]
+# Pages of runs.
+REPORT = ["jinja2>=3.1", "matplotlib>=3.9"]
+# Services that show runs: one of them, in addition to TensorBoard.
+WANDB = ["wandb>=0.19"]
+MLFLOW = ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"]  # with the database of runs on this machine
+TRACKIO = ["trackio>=0.30"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19", "scipy>=1.11"]
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
 # MiniGrid needs pygame for Python 3.10, which replaces the files of PettingZoo's pygame-ce.
@@ -73,7 +81,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["algorithm", "algorithm.*"]),
-    package_data={"algorithm": ["py.typed"]},
+    package_data={"algorithm": ["py.typed"], "algorithm.reports": ["templates/*"]},
     cmdclass={"build_py": BuildWithData},
     entry_points={"console_scripts": ["samara=algorithm.cli.main:run_process"]},
     install_requires=[
@@ -103,9 +111,14 @@ setup(
         "onnx": ONNX,
         "tune": TUNE,
         "ray": RAY,
-        "test": TEST + OPENED + ONNX + TUNE + RAY,
+        "video": VIDEO,
+        "report": REPORT,
+        "wandb": WANDB,
+        "mlflow": MLFLOW,
+        "trackio": TRACKIO,
+        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + RAY + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.export.export import RunExporter
+from algorithm.reports.report_files import ReportWriter
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
@@ -119,21 +121,29 @@ def run_training(
     With `pause_at`, training pauses at this number of env steps of the run, after an evaluation.
     """
     recorder = ResultRecorder()
-    status = 0
+    status, failure = 0, None
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
+    report = ReportWriter(settings.report.report, folder.path, log)
     if not folder.has_learned():
         write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
             return train_in_folder(settings, folder, log, [*callbacks, exports, recorder], pause_at)
     except BaseException as error:
-        status, _ = describe_end(error)
+        status, failure = describe_end(error)
         raise
     finally:
         if recorder.result and folder.has_learned():
             origin = describe_origin(environment, settings.base, variant)
-            write_record(folder.path, {**origin, **make_record(recorder.result, status)})
+            write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             exports.export_best()
+            if pause_at is None or _has_ended(recorder.result, settings):
+                report.write()
+
+
+def _has_ended(result: RunResult, settings: Settings) -> bool:
+    """Return whether a run that pauses has reached its end."""
+    return bool(result.goal_reached) or result.counters.env_steps >= (settings.base.max_step or inf)
 
 
 def _train_without_folder(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 DAMAGED_PREFIX = "damaged-"  # prefix of the new name of a damaged file or folder
+UNFINISHED_SUFFIX = ".new"  # suffix of a file that is being written
 
 
 @contextmanager
@@ -23,9 +24,14 @@ def open_synced(path: Path) -> Iterator[BinaryIO]:
 
 def replace_text(path: Path, text: str) -> None:
     """Replace the text of a file. After an interruption it has the old text or the new one."""
-    temporary = path.with_name(f"{path.name}.new")
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Replace the content of a file. After an interruption it has the old content or the new one."""
+    temporary = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
     with open_synced(temporary) as file:
-        file.write(text.encode())
+        file.write(content)
     temporary.replace(path)
     sync_folder(path.parent)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+TD_ERROR = "td_error"  # in `Rollout.records`: the absolute TD error of each row, 0 in rows that are not valid
 Array = Any  # numpy.ndarray, or torch.Tensor after the upload
 
 
@@ -116,7 +117,7 @@ class Rollout:
     # {name of an auxiliary: [T, B]}: the rewards of `Agent.streams`, which are not part of `reward`. Burn-in rows have
     # any value. Like `reward[t]`, the consequence of the action at `obs[t]`.
     bonuses: Mapping[str, Array] = field(default_factory=dict)
-    # {name: [T, B]}: what auxiliaries computed when the rollout was collected, by their names.
+    # {name: [T, B]}: what auxiliaries computed when the rollout was collected, by their names; and `TD_ERROR`.
     records: Mapping[str, Array] = field(default_factory=dict)
     # {name: [T, B]}: what `Agent.prepare` computed. In a prepared rollout `reward` is transformed. Without auxiliaries,
     # `obs` has T rows in it.

@@ -16,6 +16,11 @@ DEFAULT_ROLE = "agent"  # the role in a simulator without named roles
 ACTION_MASK = "action_mask"
 
 
+def metric_suffix(role: str) -> str:
+    """Return what the names of the metrics of a role end with: nothing for the default role."""
+    return "" if role == DEFAULT_ROLE else f"/{role}"
+
+
 def role_suffix(role: str) -> str:
     """Return ` of <role>` for a message, or an empty string for the only role of a simulator without named roles."""
     return "" if role == DEFAULT_ROLE else f" of {role}"

@@ -2,10 +2,11 @@
 
 With `speed`, each step of a CartPole environment sleeps 20 ms; the env steps per second of several actors, with one
 environment each, are compared with those of one; with `unity`, those of a scripted Unity player. With `learning`, ACER
-learns gym/cartpole with two actors and in one process. With `weights`, each of several actors receives a flat array and
-copies it. With `rollouts`, rollouts of images arrive and are added to a replay. With `model`, costs are measured at
-several sizes and fitted, and the env steps per second of many actors are predicted. All processes run in a network
-namespace that has only loopback.
+learns gym/cartpole with two actors and in one process. With `learners`, ACER learns gym/cartpole with one and with two
+learners; the updates per second are compared. With `weights`, each of several actors receives a flat array and copies
+it. With `rollouts`, rollouts of images arrive and are added to a replay. With `model`, costs are measured at several
+sizes and fitted, and the env steps per second of many actors are predicted. All processes run in a network namespace
+that has only loopback.
 """
 
 from __future__ import annotations
@@ -237,6 +238,45 @@ def compare_unity(counts: list[int], repeats: int, env_steps: int) -> None:
         compare_speed(run, counts, repeats, env_steps)
 
 
+def measure_updates(learners: int, env_steps: int) -> dict[str, float]:
+    """Return updates per second, and the fraction of time in which learner 0 waits for the others."""
+    with tempfile.TemporaryDirectory() as place:
+        envs = Path(__file__).resolve().parents[1] / "envs"
+        os.chdir(place)
+        Path("envs").symlink_to(envs)
+        settings = {
+            "base_config.runtime": "RAY",
+            "base_config.max_step": env_steps,
+            "base_config.log_every": env_steps // 12,
+            "goal.return": None,
+            "cluster_config.learners": learners,
+            "cluster_config.token_auth": False,
+        }
+        result = train("gym/cartpole", name="run", settings=settings)
+        table = np.genfromtxt(result.folder / "metrics.csv", delimiter=",", names=True, deletechars="")
+        os.chdir("/")
+    first = len(table) // 4
+    updates, seconds = (table[name][-1] - table[name][first] for name in ("time/updates", "time/seconds"))
+    waiting = np.nanmean(table["cluster/learner_0_waiting"][first:]) if learners > 1 else 0.0
+    return {"updates_per_second": updates / seconds, "waiting": float(waiting)}
+
+
+def compare_learners(repeats: int, env_steps: int) -> None:
+    """Print the updates per second of one learner and of two, measured in turn."""
+    counts = (1, 2)
+    results = run_in_subprocesses(
+        measure_updates, [(learners, env_steps) for _ in range(repeats) for learners in counts]
+    )
+    for index, learners in enumerate(counts):
+        found = results[index :: len(counts)]
+        speeds = [result["updates_per_second"] for result in found]
+        waiting = [result["waiting"] for result in found]
+        print(
+            f"{learners} learners: {format_spread(speeds)} updates per second; learner 0 waits for "
+            f"{format_spread(waiting, 2)} of the time"
+        )
+
+
 def measure_costs(repeats: int) -> dict[str, tuple[list[Measurement], list[Measurement]]]:
     """Return the measurements that each cost is fitted to, and those that are held out."""
     sizes = [((16,), 2), ((16,), 32), ((16,), 512), ((7056,), 16), (IMAGE, 2), (IMAGE, 8)]
@@ -336,7 +376,7 @@ def _format_errors(errors: list[float]) -> str:
 
 def main() -> None:
     """Print the measured figures."""
-    kinds = ["speed", "unity", "learning", "weights", "rollouts", "model"]
+    kinds = ["speed", "unity", "learning", "learners", "weights", "rollouts", "model"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=kinds, nargs="*", default=kinds)
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 8, 16], help="numbers of actors, for speed")
@@ -359,6 +399,8 @@ def main() -> None:
         compare_unity(options.unity_actors, options.repeats, options.env_steps)
     if "learning" in options.what:
         compare_learning(options.seeds, options.first_seed)
+    if "learners" in options.what:
+        compare_learners(options.repeats, 4 * options.env_steps)
     if "weights" in options.what:
         print_weights(options.parameters, 8, 20)
     if "rollouts" in options.what:

@@ -82,6 +82,7 @@ class RolloutServer:
             log=[],
             waiting_seconds=0.0,
             seconds=0.0,
+            cpu_seconds=0.0,
         )
 
 
@@ -297,4 +298,4 @@ def measure_update(learner: Learner, shape: tuple[int, ...], dtype: str, sequenc
 
 def count_parameters(learner: Learner) -> float:
     """Return the number of published values, in millions."""
-    return len(pack_weights(learner.parameters)) / 1e6
+    return len(pack_weights(learner.parameters, with_targets=False)) / 1e6

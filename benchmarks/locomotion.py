@@ -3,9 +3,10 @@
 Samara trains with the settings of a variant, Stable-Baselines3 with its defaults. Then the last weights play 10 greedy
 episodes, which start in the same states for all learners. CPU seconds are those of training alone. The learning curve
 of a variant is measured after training, from its checkpoints. Each run is a file in a folder, so that the table can be
-made in several calls; without a variant and --sb3, only the table of the files that exist is printed.
+made in several calls; without a variant and --sb3, only the table of the files that exist is printed. Figures of CPU
+time compare only runs on processors with the same instructions.
 
-    python benchmarks/locomotion.py RESULTS --tasks walker2d humanoid --variant sac --sb3 --seeds 7000 7001
+    python benchmarks/locomotion.py benchmarks/results/locomotion --tasks walker2d --variant crossq --sb3 --seeds 7000
 """
 
 from __future__ import annotations
@@ -41,50 +42,44 @@ FIRST_EPISODE = 1_000_000  # seed of the first episode
 CHECKPOINTS = 10  # of a run, at equal intervals
 UNKNOWN = "-"
 
-Figures = dict[str, Any]  # of a run: env_steps, cpu_seconds, greedy, and for a variant curve
+Figures = dict[str, Any]  # of a run: env_steps, cpu_seconds, greedy, instructions, and for a variant curve
 
 
-def train_variant(env: Any, task: str, variant: str, steps: int, seed: int) -> Figures:
+def train_variant(env: Any, task: str, variant: str, steps: int, seed: int, runs: Path) -> Figures:
     """Train a variant of a task's folder, play in `env`, and return the figures of the run.
 
-    `curve` has a list [env steps, CPU seconds, mean greedy return] for each checkpoint.
+    A run that was interrupted continues from its last checkpoint in `runs`. `curve` has a list [env steps, CPU seconds,
+    mean greedy return] for each checkpoint.
     """
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
 
-    from algorithm import Callback, train
-    from algorithm.runs import run_folder
+    from algorithm import train
     from algorithm.runs.agent_config import AgentConfigs
+    from algorithm.runs.env_folder import RUNS
+    from algorithm.runs.run_folder import RunFolder
     from algorithm.runs.trained_agent import TrainedAgent, load_agent
 
-    class CheckpointRecorder(Callback):
-        """A callback that records each checkpoint with the CPU seconds of this process."""
-
-        def __init__(self) -> None:
-            self.points: list[tuple[float, Any]] = []
-
-        def on_checkpoint(self, checkpoint: Any) -> None:
-            self.points.append((time.process_time(), checkpoint))
-
-    recorder = CheckpointRecorder()
+    os.chdir(runs)  # of a process that makes this run alone
+    environment, name = f"mujoco/{task}", f"{variant}-{steps}-{seed}"
     base = {"seed": seed, "max_step": steps, "evaluate_every": None}
     saving = {"save_every": max(1, steps // CHECKPOINTS), "keep_checkpoints": CHECKPOINTS + 1}
-    with tempfile.TemporaryDirectory() as runs:
-        run_folder.RUNS = Path(runs)
-        begin = time.process_time()
+    folder = RunFolder(RUNS / environment / name)
+    if folder.has_learned():
+        train(environment, name=name, resume=True)
+    else:
         settings = {"base_config": {**base, **saving}, "goal": None}
-        result = train(f"mujoco/{task}", variant=variant, settings=settings, callbacks=[recorder])
-        seconds = time.process_time() - begin
-        folder = run_folder.RunFolder(result.folder)
-        config = AgentConfigs(folder.load_settings())
-        ((name, role),) = folder.read_roles().items()
-        curve = []
-        for point, checkpoint in recorder.points:
-            agent = load_agent(config.for_role(name), folder, checkpoint, name, role)
-            act = TrainedAgent(agent, role, disable_sample=True).act
-            env_steps = int(checkpoint.folder.name)
-            episodes = EPISODES if env_steps == result.counters.env_steps else CURVE_EPISODES
-            curve.append([env_steps, point - begin, play(env, act, episodes)])
-    return {"env_steps": result.counters.env_steps, "cpu_seconds": seconds, "greedy": curve[-1][-1], "curve": curve}
+        train(environment, name=name, variant=variant, settings=settings, replace=True)
+    config = AgentConfigs(folder.load_settings())
+    ((role_name, role),) = folder.read_roles().items()
+    curve = []
+    for checkpoint in folder.checkpoints(CHECKPOINTS + 1).list_all():
+        agent = load_agent(config.for_role(role_name), folder, checkpoint, role_name, role)
+        act = TrainedAgent(agent, role, disable_sample=True).act
+        counters = checkpoint.counters
+        episodes = EPISODES if counters.env_steps >= steps else CURVE_EPISODES
+        curve.append([counters.env_steps, counters.cpu_seconds, play(env, act, episodes)])
+    env_steps, seconds, greedy = curve[-1]
+    return {"env_steps": env_steps, "cpu_seconds": seconds, "greedy": greedy, "curve": curve}
 
 
 def train_sb3(env: Any, steps: int, seed: int) -> Figures:
@@ -112,16 +107,18 @@ def play(env: Any, act: Callable[[Any], Any], episodes: int) -> float:
     return statistics.fmean(returns)
 
 
-def train(learner: str, task: str, steps: int, seed: int) -> Figures:
+def train(learner: str, task: str, steps: int, seed: int, runs: Path) -> Figures:
     """Train after the imports, so that the measured time does not contain them."""
-    importlib.import_module("torch").set_num_threads(1)
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
     env = importlib.import_module("gymnasium").make(TASKS[task])
-    return train_sb3(env, steps, seed) if learner == SB3 else train_variant(env, task, learner, steps, seed)
+    figures = train_sb3(env, steps, seed) if learner == SB3 else train_variant(env, task, learner, steps, seed, runs)
+    return figures | {"instructions": torch.backends.cpu.get_cpu_capability()}
 
 
 def collect(
-    folder: Path, tasks: Sequence[str], learners: Sequence[str], steps: int, seeds: Sequence[int]
+    folder: Path, runs: Path, tasks: Sequence[str], learners: Sequence[str], steps: int, seeds: Sequence[int]
 ) -> Iterator[str]:
     """Make the runs that have no file in `folder`, one after the other, and yield a line for each."""
     for seed in seeds:
@@ -131,7 +128,7 @@ def collect(
                 if path.exists():
                     continue
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                    figures = pool.submit(train, learner, task, steps, seed).result()
+                    figures = pool.submit(train, learner, task, steps, seed, runs).result()
                 path.write_text(json.dumps(figures), encoding="utf-8")
                 greedy, seconds = figures["greedy"], figures["cpu_seconds"]
                 yield f"{task} {learner} seed {seed}: return {greedy:,.0f}, CPU s {seconds:,.1f}"
@@ -157,10 +154,11 @@ def print_table(folder: Path, tasks: Sequence[str], steps: int) -> None:
             if sb3 is None or learner == SB3:
                 cells += [UNKNOWN, milliseconds, UNKNOWN, UNKNOWN]
             else:
-                of_return, of_cost = compute_return_ratio(runs, sb3), compute_cost(runs) / compute_cost(sb3)
+                of_return, of_cost = compute_return_ratio(runs, sb3), compute_cost_ratio(runs, sb3)
                 ratios.setdefault(learner, []).append((of_return, of_cost))
                 text = UNKNOWN if math.isnan(of_return) else f"{of_return:.2f}"
-                cells += [text, milliseconds, f"{of_cost:.2f}", format_time_to_return(runs, sb3)]
+                cost = UNKNOWN if math.isnan(of_cost) else f"{of_cost:.2f}"
+                cells += [text, milliseconds, cost, format_time_to_return(runs, sb3)]
             print(f"| {task} | {learner} | {' | '.join(cells)} |")
     for learner, pairs in ratios.items():
         return_mean, cost_mean = (format_geometric_mean(values) for values in zip(*pairs, strict=True))
@@ -192,14 +190,38 @@ def compute_cost(runs: Sequence[Mapping[str, Any]]) -> float:
     return average(runs, "cpu_seconds") / average(runs, "env_steps")
 
 
+def pair_by_processor(runs: Sequence[Figures], sb3: Sequence[Figures]) -> list[tuple[list[Figures], list[Figures]]]:
+    """Return the runs of both on processors with the same instructions, a pair for each kind that both have."""
+    kinds = {run["instructions"] for run in runs} & {run["instructions"] for run in sb3}
+    return [
+        (
+            [run for run in runs if run["instructions"] == kind],
+            [run for run in sb3 if run["instructions"] == kind],
+        )
+        for kind in sorted(kinds)
+    ]
+
+
+def compute_cost_ratio(runs: Sequence[Figures], sb3: Sequence[Figures]) -> float:
+    """Return the CPU seconds of an env step relative to SB3, mean over kinds of processors; NaN without one."""
+    ratios = [compute_cost(ours) / compute_cost(theirs) for ours, theirs in pair_by_processor(runs, sb3)]
+    return statistics.fmean(ratios) if ratios else math.nan
+
+
 def format_time_to_return(runs: Sequence[Figures], sb3: Sequence[Figures]) -> str:
     """Return the mean CPU time until a curve reaches the mean return of SB3, relative to the CPU time of SB3."""
     target = average(sb3, "greedy")
-    times = [next((seconds for _, seconds, value in run["curve"] if value >= target), None) for run in runs]
-    reached = [seconds for seconds in times if seconds is not None]
-    if len(reached) < len(times):
-        return f"{len(reached)} of {len(times)} runs"
-    return f"{statistics.fmean(reached) / average(sb3, 'cpu_seconds'):.2f}"
+    ratios: list[float | None] = []
+    for ours, theirs in pair_by_processor(runs, sb3):
+        for run in ours:
+            seconds = next((seconds for _, seconds, value in run["curve"] if value >= target), None)
+            ratios.append(seconds and seconds / average(theirs, "cpu_seconds"))
+    if not ratios:
+        return UNKNOWN
+    reached = [ratio for ratio in ratios if ratio is not None]
+    return (
+        f"{statistics.fmean(reached):.2f}" if len(reached) == len(ratios) else f"{len(reached)} of {len(ratios)} runs"
+    )
 
 
 def format_geometric_mean(ratios: Sequence[float]) -> str:
@@ -216,11 +238,15 @@ def main() -> None:
     parser.add_argument("--sb3", action="store_true", help="train SAC of Stable-Baselines3, too")
     parser.add_argument("--seeds", nargs="+", type=int, default=[7000, 7001])
     parser.add_argument("--steps", type=int, default=100_000, help="env steps of a run")
+    parser.add_argument("--runs", type=Path, help="folder that keeps the runs, so that interrupted ones continue")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     learners = [*options.variant, *([SB3] if options.sb3 else [])]
-    for line in collect(options.folder, options.tasks, learners, options.steps, options.seeds):
-        print(line, flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = (options.runs or Path(temporary)).resolve()
+        runs.mkdir(parents=True, exist_ok=True)
+        for line in collect(options.folder, runs, options.tasks, learners, options.steps, options.seeds):
+            print(line, flush=True)
     print_table(options.folder, options.tasks, options.steps)
 
 

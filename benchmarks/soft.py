@@ -38,7 +38,7 @@ def measure_updates(precision: str) -> dict:
     learner = Learner(agent, role, {}, None, Placement(precision=getattr(torch, precision)))
     replay = Replay(capacity=CAPACITY, lanes=1, chunk=1, length=1, rng=rng)
     for row in range(CAPACITY):
-        replay.add(_make_row(rng, row == 0))
+        replay.add(make_row(rng, row == 0))
 
     def update() -> None:
         learner.compute_gradients(replay.sample(BATCH_SIZE))
@@ -47,7 +47,7 @@ def measure_updates(precision: str) -> dict:
     return {"ms": _measure_milliseconds(update)}
 
 
-def _make_row(rng: np.random.Generator, is_first: bool) -> Rollout:
+def make_row(rng: np.random.Generator, is_first: bool) -> Rollout:
     """Return a rollout with one random step."""
     return Rollout(
         obs={"obs": rng.standard_normal((2, 1, OBS), np.float32)},

@@ -22,8 +22,8 @@ from algorithm.agents.agent import (
     mean_weights,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, make_family
 from algorithm.networks import ActorCritic, Blueprint, StdHead

@@ -52,6 +52,7 @@ class UpdateCounter:
 
     updates: int = 0
     rows_seen: int = 0
+    device: str = "cpu"
 
 
 def make_components(adapter: Adapter, agent, learner=None) -> TrainingComponents:

@@ -17,8 +17,8 @@ from algorithm.agents.agent import (
     mean_weights,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
 from algorithm.distributions import Categorical, CategoricalFamily

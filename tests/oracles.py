@@ -142,6 +142,11 @@ def _errors(reward, alive, gamma, base, v) -> list[float]:
     return errors
 
 
+def explain_variance(target: np.ndarray, value: np.ndarray) -> float:
+    """Return the fraction of the variance of targets [n] that values [n] explain."""
+    return 1 - np.var(np.subtract(target, value)) / np.var(target)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return pi(a) over the last axis."""
     weights = np.exp(np.asarray(logits, np.float64) - np.max(logits, -1, keepdims=True))

@@ -50,7 +50,7 @@ def test_a_folder_is_trained_as_by_the_command_line(capfd):
     words = ["base_config.log_every=100", "base_config.save_every=150", "goal=null"]
     assert main.main(["gym/cartpole", "-n", "b", "--max-step", "300", "--seed", "3", "--set", *words]) == 0
     one, other = (json.loads((result.folder.parent / name / "result.json").read_text()) for name in "ab")
-    different = {"seconds", "started", "ended", "time", "command"}
+    different = {"seconds", "cpu_seconds", "started", "ended", "time", "command"}
     assert {key: one[key] for key in one if key not in different} == {
         key: other[key] for key in other if key not in different
     }

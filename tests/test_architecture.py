@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"specs", "rollout", "errors", "annotations", "program", "atomic_io"},
     {"distributions", "returns", "losses"},
-    {"networks", "adapters", "replay"},
+    {"networks", "adapters", "replay", "tracking"},
     {"agents", "auxiliaries", "exploration"},
     {"training"},
     {"checkpointing"},
     {"runtimes"},
     {"config"},
     {"runs"},
-    {"export", "mlagents"},
+    {"export", "mlagents", "reports"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -34,7 +35,14 @@ OWNERS = {
     "ray": {"runtimes"},
     "optuna": {"runs"},
     "yaml": {"config"},
+    "matplotlib": {"reports"},
+    "jinja2": {"reports"},
+    "markupsafe": {"reports"},
     "rich": {"cli"},
+    "wandb": {"tracking"},
+    "mlflow": {"tracking"},
+    "trackio": {"tracking"},
+    "tensorboard": {"tracking"},
 }
 # Libraries of Unity: only adapters/unity may import them, when it opens a player.
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
@@ -47,9 +55,16 @@ def package(path: Path) -> str:
     return path.relative_to(ROOT / "algorithm").with_suffix("").parts[0]
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, inside_functions: bool = True) -> set[str]:
     """Return every module that a file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path)
     nodes = ast.walk(tree) if inside_functions else tree.body
     found = set()
     for node in nodes:
@@ -127,6 +142,12 @@ def test_each_external_library_is_imported_by_one_package():
             assert owners is None or package(path) in owners, f"{path} imports {name}"
 
 
+def test_trackers_are_imported_when_a_run_opens_them():
+    for path in FILES:
+        found = {name.split(".")[0] for name in imports(path, inside_functions=False)}
+        assert not found & {"wandb", "mlflow", "trackio", "tensorboard"}, path
+
+
 def test_optuna_is_imported_when_a_search_begins():
     for path in FILES:
         assert "optuna" not in {name.split(".")[0] for name in imports(path, inside_functions=False)}, path
@@ -157,7 +178,7 @@ def test_only_unity_packages_name_unity():
         parts = path.relative_to(ROOT / "algorithm").parts
         if parts[:2] in UNITY_PACKAGES or parts[:1] in UNITY_PACKAGES or parts[-2:] in HELP_TEXTS:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse(path)
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             for name in list_names(node) if id(node) not in docstrings else ():
@@ -172,14 +193,14 @@ def list_names(node: ast.AST) -> list[str]:
 
 def test_every_module_has_a_docstring():
     for path in FILES:
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+        assert ast.get_docstring(parse(path)), path
 
 
 def test_files_and_functions_stay_small():
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 300, path
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
 
@@ -208,3 +229,9 @@ def test_every_module_of_this_project_that_is_imported_exists():
 def _exists(module: str) -> bool:
     path = ROOT / module.replace(".", "/")
     return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def test_only_reports_import_libraries_for_pages_and_import_them_lazily():
+    for path in FILES:
+        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
+        assert not top & {"jinja2", "markupsafe", "matplotlib"}, path

@@ -54,3 +54,11 @@ def test_differences_name_case_kind_and_count():
         "missing: only in the stored table",
         "new: only in the measured table",
     ]
+
+
+def test_an_extensible_kind_may_have_new_digests_and_misses_none():
+    stored, measured = {"case": row(["a", "b"])}, {"case": row(["a", "b", "c"])}
+    assert find_differences(stored, measured, extensible=("weights",)) == []
+    assert find_differences(stored, {"case": row(["a", "c"])}, extensible=("weights",)) == [
+        "case: weights: 1 of 2 stored digests missing, 1 new"
+    ]

@@ -4,12 +4,14 @@ import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from algorithm import train
 from algorithm.cli import main
 from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.options import OPTIONS
@@ -22,6 +24,15 @@ from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, fi
 ACER_TORCH = DOCS / "from_acer_torch.md"
 ADVANCED_SAC = DOCS / "from_advanced_sac.md"
 TUTORIAL = DOCS / "tutorial.md"
+# Short runs that together write the metrics of all algorithms.
+METRIC_RUNS = [
+    ("gym/cartpole", "ACER", {"learning_starts": 32}, {"base_config.evaluate_every": 60}),
+    ("gym/cartpole", "ACER", {"learning_starts": 32, "trust_region": "full"}, {}),
+    ("hybrid/parking", "SAC", {"learning_starts": 32, "n_step": 2, "sequence_length": 4}, {}),
+    ("gym/cartpole", "REACTOR", {"learning_starts": 32}, {}),
+    ("gym/cartpole", "A2C", {"rollout_length": 16}, {"auxiliaries": {"rnd": {}}}),
+    ("gym/cartpole", "PPO", {"rollout_length": 16, "epochs": 1}, {}),
+]
 QUICK = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
 
 
@@ -137,6 +148,17 @@ def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
     assert answered - settings - flags == set()
 
 
+def test_the_autoscaler_file_is_valid_for_ray():
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    text = read(DOCS / "cluster.md")
+    (block,) = (block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if "cluster_name" in block)
+    config = yaml.safe_load(textwrap.dedent(block))
+    util.validate_config(util.prepare_config(config))  # with Ray's defaults, as `ray up` does
+    assert "--include-dashboard=false" in config["head_start_ray_commands"][1]
+    with pytest.raises(Exception, match="is not valid under any of the given schemas|Additional properties"):
+        util.validate_config(util.prepare_config({**config, "max_machines": 3}))
+
+
 def test_the_listed_goals_equal_the_goals_of_the_folders():
     rows = re.findall(
         r"^\| `(\S+/\S+)` \| .*? \| .*? \| (-?[\d.,]+).*? \| ([\d,]+) \|", read(DOCS / "environments.md"), re.M
@@ -175,13 +197,27 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp
     assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0
 
 
-@pytest.mark.parametrize("command", [["gym/cartpole"], ["hybrid/parking", "-c", "sac"]], ids=lambda command: command[0])
-def test_every_metric_of_a_run_is_listed(command):
-    quick = ["--set", "base_config.evaluate_every=400", "base_config.log_every=200", "goal=null"]
-    assert main.main([*command, "-n", "a", "--max_step", "1200", *quick]) == 0
-    (table,) = Path("runs").rglob("metrics.csv")
-    metrics = set(table.read_text(encoding="utf-8").partition("\n")[0].split(","))
-    assert metrics - set(re.findall(r"`([\w/]+)`", read(DOCS / "metrics.md"))) == set()
+def list_documented_metrics() -> list[str]:
+    """Return the names in the first column of the guide's table."""
+    table = read(DOCS / "metrics.md").partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \|", table, re.M)
+    return [name for row in rows for name in re.findall(r"`([\w/<>]+)`", row)]
+
+
+def test_the_guide_lists_the_metrics_that_runs_write():
+    common = {"goal": None, "base_config.n_envs": 2, "base_config.log_every": 60, "base_config.max_step": 120}
+    common["base_config.max_step_each_iter"] = 20  # short episodes
+    written = set()
+    for index, (environment, algorithm, own, settings) in enumerate(METRIC_RUNS):
+        settings = {**common, "base_config.algorithm": algorithm, f"{algorithm.lower()}_config": own, **settings}
+        result = train(environment, name=f"run-{index}", settings=settings)
+        written |= set((result.folder / "metrics.csv").read_text(encoding="utf-8").partition("\n")[0].split(","))
+    patterns = {name: re.compile(re.sub(r"<\w+>", r"\\w+", name)) for name in list_documented_metrics()}
+    exact = {name for name in patterns if "<" not in name}
+    missing = {name for name in written - exact if not any(pattern.fullmatch(name) for pattern in patterns.values())}
+    assert missing == set(), "not in the guide"
+    unwritten = {name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, written))}
+    assert unwritten == set(), "only in the guide"
 
 
 @pytest.mark.parametrize("guide", [ROOT / "README.md", DOCS / "start.md"], ids=lambda path: path.name)

@@ -64,6 +64,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"algorithm/py.typed", "algorithm/_data/default_config.yaml"} <= set(names)
     assert "algorithm/_data/envs/gym/cartpole/config.yaml" in names
+    assert {"algorithm/reports/templates/run.html", "algorithm/reports/templates/style.css"} <= set(names)
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
 
     # The required packages are imported from this Python; the package itself is imported from the wheel only.
@@ -84,6 +85,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     assert (tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a" / "config.yaml").is_file()
     assert "return" in run(command, "gym/cartpole", "-n", "a", "--run")
     assert "gym/cartpole" in run(command, "--list")
+    assert "report.html" in run(command, "gym/cartpole", "--report")
     assert "samara mine/acrobot" in run(command, "--init", "mine/acrobot", "--set", "base_config.env_name=Acrobot-v1")
     run(command, "gym/cartpole", "-n", "a", "--export")
     assert list((tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a").rglob("*.onnx"))

@@ -44,6 +44,27 @@ class UnsupportedObservations(UnsupportedEnvironment):
         self.names = tuple(names)
 
 
+@dataclass(frozen=True)
+class Recording:
+    """A request for videos of episodes.
+
+    Attributes:
+        folder: Folder that receives the videos.
+        episodes: {number of an environment: numbers of its episodes, from 0}.
+    """
+
+    folder: Path
+    episodes: Mapping[int, Collection[int]]
+
+    def get_path(self, env: int, episode: int) -> Path:
+        """Return the file of a video, with the name that Gymnasium's RecordVideo gives it."""
+        return self.folder / f"{self.get_prefix(env)}-episode-{episode}.mp4"
+
+    def get_prefix(self, env: int) -> str:
+        """Return the start of the names of all videos of an environment."""
+        return f"environment-{env}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
     """The configuration of an adapter, the same record for every simulator.
@@ -54,7 +75,8 @@ class EnvConfig:
         n_envs: Number of environments.
         args: Keyword arguments of the environment.
         max_episode_steps: Number of steps after which an episode is truncated.
-        render: Whether the environments are shown.
+        render_mode: human: the environments are shown; rgb_array: they return pictures; None: neither.
+        recording: Episodes of which videos are recorded, for an adapter that `supports_recording` in mode rgb_array.
         timeout: Seconds that an environment in a separate process may take for a step or a reset.
         unbounded_action_limit: Continuous dimensions without bounds range over [-limit, limit].
         wrappers: Wrappers of every single environment in their order, each a pair of `module:Wrapper` and its keyword
@@ -72,7 +94,8 @@ class EnvConfig:
     n_envs: int = 1
     args: Mapping[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
-    render: bool = False
+    render_mode: str | None = None
+    recording: Recording | None = None
     timeout: float | None = None
     unbounded_action_limit: float | None = None
     wrappers: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -118,6 +141,7 @@ class Adapter(ABC):
     takes_parameters: ClassVar[bool] = False  # whether the adapter passes reset_config to the environments
     unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
     starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids
+    supports_recording: ClassVar[bool] = False  # whether videos of its episodes can be recorded
     packages: ClassVar[Sequence[str]] = ()  # distributions that only the processes of its environments import
 
     roles: Mapping[str, Role]
@@ -144,6 +168,11 @@ class Adapter(ABC):
         With None, return what can be checked for any environment of this adapter.
         """
         return ()
+
+    @staticmethod
+    def rename_metrics(values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
+        """Return metrics by the names that users of the simulator know, by role. The default returns none."""
+        return {}
 
     @property
     def shared_agents(self) -> Mapping[str, str] | None:

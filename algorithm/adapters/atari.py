@@ -45,7 +45,7 @@ def make_atari(config: EnvConfig) -> VectorEnv:
     mode, vector_kwargs, atari_args = split_env_args(config.args)
     spec = _find_spec(require_env_name(config.name, "ATARI"))
     settings, limit = _merge_settings(spec, atari_args), config.max_episode_steps
-    if config.render or mode in ("sync", "async") or (config.wrappers and mode is None):
+    if config.render_mode or mode in ("sync", "async") or (config.wrappers and mode is None):
         make = partial(limit_episode_steps, partial(_make_preprocessed, spec, settings), limit)
         vector_args = {key: value for key, value in config.args.items() if key not in atari_args}
         return make_sync_or_async(replace(config, name=spec.id, args=vector_args), make)

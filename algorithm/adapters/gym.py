@@ -52,6 +52,8 @@ class GymAdapter(Adapter):
         EnvironmentCrashed: The vector environment raised after the start.
     """
 
+    supports_recording = True
+
     def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
         self._name, n_envs = config.name, config.n_envs
         self.env = make(config)

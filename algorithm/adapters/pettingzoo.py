@@ -227,7 +227,7 @@ class AgentSpaces:
 
 def _make_env(config: EnvConfig) -> Any:
     """Return a ParallelEnv inside its wrappers."""
-    render_args = {"render_mode": "human"} if config.render else {}
+    render_args = {"render_mode": config.render_mode} if config.render_mode else {}
     with suppress_warnings():
         env = _find_maker(config.name)(**config.args, **render_args)
         return apply_wrappers(_to_parallel(env, config.name), config.wrappers)

@@ -90,7 +90,7 @@ class ProbeAdapter(Adapter):
             raise UnsupportedEnvironment(f"env_name {name!r}: the probes are {', '.join(PROBES)}")
         if config.args:
             raise UnsupportedEnvironment(f"env_args {dict(config.args)}: probes have no arguments")
-        if config.render:
+        if config.render_mode:
             raise UnsupportedEnvironment("a probe cannot be rendered")
         if config.timeout:
             raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}, but probes run in this process")

@@ -17,6 +17,7 @@ from algorithm.adapters.background_vector import EnvPoolVectorEnv, TimeoutAsyncV
 from algorithm.adapters.env_errors import convert_start_errors, make_missing_error
 from algorithm.adapters.env_wrappers import EnvFactory, Wrappers, apply_wrappers, reject_wrappers
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, register_plugins
+from algorithm.adapters.recording import PIXELS, make_recording_makers
 
 EnvMaker = Callable[..., gymnasium.Env]
 
@@ -37,7 +38,7 @@ def make_vector(config: EnvConfig) -> VectorEnv:
     use_native = spec.vector_entry_point is not None and config.n_envs >= NATIVE_MIN_ENVS and not config.wrappers
     use_native = use_native and not config.args.get("vector_kwargs")
     mode = config.args.get("vectorization_mode", "vector_entry_point" if use_native else "sync")
-    if config.render or mode in ("sync", "async"):
+    if config.render_mode or mode in ("sync", "async"):
         return make_sync_or_async(config, partial(gymnasium.make, spec, **limit_args))
     _, vector_kwargs, env_args = split_env_args({**config.args, **limit_args})
     reject_wrappers(config, f"vectorization_mode {mode}")
@@ -59,10 +60,14 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
         UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
     """
     parameters = inspect.signature(make).parameters
+    if config.render_mode and not {"render_mode", "kwargs"} & parameters.keys():
+        raise UnsupportedEnvironment("make in env.py has no parameter render_mode, so that nothing can be shown")
     if "num_envs" not in parameters:
         return make_sync_or_async(config, partial(limit_episode_steps, make, config.max_episode_steps))
     reject_wrappers(config, "a VectorEnv of env.py")
     reject_timeout(config.timeout)
+    if config.render_mode == PIXELS:
+        raise UnsupportedEnvironment("videos need single environments: make in env.py returns a VectorEnv")
     env_args: dict[str, Any] = {**config.args, "num_envs": config.n_envs}
     if config.max_episode_steps:
         if "max_episode_steps" not in parameters:
@@ -71,8 +76,8 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
                 "in env.py"
             )
         env_args["max_episode_steps"] = config.max_episode_steps
-    if config.render:
-        env_args["render_mode"] = "human"
+    if config.render_mode:
+        env_args["render_mode"] = config.render_mode
     with convert_start_errors(make):
         env = make(**env_args)
     if not isinstance(env, VectorEnv) or env.num_envs != config.n_envs:
@@ -97,9 +102,13 @@ def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     """
     mode, vector_kwargs, env_args = split_env_args(config.args)
     timeout = config.timeout
-    if config.render:
-        mode, timeout, env_args = "sync", None, {**env_args, "render_mode": "human"}
-    factories = [EnvFactory(partial(_make_wrapped, partial(make, **env_args), tuple(config.wrappers)))] * config.n_envs
+    if config.render_mode:
+        mode, timeout, env_args = "sync", None, {**env_args, "render_mode": config.render_mode}
+    make_env = partial(_make_wrapped, partial(make, **env_args), tuple(config.wrappers))
+    makers: list[EnvMaker] = [make_env] * config.n_envs
+    if config.render_mode == PIXELS:
+        makers = make_recording_makers(make_env, config.name, config.n_envs, config.recording)
+    factories = [EnvFactory(maker) for maker in makers]
     with convert_start_errors(config.name):
         if mode == "async":
             # The space of an ignored observation may be one that shared memory does not support.

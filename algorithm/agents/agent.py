@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
-from algorithm.losses import squared_error
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
 from algorithm.returns import RewardStream
 from algorithm.rollout import Array, Decision, Rollout, Step
@@ -92,7 +91,15 @@ class LossReport:
     compute_metrics: Callable[[], dict[str, Tensor]]  # scalars
     compute_td_errors: Callable[[], Array]  # [2, B] of `td_error_stats`: a tensor from an agent, numpy from a learner
     features: Tensor | None = field(default=None, repr=False)  # [T+1, B, F], or of the T rows only
+    # TD errors [T, B] of the rows after the burn-in, of an agent with a replay; those of invalid rows have any value.
+    compute_row_errors: Callable[[], Tensor] | None = None
+    raw_action: np.ndarray | None = field(default=None, repr=False)  # [T, B, size] of the rollout before the update
     kl_excess: float | None = None  # mean KL from the old policy over the valid rows, minus its limit, if it has one
+
+    def add_metrics(self, compute_metrics: Callable[[], dict[str, Tensor]]) -> None:
+        """Add the metrics of a function, which is called together with `compute_metrics`."""
+        metrics = self.compute_metrics
+        self.compute_metrics = lambda: {**metrics(), **compute_metrics()}
 
     @property
     def ends_epochs(self) -> bool:
@@ -284,15 +291,3 @@ def td_error_stats(valid: Tensor, error: Tensor) -> Tensor:
     """Return the largest and the mean |error| [2, B] of each column's valid rows, 0 if a column has none."""
     magnitude = valid * error.abs()
     return torch.stack((magnitude.amax(0), magnitude.sum(0) / valid.sum(0).clamp(min=1)))
-
-
-def weighted_means(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weighted sum of each of several [T, B] values, without gradient."""
-    with torch.no_grad():
-        sums = torch.stack(list(values.values())).flatten(1) @ weights.flatten()
-    return dict(zip(values, sums.unbind(), strict=True))
-
-
-def make_stream_metrics(name: str, target: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """Return the metrics of a stream's value output, as values of rows [T, B] by metric name."""
-    return {f"train/{name}_critic_loss": squared_error(target, value), f"train/{name}_value": value}

@@ -49,12 +49,12 @@ class Checkpoint:
 
     The folder has counters.json, actor.npz if the environments can be restored, a folder with weights, learner and
     replay for each role, and the manifest of all files. A run with workers has the replay and the environments of
-    worker k > 0 in a folder `worker-k`. Every method raises CheckpointError, with the name of the file, for a file that
-    cannot be read.
+    worker k > 0 in a folder `worker-k`, and a run with several learners has the replay of learner k > 0 there. Every
+    method raises CheckpointError, with the name of the file, for a file that cannot be read.
 
     Args:
         folder: the folder.
-        worker: the worker whose experience is read.
+        worker: the worker, or the learner, whose experience is read.
     """
 
     def __init__(self, folder: Path, worker: int = 0):
@@ -66,7 +66,7 @@ class Checkpoint:
         """Return the counters of the run."""
         metadata = self._read_metadata()
         try:
-            return Counters(**metadata["counters"])
+            return Counters(**{"cpu_seconds": None, **metadata["counters"]})  # earlier versions did not count them
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{self.folder / METADATA}: {error}") from error
 
@@ -75,6 +75,11 @@ class Checkpoint:
         """Return the names of the roles."""
         return list(self._read_metadata()["roles"])
 
+    @property
+    def n_learners(self) -> int:
+        """Return the number of learners of the run."""
+        return self._read_metadata().get("learners", 1)
+
     def lanes(self, role: str) -> tuple[int, int]:
         """Return the number of lanes of a role, and the number of its initial lanes."""
         metadata = self._read_experience()["roles"][role]
@@ -82,6 +87,10 @@ class Checkpoint:
             return metadata["lanes"], metadata["initial_lanes"]
         except KeyError as error:
             raise CheckpointError(f"{self.folder / METADATA}: role {role!r} has no {error}") from error
+
+    def capacity(self, role: str) -> int | None:
+        """Return the capacity of the replay of a role; None if the role has no replay."""
+        return self._read_experience()["roles"][role].get("capacity")
 
     def weights(self, role: str) -> State:
         """Return parameters, target networks and statistics of a role, all of which are finite."""

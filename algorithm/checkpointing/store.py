@@ -23,10 +23,14 @@ class BestCheckpoint:
     """The file best.json, with the name of the checkpoint with the best evaluation, and its mean return.
 
     It is read once. Every method raises CheckpointError, with the name of the file, if it is damaged.
+
+    Attributes:
+        candidate: a checkpoint that is being evaluated, and so may become the best; it is kept meanwhile.
     """
 
     def __init__(self, folder: Path):
         self.path = folder / "best.json"
+        self.candidate: Checkpoint | None = None
         self._cached: tuple[str, float] | None = None
 
     @property
@@ -236,11 +240,10 @@ class CheckpointStore:
                 self._remove(path)
 
     def _remove_old(self) -> None:
-        best = self.best.checkpoint
+        kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
         for old in self._list_folders()[: -self.keep]:
-            if best and old == best.folder:
-                continue
-            self._remove(old)
+            if old not in kept:
+                self._remove(old)
 
     def _remove(self, path: Path) -> None:
         """Remove a checkpoint. It is renamed first, so that a partly removed folder is no checkpoint."""

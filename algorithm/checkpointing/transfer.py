@@ -1,17 +1,20 @@
-"""Copies of checkpoints between runs of the same networks, also with other weights."""
+"""Copies of checkpoints between runs of the same networks, also with other weights, and between machines."""
 
 from __future__ import annotations
 
 import io
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import torch
 
 from algorithm.checkpointing.checkpoint import LEARNER, WEIGHTS, Checkpoint
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.networks.flat_parameters import State
 
@@ -61,3 +64,52 @@ def _to_bytes(state: Mapping[str, Any]) -> memoryview:
     memory = io.BytesIO()
     torch.save(state, memory)
     return memory.getbuffer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedCheckpoint:
+    """A checkpoint as a message for another machine. Nothing in it is executed.
+
+    Attributes:
+        env_steps: the env steps of the run.
+        digests: {path of a file: its digest}, as in the manifest.
+        files: {path of a file: its content, an array of bytes}.
+    """
+
+    env_steps: int
+    digests: Mapping[str, str]
+    files: Mapping[str, np.ndarray]
+
+
+def pack_checkpoint(checkpoint: Checkpoint) -> PackedCheckpoint:
+    """Return a checkpoint as a message.
+
+    Raises:
+        CheckpointError: its manifest is missing or damaged.
+        OSError: a file cannot be read.
+    """
+    digests = Manifest.read(checkpoint.folder).digests
+    return PackedCheckpoint(
+        env_steps=int(checkpoint.folder.name),
+        digests=digests,
+        files={name: np.fromfile(checkpoint.folder / name, np.uint8) for name in digests},
+    )
+
+
+def unpack_checkpoint(packed: PackedCheckpoint, store: CheckpointStore) -> Checkpoint:
+    """Write a checkpoint from a message into a store, of which it is then the newest, and return it.
+
+    Raises:
+        CheckpointError: the message is damaged; the checkpoints of the store are unchanged.
+        OSError: the checkpoint cannot be written.
+    """
+    with store.create(packed.env_steps) as manifest:
+        for name, digest in packed.digests.items():
+            path = Path(name)
+            if path.is_absolute() or ".." in path.parts or name not in packed.files:
+                raise CheckpointError(f"checkpoint {packed.env_steps} has no usable file {name!r}")
+            with manifest.open_file(name) as file:
+                file.write(packed.files[name].data)
+            if manifest.digests[name] != digest:
+                raise CheckpointError(f"checkpoint {packed.env_steps}: {name} was damaged on its way to this machine")
+    return Checkpoint(store.get_folder(packed.env_steps))

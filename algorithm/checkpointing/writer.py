@@ -167,4 +167,11 @@ def _describe_components(components: AgentComponents) -> dict[str, Any]:
     generators = {name: rng.bit_generator.state for name, rng in list_generators(components).items()}
     lanes = {"lanes": components.role.lanes, "initial_lanes": components.scheduler.initial_lanes}
     explorer = components.explorer.state() if components.explorer else {}
-    return {"generators": generators, "scheduler": components.scheduler.state(), "explorer": explorer, **lanes}
+    replay = {"capacity": components.scheduler.replay.capacity} if components.scheduler.replay else {}
+    return {
+        "generators": generators,
+        "scheduler": components.scheduler.state(),
+        "explorer": explorer,
+        **lanes,
+        **replay,
+    }

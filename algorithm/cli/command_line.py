@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from algorithm import __version__
 from algorithm.cli.options import (
+    COMPARE,
     DOCTOR,
     FLAGS,
     GROUPS,
@@ -39,6 +40,7 @@ EXAMPLES = {
     "gym/cartpole -n NAME --resume": "continue a run",
     "unity/3dball -n NAME --export": "write a run as ONNX for Unity",
     "--list": "list all runs with their results",
+    "--compare runs/gym/cartpole": "compare the runs of an environment",
     "--init gym/mountain_car": "write a folder for an environment of Gymnasium",
     "--doctor": "check this machine, with advice for each problem",
 }
@@ -173,19 +175,23 @@ def _check_options(options: argparse.Namespace) -> None:
         if getattr(options, option.name) not in (None, False) and options.mode not in option.modes:
             modes = " and ".join(filter(None, (", ".join(option.modes[:-1]), option.modes[-1])))
             raise UserError(f"{option.spelling} goes with {modes}, not with {options.mode}")
-    if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR):
+    if options.env is None and options.mode not in (LIST, INIT, IMPORT, DOCTOR, COMPARE):
         known = ", ".join(list_environments())
         raise UserError(
             f"name the environment folder first, for example: {get_command()} gym/cartpole; the folders are {known}"
         )
     if options.sample and options.disable_sample:
         raise UserError("--sample and --disable_sample cannot be combined")
+    if options.render and options.video:
+        raise UserError("--render and --video cannot be combined: environments that are shown return no pictures")
     if options.env is None and options.mode == DOCTOR:
         _check_no_settings(options)
     if options.env is not None and options.mode == INIT:
         raise UserError(f"--init {options.init} is the name of the new folder; leave out {options.env!r}")
     if options.env is not None and options.mode == IMPORT:
         raise UserError(f"{IMPORT} names the new folders after the behaviors; leave out {options.env!r}")
+    if options.env is not None and options.mode == COMPARE:
+        raise UserError(f"{COMPARE} names the folders of runs after it; leave out {options.env!r}")
     _check_positive(options)
 
 

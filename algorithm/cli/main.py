@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING  # noqa: E402
 
 from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
 from algorithm.cli.options import (  # noqa: E402
+    COMPARE,
     DEFAULT_EPISODES,
     DOCTOR,
     EXPORT,
     IMPORT,
     INIT,
     LIST,
+    REPORT,
     RESUME,
     RUN,
     TRAIN,
@@ -56,11 +58,13 @@ def _command(arguments: list[str], output: Output) -> int:
         commands = {
             RUN: _play,
             EXPORT: _export,
+            REPORT: _report,
             LIST: _list,
             INIT: _init,
             IMPORT: _import,
             DOCTOR: _doctor,
             TUNE: _tune,
+            COMPARE: _compare,
         }
         command = commands.get(options.mode, _train)
         if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
@@ -117,6 +121,10 @@ def _train(options: argparse.Namespace, output: Output) -> None:
                 output.log(line)
         elif records:
             output.result = records[0]
+    if len(records) > 1:
+        from algorithm.cli.compare import compare_repeats
+
+        compare_repeats([record["run"] for record in records], output)
 
 
 def _learn(
@@ -139,7 +147,7 @@ def _learn(
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
     try:
-        with live_display(output.console, output.log) as display:
+        with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
             result = run_training(options.env, folder, settings, variant, [display], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
@@ -175,7 +183,9 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
     episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
-    evaluation = play(settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
+    evaluation = play(
+        settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log, video=options.video
+    )
     for role, result in evaluation.items():
         std, length = format_number(result.std), format_number(result.length)
         output.log(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")
@@ -197,6 +207,22 @@ def _export(options: argparse.Namespace, output: Output) -> None:
         raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])
 
 
+def _report(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.reports.report_files import write_files
+    from algorithm.runs.env_folder import find_run_path
+
+    folder = find_run_path(options.env, options.name)
+    report, card = write_files(folder, output.log)
+    output.result = {
+        "run": folder.as_posix(),
+        "report": report.as_posix(),
+        "model_card": None if card is None else card.as_posix(),
+    }
+    output.log(f"report:     {report}")
+    if card:
+        output.log(f"model card: {card}")
+
+
 def _list(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.report import make_table
     from algorithm.runs.results import list_runs
@@ -204,6 +230,12 @@ def _list(options: argparse.Namespace, output: Output) -> None:
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}
     output.print_table(make_table(records))
+
+
+def _compare(options: argparse.Namespace, output: Output) -> None:
+    from algorithm.cli.compare import compare_runs
+
+    compare_runs(options, output)
 
 
 def _init(options: argparse.Namespace, output: Output) -> None:

@@ -10,11 +10,12 @@ MAX_REPEATS = 1000  # of --repeat
 
 TRAIN, RESUME, RUN, EXPORT = "training", "--resume", "--run", "--export"
 LIST, INIT, IMPORT, DOCTOR, TUNE = "--list", "--init", "--import_mlagents", "--doctor", "--tune"
-MODES = (RESUME, RUN, EXPORT, LIST, INIT, IMPORT, DOCTOR, TUNE)
+REPORT, COMPARE = "--report", "--compare"
+MODES = (RESUME, RUN, EXPORT, REPORT, COMPARE, LIST, INIT, IMPORT, DOCTOR, TUNE)
 TRAINING_MODES, PLAYING_MODES, ALL_MODES = (TRAIN, RESUME), (RUN,), (TRAIN, *MODES)
 SETTINGS_MODES = (TRAIN, RESUME, RUN, INIT, DOCTOR, TUNE)  # the modes that need settings
-GROUPS = ("modes", "training", "playing and exporting", "Unity", "output")
-MODE, TRAINING, PLAYING, UNITY, OUTPUT = GROUPS
+GROUPS = ("modes", "training", "playing and exporting", "comparing", "Unity", "output")
+MODE, TRAINING, PLAYING, COMPARING, UNITY, OUTPUT = GROUPS
 
 OPTIONS = (
     Option(
@@ -34,10 +35,25 @@ OPTIONS = (
     ),
     Option(
         group=MODE,
+        spelling=REPORT,
+        help="write report.html and the model card README.md into the folder of a run",
+        modes=(REPORT,),
+        parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
         spelling="--list",
         help="list all runs, or the runs of one environment, with their results",
         modes=(LIST,),
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=MODE,
+        spelling=COMPARE,
+        help="compare runs, grouped by their settings: curves, returns, goals, with intervals over seeds; a folder of "
+        "runs, or a pattern, is all of its runs",
+        modes=(COMPARE,),
+        parser_args={"nargs": "+", "action": "extend", "metavar": "RUN_FOLDER"},
     ),
     Option(
         group=MODE,
@@ -79,9 +95,9 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--name",
-        help="name of the run, {time} and <time> are the start time; --run, --resume and --export use the latest run "
-        "by default; with --tune, name of the study",
-        modes=(TRAIN, RESUME, RUN, EXPORT, TUNE),
+        help="name of the run, {time} and <time> are the start time; --run, --resume, --export and --report use the "
+        "latest run by default; with --tune, name of the study",
+        modes=(TRAIN, RESUME, RUN, EXPORT, REPORT, TUNE),
         setting="base_config.name",
         short="-n",
     ),
@@ -172,8 +188,8 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--ray",
-        help="train with actors on Ray: local (processes of this machine), auto (the cluster of this machine), or "
-        "HOST:PORT of a cluster",
+        help="train with actors on Ray, or train the members of a population there: local (processes of this machine), "
+        "auto (the cluster of this machine), or HOST:PORT of a cluster",
         modes=TRAINING_MODES,
         setting="cluster_config.address",
         implied={"base_config.runtime": "RAY"},
@@ -201,6 +217,13 @@ OPTIONS = (
         modes=(RUN, EXPORT),
         parser_args={"metavar": "CHECKPOINT"},
     ),
+    Option(
+        group=PLAYING,
+        spelling="--video",
+        help="record the best, the median and the worst episode: mp4 and gif in the folder videos of the run",
+        modes=PLAYING_MODES,
+        parser_args=FLAG_ARGS,
+    ),
     Option(group=PLAYING, spelling="--render", help="show the environment", modes=PLAYING_MODES, parser_args=FLAG_ARGS),
     Option(
         group=PLAYING,
@@ -215,6 +238,14 @@ OPTIONS = (
         help="play with sampled actions instead of as in evaluation",
         modes=PLAYING_MODES,
         parser_args=FLAG_ARGS,
+    ),
+    Option(
+        group=COMPARING,
+        spelling="--metric",
+        help="column of metrics.csv to compare; eval/return if all runs have base_config.evaluate_every, otherwise "
+        "rollout/return",
+        modes=(COMPARE,),
+        parser_args={"metavar": "METRIC"},
     ),
     Option(
         group=UNITY,

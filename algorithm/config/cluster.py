@@ -1,4 +1,4 @@
-"""The section `cluster_config`: the actors of runtime RAY."""
+"""The section `cluster_config`: the actors and learners of runtime RAY."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from algorithm.annotations import Range
+from algorithm.annotations import OnlyIf, Range, Unless
 from algorithm.config.schema import MAX_SECONDS, Section
 
 MAX_ACTORS = 2**14
 MAX_IN_FLIGHT = 2**6
+MAX_LEARNERS = 2**8
 
 
 def check_address(text: Any) -> Any:
@@ -30,6 +31,11 @@ class ClusterConfig(Section, title="cluster_config"):
     gpus_per_actor: Annotated[float, Range(at_least=0)]
     rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
     max_lag: Annotated[int | None, Range(at_least=0)]
+    learners: Annotated[int, Range(at_least=1, at_most=MAX_LEARNERS)]
+    cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1)]
+    gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1)]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    evaluation_actor: bool
+    evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
     token_auth: bool

@@ -12,12 +12,17 @@ from algorithm.config.trees import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
-# Conditions of whole sections on settings of other sections; the conditions of a setting are annotated on its field.
+# Conditions of sections and settings on `base_config`; the conditions of a setting are annotated on its field.
 ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
     "replay_config": Unless(algorithm=AGENTS_WITHOUT_REPLAY),
     "cluster_config": OnlyIf(runtime="RAY"),
+    "population_config.cpus_per_member": OnlyIf(runtime="RAY"),
+    "population_config.gpus_per_member": OnlyIf(runtime="RAY"),
+    "tracker_config": Unless(tracker="none"),
 }
+# Settings of cluster_config for the members of a population; the others are for rollout actors.
+CLUSTER_SETTINGS_OF_MEMBERS = ("address", "timeout", "start_timeout", "token_auth")
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
@@ -51,6 +56,10 @@ def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | No
 
     `specs` are the action specs of the agents; None leaves out the conditions on actions.
     """
+    section, _, key = path.partition(".")
+    is_population = settings.population.size is not None
+    if is_population and section == "cluster_config" and key not in (*CLUSTER_SETTINGS_OF_MEMBERS, ""):
+        return "is for rollout actors, which the members of a population do not have, and so has no effect"
     for annotation, owner in iterate_annotations(settings, path):
         failure = None
         if isinstance(annotation, Condition):
@@ -65,8 +74,9 @@ def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | No
 def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, Any]]:
     """Yield each annotation on the setting `path` and on its sections, with the object whose fields it refers to."""
     section, *keys = path.split(".")
-    if section in ALGORITHM_CONDITIONS:
-        yield ALGORITHM_CONDITIONS[section], settings.base
+    for name in (section, path):
+        if name in ALGORITHM_CONDITIONS:
+            yield ALGORITHM_CONDITIONS[name], settings.base
     if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):
         yield AGENT_CONDITIONS[section], settings.agent
     owner: Any = settings

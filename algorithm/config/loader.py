@@ -14,16 +14,19 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.replay import ReplayConfig
+from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
-    ReplayConfig,
     describe_validation_error,
     normalize_spellings,
     read_dataclass,
     read_section,
 )
 from algorithm.config.search import Tune
+from algorithm.config.sections import SECTIONS
+from algorithm.config.tracking import TrackerConfig
 from algorithm.config.trees import (
     MAPPINGS,
     MAX_LEVELS,
@@ -42,15 +45,7 @@ from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
-SHARED_SECTIONS = (
-    "base_config",
-    "cluster_config",
-    "reset_config",
-    "ma_config",
-    "goal",
-    "tune",
-    "population_config",
-)
+SHARED_SECTIONS = {*SECTIONS, "reset_config", "ma_config"} - {"replay_config"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +54,12 @@ class Settings:
 
     base: BaseConfig
     cluster: ClusterConfig
+    tracker: TrackerConfig
     replay: ReplayConfig
     goal: Goal | None
     tune: Tune
     population: PopulationConfig
+    report: ReportConfig
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
@@ -84,6 +81,16 @@ class Settings:
         if section == AGENT_KEY:
             return "agents"
         return "agent" if section == self.agent_section else section.removesuffix("_config")
+
+    @property
+    def n_actors(self) -> int:
+        """The number of processes with training environments that a cluster runs; 1 without a cluster."""
+        return self.cluster.actors if self.base.is_on_cluster else 1
+
+    @property
+    def n_learners(self) -> int:
+        """The number of learners."""
+        return self.cluster.learners if self.base.is_on_cluster else 1
 
     @property
     def agent_section(self) -> str:
@@ -196,14 +203,13 @@ def _names_algorithm(layer: Tree) -> bool:
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
     try:
-        base = read_section(BaseConfig, tree["base_config"])
-        cluster = read_section(ClusterConfig, tree["cluster_config"])
-        replay = read_section(ReplayConfig, tree["replay_config"])
-        goal = read_section(Goal, tree["goal"]) if tree["goal"] is not None else None
-        tune = read_section(Tune, tree["tune"])
-        population = read_section(PopulationConfig, tree["population_config"])
+        records: dict[str, Any] = {  # only the goal may be null
+            name: None if tree[name] is None and name == "goal" else read_section(section, tree[name])
+            for name, section in SECTIONS.items()
+        }
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers)) from error
+    base = records["base_config"]
     section = get_agent_section(base.algorithm)
     agent_settings = find_class("algorithm", base.algorithm).Settings
     if section in tree:
@@ -221,11 +227,13 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
         base=base,
-        cluster=cluster,
-        replay=replay,
-        goal=goal,
-        tune=tune,
-        population=population,
+        cluster=records["cluster_config"],
+        tracker=records["tracker_config"],
+        replay=records["replay_config"],
+        goal=records["goal"],
+        tune=records["tune"],
+        population=records["population_config"],
+        report=records["report_config"],
         agent=agent,
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},

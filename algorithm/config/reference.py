@@ -10,12 +10,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
-from algorithm.config.cluster import ClusterConfig
 from algorithm.config.loader import Settings
-from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.schema import BaseConfig, Goal, ReplayConfig, Section
-from algorithm.config.search import Tune
+from algorithm.config.schema import Section
+from algorithm.config.sections import SECTIONS
 from algorithm.config.trees import DEFAULTS_FILE
 from algorithm.program import DATA
 
@@ -79,14 +77,7 @@ def read_types() -> Mapping[str, Any]:
     """Return the annotated type of every section and setting, by path."""
     hints = get_type_hints(Settings, include_extras=True)
     types = {"nn_config": hints["nn"], "ma_config.agent": hints["agents"]}
-    sections = {
-        "base_config": BaseConfig,
-        "cluster_config": ClusterConfig,
-        "replay_config": ReplayConfig,
-        "goal": Goal,
-        "tune": Tune,
-        "population_config": PopulationConfig,
-    }
+    sections: dict[str, type] = dict(SECTIONS)
     sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
     for section, cls in sections.items():
         types |= dict(_iterate_types(section, cls))

@@ -44,6 +44,11 @@ EXPLORERS = {
     "noise_repeat": "algorithm.exploration.noise_repeat:NoiseRepeat",
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
+TRACKERS = {
+    "wandb": "algorithm.tracking.wandb_tracker:WandbTracker",
+    "mlflow": "algorithm.tracking.mlflow_tracker:MlflowTracker",
+    "trackio": "algorithm.tracking.trackio_tracker:TrackioTracker",
+}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "env_type": ADAPTERS,
@@ -51,6 +56,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "runtime": RUNTIMES,
     "auxiliaries": AUXILIARIES,
     "explorer": EXPLORERS,
+    "tracker": TRACKERS,
 }
 
 

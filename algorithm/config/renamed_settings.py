@@ -4,11 +4,8 @@ from __future__ import annotations
 
 _OPTIONS = "not supported: an agent has one policy, without options"
 _CONNECTION = "--ray local, auto or HOST:PORT, which starts or joins a cluster of Ray (docs/cluster.md)"
-_ACTORS = "the number of actors in the section cluster_config (docs/cluster.md)"
-_LAG = "the largest lag of the actors' weights in the section cluster_config (docs/cluster.md)"
-_QUEUE = "the number of rollouts in flight of each actor in the section cluster_config (docs/cluster.md)"
 _SAMPLED = "not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts (docs/cluster.md)"
-_NO_EVOLVER_ADDRESS = "not needed: --population trains all members from one process"
+_NO_EVOLVER_ADDRESS = "not needed: --population starts all members, with --ray on other machines"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
 _GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
 _RECORDS = "not supported: agents do not learn from recorded data"
@@ -42,7 +39,7 @@ ADVANCED_SAC: dict[str, str] = {
     "sac_config.learning_rate": "learning_rate_critic, learning_rate_policy and learning_rate_alpha",
     "_lambda": "sac_config.v_lambda",
     "use_priority": "replay_config.sampler",
-    "use_add_with_td": "not needed: new sequences have the largest priority so far",
+    "use_add_with_td": "replay_config.initial_priorities: td_error (true) or null (false)",
     "use_replay_buffer": "not needed: SAC learns from replay only",
     "use_rnn": "memory=Gru(units) of the Blueprint in nn.py",
     "seq_encoder": "memory= of the Blueprint in nn.py: Gru, Lstm or Attention",
@@ -63,9 +60,11 @@ ADVANCED_SAC: dict[str, str] = {
     "rnd_n_sample": "explorer: {novel_action: n_samples}, with auxiliaries: {rnd: {input: observation_and_action}}",
     **dict.fromkeys(["oc_config", "oc"], _OPTIONS),
     **dict.fromkeys(["net_config", "learner_host", "learner_port", "replay_host", "replay_port"], _CONNECTION),
-    **dict.fromkeys(["update_policy_mode", "update_policy_variables_per_step", "update_sac_bak_per_step"], _LAG),
-    "max_actors_each_learner": _ACTORS,
-    **dict.fromkeys(["episode_queue_size", "batch_queue_size"], _QUEUE),
+    **dict.fromkeys(
+        ["update_policy_mode", "update_policy_variables_per_step", "update_sac_bak_per_step"], "cluster_config.max_lag"
+    ),
+    "max_actors_each_learner": "cluster_config.actors",
+    **dict.fromkeys(["episode_queue_size", "batch_queue_size"], "cluster_config.rollouts_in_flight"),
     **dict.fromkeys(["episode_sender_process_num", "batch_generator_process_num"], _SAMPLED),
     "max_episode_length": "not needed: rollouts of rollout_length steps are stored, for episodes of any length",
     **dict.fromkeys(["noise", "noise_max", "noise_increasing_rate"], "explorer: {action_noise: [min, max]}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -144,6 +145,8 @@ class BaseConfig(Section, title="base_config"):
     evaluate_greedy: bool
     keep_checkpoints: Annotated[int, Range(at_least=1)]
     export: Literal["never", "end", "checkpoints"]
+    tracker: Literal["none", "wandb", "mlflow", "trackio"]
+    histograms: list[Literal["actions", "weights"]]
     max_env_restarts: Annotated[int | None, Range(at_least=0)]
     env_timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
     unbounded_action_limit: Annotated[
@@ -170,32 +173,10 @@ class BaseConfig(Section, title="base_config"):
             raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
         return self
 
-
-class ReplayConfig(Section, title="replay_config"):
-    """The section `replay_config`."""
-
-    capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
-    memory_map: bool
-    sampler: Annotated[
-        Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
-    ]
-    alpha: Annotated[
-        float,
-        Range(at_least=0),
-        OnlyIf(sampler="prioritized"),
-        FixedOnResume("the saved priorities were raised to this power"),
-    ]
-    beta: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(sampler="prioritized")]
-    beta_increment_per_sampling: Annotated[float, Range(at_least=0), OnlyIf(sampler="prioritized")]
-    td_error_min: Annotated[float, Range(above=0), Unless(sampler="uniform")]
-    td_error_max: Annotated[float, Range(above=0), Unless(sampler="uniform")]
-    max_error_weight: Annotated[float, Range(at_least=0, at_most=1), Unless(sampler="uniform")]
-    uniform_fraction: Annotated[float, Range(above=0, at_most=1), OnlyIf(sampler="lazy")]
-
     @model_validator(mode="after")
-    def _check_bounds(self) -> ReplayConfig:
-        if self.td_error_min > self.td_error_max:
-            raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
+    def _check_histograms(self) -> BaseConfig:
+        if "actions" in self.histograms and self.has_workers:
+            raise ValueError("histograms of actions are not for runtime WORKERS, whose actions stay in the workers")
         return self
 
 
@@ -218,17 +199,23 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -
     Raises:
         UserError: A value does not fit its type or bounds, or values do not fit together.
     """
-    types, annotated_types = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+    types, model = _make_model(cls)
     values = {key: _convert_value(types[key], value) for key, value in values.items() if key in types}
-    fields: dict[str, Any] = {key: (hint, ...) for key, hint in annotated_types.items()}
     try:
-        checked = create_model(cls.__name__, __base__=AgentSection, **fields).model_validate(values)
+        checked = model.model_validate(values)
     except ValidationError as error:
         raise UserError(describe_validation_error(error, layers, section)) from error
     try:
         return cls(**dict(checked))
     except ValueError as error:
         raise UserError(f"{section}: {error}") from error
+
+
+@cache
+def _make_model(cls: type) -> tuple[Mapping[str, Any], type[AgentSection]]:
+    """Return the types of the fields of a dataclass, and the model that checks their values."""
+    fields: dict[str, Any] = {key: (hint, ...) for key, hint in get_type_hints(cls, include_extras=True).items()}
+    return get_type_hints(cls), create_model(cls.__name__, __base__=AgentSection, **fields)
 
 
 def normalize_spellings(cls: type, values: Tree) -> Tree:

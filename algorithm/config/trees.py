@@ -81,17 +81,23 @@ def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from iterate_paths(value, f"{path}.")
 
 
-def iterate_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all settings in `tree`, without the settings of roles in `ma_config`.
+def iterate_leaves(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of all settings in `tree`, as `iterate_settings` does."""
+    for path, _ in iterate_settings(tree):
+        yield path
+
+
+def iterate_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of all settings in `tree`, without the settings of roles in `ma_config`.
 
     The settings of auxiliaries are among them, since classes define their names.
     """
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and (path not in OPEN_MAPPINGS or (path == "auxiliaries" and value)):
-            yield from iterate_leaves(value, f"{path}.")
+            yield from iterate_settings(value, f"{path}.")
         elif path != "ma_config":
-            yield path
+            yield path, value
 
 
 def find_source(layers: list[Layer], path: str) -> str:
@@ -171,7 +177,27 @@ _Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
 _Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
 
 
-class _Dumper(yaml.SafeDumper):
+_LOADERS: tuple[type[_Loader], type[_Loader]] = (_Loader, _Loader)  # the fast one, and the one with detailed errors
+_BaseDumper: Any = yaml.SafeDumper
+if yaml.__with_libyaml__:
+    _Parser: Any = vars(yaml.cyaml)["CParser"]
+
+    class _FastLoader(_Loader, _Parser):
+        """A `_Loader` with the parser of libyaml, which is ten times as fast; its errors have less detail."""
+
+        peek_event, check_event = _Parser.peek_event, _Parser.check_event
+        get_event = _Parser.get_event
+
+        def __init__(self, text: str):
+            _Parser.__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    _LOADERS, _BaseDumper = (_FastLoader, _Loader), yaml.CSafeDumper
+
+
+class _Dumper(_BaseDumper):
     """A dumper that quotes text which `_Loader` would read as a number, or reject."""
 
 
@@ -198,8 +224,12 @@ _Dumper.yaml_implicit_resolvers = {
 
 def parse_yaml(text: str) -> Any:
     """Return the value of `text`. Raises ValueError, in one line, if it is not YAML or not allowed in settings."""
+    fast, exact = _LOADERS
     try:
-        return yaml.load(text, _Loader)
+        try:
+            return yaml.load(text, fast)
+        except (yaml.scanner.ScannerError, yaml.parser.ParserError, yaml.reader.ReaderError):
+            return yaml.load(text, exact)  # raises an error with the place and the text
     except _UnsupportedYaml as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark and "\n" in text else ""
         raise ValueError(f"{line}{error.problem}") from error

@@ -10,18 +10,23 @@ from algorithm.config.trees import Tree
 from algorithm.errors import UserError
 
 
-def check_keys(source: str, layer: Tree, known: list[str], prefix: str = "") -> None:
+def check_keys(source: str, layer: Tree, known: list[str]) -> None:
     """Raise UserError if a layer of settings has a key that is not in `known`, or a value in place of a section."""
-    for key, value in layer.items():
-        path = f"{prefix}{key}"
-        if path not in known:
-            instead = suggest_setting(path, known)
-            raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
-        sections = any(other.startswith(f"{path}.") for other in known)
-        if sections and not isinstance(value, Mapping) and not (path == "goal" and value is None):
-            raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
-        if sections and value is not None:
-            check_keys(source, value, known, f"{path}.")
+    sections = {path.rpartition(".")[0] for path in known}
+
+    def check(tree: Tree, prefix: str) -> None:
+        for key, value in tree.items():
+            path = f"{prefix}{key}"
+            if path not in known:
+                instead = suggest_setting(path, known)
+                raise UserError(f"{source}: unknown setting {path}{f'; {instead}' if instead else ''}")
+            is_section = path in sections
+            if is_section and not isinstance(value, Mapping) and not (path == "goal" and value is None):
+                raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
+            if is_section and value is not None:
+                check(value, f"{path}.")
+
+    check(layer, "")
 
 
 def suggest_setting(path: str, known: list[str]) -> str | None:

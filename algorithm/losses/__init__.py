@@ -4,6 +4,7 @@ from algorithm.losses.critic import clipped_error, cross_entropy, soft_state_val
 from algorithm.losses.policy import (
     bias_correction,
     clipped_importance,
+    clipped_objective,
     leave_one_out,
     sampled_bias_correction,
     surrogate_loss,
@@ -15,6 +16,7 @@ __all__ = [
     "bias_correction",
     "clipped_error",
     "clipped_importance",
+    "clipped_objective",
     "cross_entropy",
     "leave_one_out",
     "sampled_bias_correction",

@@ -28,6 +28,13 @@ def clipped_importance(
     return torch.where(is_outside, 0.0, rho_taken * advantage)
 
 
+def clipped_objective(
+    rho_taken: Float[Tensor, "*B"], advantage: Float[Tensor, "*B"], clip: float
+) -> Float[Tensor, "*B"]:
+    """Return min(rho A, clip(rho, 1 - eps, 1 + eps) A), PPO's objective (Schulman et al. 2017, Eq. 7)."""
+    return torch.minimum(rho_taken * advantage, rho_taken.clamp(1 - clip, 1 + clip) * advantage)
+
+
 def bias_correction(
     probs: Float[Tensor, "*B A"],
     behavior_probs: Float[Tensor, "*B A"],

@@ -23,7 +23,7 @@ class RowWeights:
     Without any valid row, the weights are those of all rows, and nothing is committed.
     """
 
-    weights: Tensor  # [N] float32; the sum is 1
+    weights: Tensor | None  # [N] float32; the sum is 1; None for equal weights, which are found on the CPU only
     unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: factor that makes the variance of the batch unbiased
     commits: Tensor  # 1 if statistics of this batch are committed, otherwise 0, a scalar
 
@@ -94,5 +94,7 @@ def _weigh_rows(valid: Tensor) -> RowWeights:
     rows = valid.float()
     n = rows.sum()
     has_rows = (n > 0).float()
-    weights = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+    weights: Tensor | None = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+    if valid.device.type == "cpu" and valid.all():
+        weights = None
     return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), commits=has_rows)

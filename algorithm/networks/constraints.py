@@ -1,12 +1,12 @@
 """Constraints of parameters, which hold after every step of the optimizer, also in target networks.
 
 A layer with a constraint has it in its attribute `constraint`: a function that changes the parameters of the layer, one
-flat tensor, in place.
+flat tensor, in place. `merge_constraints` applies equal constraints of several layers by fewer operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,17 @@ SQUARINGS = 6  # of G in SpectralNorm
 
 @dataclass(frozen=True)
 class RowNorm:
-    """A constraint that scales each of `rows` equal parts of the parameters to the Euclidean norm `norm`."""
+    """A constraint that scales each of `rows` equal parts of the parameters to the Euclidean norm `norm`.
+
+    The parameters are those of one layer [n], or those of several layers [layers, n].
+    """
 
     rows: int
     norm: float
 
     def __call__(self, parameters: Tensor) -> None:
-        rows = parameters.view(self.rows, -1)
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=TINY)
+        rows = parameters.unflatten(-1, (self.rows, -1))
+        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=TINY)
         rows.div_(norms if self.norm == 1 else norms.div_(self.norm))
 
 
@@ -79,3 +82,30 @@ def find_constraints(module: nn.Module) -> Iterator[tuple[Constraint, list[Tenso
 def has_constraints(module: nn.Module) -> bool:
     """Return whether a layer of a module has a constraint."""
     return any(True for _ in find_constraints(module))
+
+
+def merge_constraints(constrained: Iterable[tuple[Constraint, Tensor]]) -> list[tuple[Constraint, Tensor]]:
+    """Return constraints with the flat parameters to which they apply, one for several layers where possible.
+
+    Equal constraints on as many parameters, at equal distances in the same flat tensor, become one [layers, n], as
+    those of two critics, or of the blocks of one.
+
+    Args:
+        constrained: The constraint and the flat parameters [n] of each layer, in the order of the flat tensor.
+    """
+    merged: list[tuple[Constraint, Tensor]] = []
+    groups: dict[tuple[RowNorm, int], list[Tensor]] = {}
+    for constrain, parameters in constrained:
+        if isinstance(constrain, RowNorm):
+            groups.setdefault((constrain, len(parameters)), []).append(parameters)
+        else:
+            merged.append((constrain, parameters))
+    for (constrain, size), layers in groups.items():
+        layers.sort(key=Tensor.storage_offset)
+        while layers:
+            starts = [layer.storage_offset() for layer in layers]
+            step = starts[1] - starts[0] if len(layers) > 1 else size
+            count = next((i for i, start in enumerate(starts) if start != starts[0] + i * step), len(layers))
+            merged.append((constrain, layers[0].as_strided((count, size), (step, 1))))
+            del layers[:count]
+    return merged

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.constraints import Constraint, find_constraints
+from algorithm.networks.constraints import Constraint, find_constraints, merge_constraints
 from algorithm.networks.normalization import BatchNorm, find_batch_norms
 
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
@@ -213,12 +213,12 @@ class FlatParameters:
             constrain(parameters)
 
     def _find_constraints(self, modules: Iterable[nn.Module]) -> list[tuple[Constraint, Tensor]]:
-        """Return the constraint and the flat parameters of each layer of some modules that has a constraint."""
-        return [
+        """Return the constraints of the layers of some modules, each with the flat parameters to which it applies."""
+        return merge_constraints(
             (constrain, self._view_shared(parameters))
             for module in modules
             for constrain, parameters in find_constraints(module)
-        ]
+        )
 
     def _view_shared(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the part of `all_parameters` that belongs to consecutive tensors of modules, as one view."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.flat_parameters import flatten_tensors
 from algorithm.networks.fused_layers import run_layers
+from algorithm.networks.fused_norms import BatchNormStep, LinearStep, StepSequence, can_fuse_steps, run_steps
 from algorithm.networks.linear import Linear, NumpyFunction, linear, linear_by_output
-from algorithm.networks.normalization import check_norm, make_norm
+from algorithm.networks.normalization import BatchNorm, check_norm, make_norm
 
 MAX_SIZE = 2**31 - 1
 
@@ -112,8 +113,16 @@ class NormalizedStack(LayerStack):
         super().__init__(layers, make_numpy_linear, layers[-1].out_features, activation)
         self.is_plain = False
         self.norms: Any = nn.ModuleList(norms)
+        self.steps: StepSequence | None = None  # the layers as one operation, if they have batch norms and ReLUs
+        batch_norms = [norm for norm in norms if isinstance(norm, BatchNorm)]
+        if activation == "relu" and len(batch_norms) == len(norms):
+            pairs = zip(layers, batch_norms[1:], strict=True)
+            steps = [(LinearStep(layer, activates=True), BatchNormStep(norm)) for layer, norm in pairs]
+            self.steps = StepSequence(BatchNormStep(batch_norms[0]), *chain.from_iterable(steps))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.steps and can_fuse_steps(x, self.steps):
+            return run_steps(x, self.steps)
         x = self.norms[0](x)
         for layer, norm in zip(self.layers, self.norms[1:], strict=True):
             x = norm(self.activate(layer.forward(x)))
@@ -146,6 +155,10 @@ def run_with_head(layers: nn.Module, head: nn.Linear, x: Tensor, *, by_output: b
     if isinstance(layers, LayerStack) and layers.is_plain:
         parameters = [*layers.list_parameters(), head.weight, head.bias]
         return run_layers(x, parameters, has_head=True, by_output=by_output)
+    if body := getattr(layers, "steps", None):
+        steps = StepSequence(body, LinearStep(head, by_output=by_output))
+        if can_fuse_steps(x, steps):
+            return run_steps(x, steps)
     return (linear_by_output if by_output else linear)(layers.forward(x), head.weight, head.bias)
 
 

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_moments import BatchMoments, BatchNormalization
 from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
 from algorithm.networks.linear import NumpyFunction
+
+Correction = tuple[Tensor, Tensor]  # r and d [F] of batch renormalization
 
 
 class BatchNorm(nn.Module):
@@ -46,17 +49,36 @@ class BatchNorm(nn.Module):
         if rows is None:
             scale, shift = self.compute_affine()
             return torch.addcmul(shift, x.float(), scale)
-        row_weights, flat = rows.select(x.shape[:-1]), x.reshape(-1, self.size).float()
+        flat = x.reshape(-1, self.size).float()
         with torch.no_grad(), _disable_autocast(flat.device.type):
-            mean = row_weights.weights @ flat
-            centered = flat - mean
-            variance = row_weights.weights @ centered.square()
-            inverse_std = torch.rsqrt(variance + self.epsilon)
-        weight, bias = self._renormalize(mean, inverse_std)
-        if rows.commits:
-            self._set_increment(mean, variance, row_weights)
-        y = _BatchNormalization.apply(flat, centered, inverse_std, row_weights.weights, weight, bias)
-        return y.view(x.shape)
+            row_weights = rows.select(x.shape[:-1])
+            batch = BatchMoments.compute(flat, row_weights.weights, self.epsilon)
+        correction = self.prepare_batch(batch, row_weights if rows.commits else None)
+        weight, bias = self.correct_parameters(correction)
+        return BatchNormalization.apply(flat, batch, weight, bias).view(x.shape)
+
+    @torch.no_grad()
+    def prepare_batch(self, batch: BatchMoments, commits: RowWeights | None) -> Correction | None:
+        """Set the increment if the pass commits, and return the correction for a batch with these moments.
+
+        Args:
+            batch: The moments.
+            commits: The weights of the rows; None if the pass does not commit.
+        """
+        if commits:
+            self._set_increment(batch, commits)
+        return self._compute_correction(batch)
+
+    def correct_parameters(self, correction: Correction | None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias [F] with the correction r, d: weight r, and bias + weight d."""
+        if correction is None:
+            return self.weight, self.bias
+        r, d = correction
+        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
+
+    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+        """Return r and d [F] of batch renormalization; None without it."""
+        return None
 
     def compute_affine(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
@@ -64,15 +86,23 @@ class BatchNorm(nn.Module):
         scale = self.weight * torch.rsqrt(variance + self.epsilon)
         return scale, self.bias - mean * scale
 
-    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bias [F] of a batch with these moments."""
-        return self.weight, self.bias
+    def differentiate_affine(
+        self, gradient: Tensor, x: Tensor, scale: Tensor, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Return the gradients of x, and of weight and bias, given that of x * scale + shift (see `compute_affine`)."""
+        x_gradient = gradient * scale if needs_x else None
+        if not needs_weight:
+            return x_gradient, [None, None]
+        mean, variance = self.running[: 2 * self.size].chunk(2)
+        weight_gradient = ((x - mean) * gradient).sum(0) * torch.rsqrt(variance + self.epsilon)
+        return x_gradient, [weight_gradient, gradient.sum(0)]
 
-    @torch.no_grad()
-    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
-        moments = torch.cat((mean, variance * row_weights.unbiased))
+    def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
         part = slice(2 * self.size)
-        torch.mul(moments - self.running[part], self.momentum * row_weights.commits, out=self.increment[part])
+        increment = torch.cat((batch.mean, batch.variance * rows.unbiased), out=self.increment[part])
+        increment.sub_(self.running[part]).mul_(self.momentum)
+        if batch.weights is not None:
+            increment.mul_(rows.commits)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` with running statistics in numpy, on views: later updates have effect."""
@@ -114,19 +144,17 @@ class BatchRenorm(BatchNorm):
         self.running = torch.cat((self.running, torch.zeros(1)))
         self.increment = torch.zeros_like(self.running)
 
-    def _renormalize(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            running_mean, running_variance = self.running[:-1].chunk(2)
-            inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
-            is_warm = self.running[-1] >= self.warmup
-            r = (inverse_running_std / inverse_std).clamp(1 / self.max_r, self.max_r)
-            d = ((mean - running_mean) * inverse_running_std).clamp(-self.max_d, self.max_d)
-            r, d = torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
-        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
+    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+        running_mean, running_variance = self.running[:-1].chunk(2)
+        inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
+        is_warm = self.running[-1] >= self.warmup
+        r = (inverse_running_std / batch.inverse_std).clamp(1 / self.max_r, self.max_r)
+        d = ((batch.mean - running_mean) * inverse_running_std).clamp(-self.max_d, self.max_d)
+        return torch.where(is_warm, r, 1.0), torch.where(is_warm, d, 0.0)
 
-    def _set_increment(self, mean: Tensor, variance: Tensor, row_weights: RowWeights) -> None:
-        super()._set_increment(mean, variance, row_weights)
-        self.increment[-1] = row_weights.commits
+    def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
+        super()._set_increment(batch, rows)
+        self.increment[-1] = rows.commits
 
 
 class LayerNorm(nn.LayerNorm):
@@ -168,7 +196,11 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+        return x * self.compute_inverse(x) * self.weight
+
+    def compute_inverse(self, x: Tensor) -> Tensor:
+        """Return 1 / the root mean square [..., 1] of each row."""
+        return torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on a view of the parameter."""
@@ -209,33 +241,3 @@ def _disable_autocast(device: str) -> AbstractContextManager[object]:
     """Return a context without autocast, in which products have the precision of their factors."""
     is_enabled = device != "meta" and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if is_enabled else nullcontext()
-
-
-class _BatchNormalization(torch.autograd.Function):
-    """The normalization of a batch, with the gradient that passes through its mean and variance.
-
-    Inputs: x [N, F]; x minus the mean of the batch; the inverse standard deviation [F]; the weights [N] of the rows in
-    mean and variance; weight and bias [F].
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, centered: Tensor, inverse_std: Tensor, rows: Tensor, weight: Tensor, bias: Tensor
-    ) -> Tensor:
-        scale = inverse_std * weight
-        ctx.save_for_backward(centered, inverse_std, rows, scale)
-        return torch.addcmul(bias, centered, scale)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, Tensor, Tensor]:
-        (gradient,), (centered, inverse_std, rows, scale) = gradients, ctx.saved_tensors
-        products = gradient * centered
-        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(inverse_std)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None, weight_gradient, bias_gradient
-        # scale * (gradient - rows * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
-        by_std = (scale * inverse_std).mul_(weight_gradient)
-        x_gradient = torch.addcmul(scale * bias_gradient, centered, by_std, out=products)
-        x_gradient.mul_(rows.neg().unsqueeze(1)).addcmul_(gradient, scale)
-        return x_gradient, None, None, None, weight_gradient, bias_gradient

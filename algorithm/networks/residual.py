@@ -13,6 +13,15 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
 from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
+from algorithm.networks.fused_norms import (
+    BatchNormStep,
+    LinearStep,
+    ResidualStep,
+    RmsNormStep,
+    StepSequence,
+    can_fuse_steps,
+    run_steps,
+)
 from algorithm.networks.linear import Linear, NumpyFunction, make_numpy_form
 from algorithm.networks.mlp import check_sizes, make_numpy_linear
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
@@ -73,12 +82,22 @@ class ResidualLayers(nn.Module):
         self.input = _make_linear(settings, inputs, width, gain=1.0)
         self.blocks: Any = nn.ModuleList(ResidualBlock(settings) for _ in range(settings.blocks))
         self.output_norm: Any = RmsNorm(width, unit_weights=settings.unit_weights) if settings.norm else None
+        # The layers as one operation, if they have batch norms.
+        self.steps: StepSequence | None = self._make_steps() if normalizes_batches else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.steps and can_fuse_steps(x, self.steps):
+            return run_steps(x, self.steps)
         x = self.input(self.input_norm(x) if self.input_norm else x)
         for block in self.blocks:
             x = block(x)
         return self.output_norm(x) if self.output_norm else x
+
+    def _make_steps(self) -> StepSequence:
+        blocks = [block.make_step() for block in self.blocks]
+        return StepSequence(
+            BatchNormStep(self.input_norm), LinearStep(self.input), *blocks, RmsNormStep(self.output_norm)
+        )
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters and running statistics."""
@@ -102,6 +121,13 @@ class ResidualBlock(nn.Module):
             y = linear(y)
             y = torch.relu_(norm(y) if norm else y)
         return x + y
+
+    def make_step(self) -> ResidualStep:
+        """Return the block, with batch norms, as a step of a fused operation."""
+        layers = ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
+        return ResidualStep(
+            *(step for linear, norm in layers for step in (LinearStep(linear), BatchNormStep(norm, activates=True)))
+        )
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters and running statistics."""

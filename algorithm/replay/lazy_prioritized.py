@@ -43,11 +43,20 @@ class LazyPrioritizedSampler(Sampler):
         sequences: The sequences to draw from.
         priority_function: The priority of a sequence.
         uniform_fraction: Fraction of the sequences that is drawn uniformly.
+        uses_recorded_errors: Whether new sequences are assigned at once, with the priority of their recorded TD errors,
+            if these are finite.
     """
 
     BYTES_PER_START = 8 * 6 + 2 * 8 * BRANCHING / (BRANCHING - 1)
 
-    def __init__(self, sequences: Sequences, priority_function: PriorityFunction, uniform_fraction: float):
+    def __init__(
+        self,
+        sequences: Sequences,
+        priority_function: PriorityFunction,
+        uniform_fraction: float,
+        uses_recorded_errors: bool = False,
+    ):
+        self.uses_recorded_errors = uses_recorded_errors
         self.sequences, self.priority_function, self.uniform_fraction = sequences, priority_function, uniform_fraction
         self.slots = sequences.slots
         lanes, starts = sequences.lanes, sequences.lanes * self.slots
@@ -112,6 +121,8 @@ class LazyPrioritizedSampler(Sampler):
         lane = np.unique(np.concatenate((oldest, newest, new[0])))
         lane = lane[self.n_assigned[lane] > 0]
         self._update_cells(np.tile(lane, 2), np.append(np.zeros_like(lane), self.n_assigned[lane] - 1))
+        if self.uses_recorded_errors:
+            self._assign(*self.priority_function.compute_initial_priorities(self.sequences, new))
 
     def grow(self) -> None:
         self.start_range = self.sequences.compute_start_range()
@@ -124,7 +135,10 @@ class LazyPrioritizedSampler(Sampler):
         self.marks.grow(starts)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        starts, priority = self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors)
+        self._assign(*self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors))
+
+    def _assign(self, starts: Starts, priority: np.ndarray) -> None:
+        """Set the priorities [n] of those of some starts that can be drawn."""
         priority = priority[self._is_drawable(*starts)]
         lane, place = self._select_drawable(*starts)
         slot, first = np.unique(self.sequences.find_slot(lane, place), return_index=True)

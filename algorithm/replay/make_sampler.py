@@ -24,6 +24,8 @@ class SamplerSettings(Protocol):
     @property
     def sampler(self) -> str: ...
     @property
+    def initial_priorities(self) -> str | None: ...
+    @property
     def alpha(self) -> float: ...
     @property
     def beta(self) -> float: ...
@@ -41,6 +43,7 @@ class SamplerSettings(Protocol):
 
 def make_sampler(settings: SamplerSettings) -> Callable[[Sequences], Sampler]:
     """Return the sampler of the settings, as a function of the sequences that it draws from."""
+    uses_recorded_errors = settings.initial_priorities is not None
     priority_function = PriorityFunction(settings.max_error_weight, settings.td_error_min, settings.td_error_max)
     if settings.sampler == "prioritized":
         return partial(
@@ -49,9 +52,13 @@ def make_sampler(settings: SamplerSettings) -> Callable[[Sequences], Sampler]:
             alpha=settings.alpha,
             beta=settings.beta,
             beta_increment_per_sampling=settings.beta_increment_per_sampling,
+            uses_recorded_errors=uses_recorded_errors,
         )
     if settings.sampler == "lazy":
         return partial(
-            LazyPrioritizedSampler, priority_function=priority_function, uniform_fraction=settings.uniform_fraction
+            LazyPrioritizedSampler,
+            priority_function=priority_function,
+            uniform_fraction=settings.uniform_fraction,
+            uses_recorded_errors=uses_recorded_errors,
         )
     return UniformSampler

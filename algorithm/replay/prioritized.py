@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from algorithm.replay.sampler import Errors, PriorityFunction, SampledSequences, Sampler, Sequences
+from algorithm.replay.sampler import Errors, PriorityFunction, SampledSequences, Sampler, Sequences, Starts
 
 # Children of a node. Drawing 256 of a million leaves takes 155 us, with 8 or 32 children 160 to 200 us, with 2 460 us.
 BRANCHING = 16
@@ -92,7 +92,7 @@ class PrioritizedSampler(Sampler):
         P(i) = p_i^alpha / sum p^alpha,   w_i = (N P(i))^-beta / max w
 
     One sequence is drawn from each of `batch` equal parts of the sum. A new sequence has the largest priority so far,
-    initially 1.
+    initially 1, or that of its recorded TD errors (Horgan et al. 2018, arXiv 1803.00933).
 
     Args:
         sequences: The sequences to draw from.
@@ -100,6 +100,7 @@ class PrioritizedSampler(Sampler):
         alpha: Exponent of the priorities; 0: uniform.
         beta: Initial exponent of the weights.
         beta_increment_per_sampling: Increase of beta with each batch, up to 1.
+        uses_recorded_errors: Whether new sequences have the priority of their recorded TD errors, if these are finite.
     """
 
     BYTES_PER_START = 8 * BRANCHING / (BRANCHING - 1)
@@ -111,9 +112,11 @@ class PrioritizedSampler(Sampler):
         alpha: float,
         beta: float,
         beta_increment_per_sampling: float,
+        uses_recorded_errors: bool = False,
     ):
         self.sequences, self.priority_function = sequences, priority_function
         self.alpha, self.initial_beta, self.beta_increment = alpha, beta, beta_increment_per_sampling
+        self.uses_recorded_errors = uses_recorded_errors
         self.n_batches = 0  # drawn so far
         self.max_priority = min(max(1.0, priority_function.td_error_min), priority_function.td_error_max)
         self.start_range = sequences.compute_start_range()
@@ -140,13 +143,18 @@ class PrioritizedSampler(Sampler):
         for starts in (overwritten, broken):
             self.tree.set(self.sequences.find_slot(*starts), 0.0)
         self.tree.set(self.sequences.find_slot(*new), self.max_priority**self.alpha)
+        if self.uses_recorded_errors:
+            self._assign(*self.priority_function.compute_initial_priorities(self.sequences, new))
 
     def grow(self) -> None:
         self.start_range = self.sequences.compute_start_range()
         self.tree.grow(self.sequences.lanes * self.sequences.slots)
 
     def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        starts, priority = self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors)
+        self._assign(*self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors))
+
+    def _assign(self, starts: Starts, priority: np.ndarray) -> None:
+        """Set the priorities [n] of those of some starts that can be drawn."""
         leaf = self.sequences.find_slot(*starts)
         is_drawable = self.tree.leaves[leaf] > 0
         self.tree.set(leaf[is_drawable], priority[is_drawable] ** self.alpha)

@@ -81,6 +81,19 @@ class Replay:
         """Number of stored rows over all lanes."""
         return int(self.ring.n_readable.sum())
 
+    @property
+    def fill(self) -> float:
+        """Fraction of the rows that can be stored which are stored."""
+        return self.rows / (self.ring.lanes * (self.ring.rows - 1))
+
+    def compute_ages(self, index: np.ndarray) -> np.ndarray:
+        """Return the ages of sequences: rows over all lanes that were stored since their first row after the burn-in.
+
+        The lanes count as equally fast. `index` are the indices of sequences; -1 (a fresh rollout) is left out.
+        """
+        lane, row = self.ring.find_row(index[index >= 0])
+        return (self.ring.head[lane] - row - self.burn_in) * self.ring.lanes
+
     def grow(self, lanes: int) -> None:
         """Add lanes, up to `lanes` lanes. Raises ValueError if the capacity is then too small for a sequence."""
         if not self.rows:
@@ -154,7 +167,7 @@ def compute_replay_size(
         statistics_size: Number of statistics of the policy's distribution.
         bytes_per_start: `BYTES_PER_START` of the sampler.
         initial_lanes: Lanes that share the capacity; None: all.
-        n_records: Number of values of a row that auxiliaries store.
+        n_records: Number of values of a row that auxiliaries, or initial priorities, store.
     """
     columns = capacity // (initial_lanes or role.lanes) // chunk * role.lanes
     obs = sum(prod(obs.shape) * np.dtype(obs.dtype).itemsize for obs in role.obs_specs.values())

@@ -188,9 +188,7 @@ class Ring:
         self.head[lane] = start + self.chunk
 
     @staticmethod
-    def _scatter(
-        array: np.ndarray, lane: np.ndarray, rows: np.ndarray, value: np.ndarray, columns: np.ndarray
-    ) -> None:
+    def _scatter(array: np.ndarray, lane: np.ndarray, rows: np.ndarray, value: np.ndarray, columns: np.ndarray) -> None:
         """Write columns [k] of `value` [T, B, ...] to the rows [T, k] of lanes [k] of an array."""
         if array[0, 0].nbytes < WIDE_ROW_BYTES:
             array[lane, rows] = value[:, columns]

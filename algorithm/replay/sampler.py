@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from algorithm.replay.ring import Ring
+from algorithm.rollout import TD_ERROR
 
 Starts = tuple[np.ndarray, np.ndarray]  # lanes [n] and start numbers [n]
 Errors = Callable[[], np.ndarray]  # computes [2, B], the largest and the mean absolute TD error of each sequence
@@ -129,6 +130,16 @@ class Sequences:
         new = self.is_learnable(lane, number)
         return overwritten, (last, before.newest[last]), (lane[new], number[new])
 
+    def compute_recorded_errors(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """Return the largest and the mean absolute TD error [2, n] of sequences, as recorded when they were collected.
+
+        They are those of the valid rows after the burn-in.
+        """
+        row = self.first_row(number) + np.arange(self.burn_in, self.length)[:, None]
+        errors = self.ring.arrays[f"records/{TD_ERROR}"][lane, row % self.ring.rows]
+        n_valid = self.ring.valid(lane, row).sum(0)
+        return np.stack((errors.max(0), errors.sum(0) / np.maximum(n_valid, 1)))
+
     def find_known_starts(self, index: np.ndarray, start_range: StartRange) -> tuple[Starts, np.ndarray]:
         """Return the starts by their index [n], without those that are overwritten, and a mask [n] of the others."""
         lane, row = self.ring.find_row(index)
@@ -218,6 +229,13 @@ class PriorityFunction:
         return np.clip(
             self.max_error_weight * largest + (1 - self.max_error_weight) * mean, self.td_error_min, self.td_error_max
         )
+
+    def compute_initial_priorities(self, sequences: Sequences, starts: Starts) -> tuple[Starts, np.ndarray]:
+        """Return those of new starts whose recorded TD errors are finite, and their priorities."""
+        lane, number = starts
+        priority = self(sequences.compute_recorded_errors(lane, number))
+        finite = np.isfinite(priority)
+        return (lane[finite], number[finite]), priority[finite]
 
     def compute_priorities(
         self, sequences: Sequences, start_range: StartRange, index: np.ndarray, errors: Errors

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import ReplayConfig
+from algorithm.config.replay import ReplayConfig
 from algorithm.runs.torch_setup import PlacementConfig
 
 
@@ -63,14 +63,14 @@ class AgentConfigs:
 
 
 def make_agent_config(settings: Settings) -> AgentConfig:
-    """Return the record of one agent, from the settings of its role."""
-    base = settings.base
-    device = "cpu" if base.has_workers and base.device == "auto" else base.device
+    """Return the record of one agent, from the settings of its role; with several learners, for each of them."""
+    base, learners = settings.base, settings.n_learners
+    device = "cpu" if (base.has_workers or learners > 1) and base.device == "auto" else base.device
     return AgentConfig(
         make_agent=find_class("algorithm", base.algorithm),
         section=settings.agent_section,
-        settings=settings.agent,
-        replay=settings.replay,
+        settings=_divide_batches(settings.agent, learners),
+        replay=settings.replay.model_copy(update={"capacity": settings.replay.capacity // learners}),
         network_file=base.nn,
         network_arguments=settings.nn,
         auxiliaries=settings.auxiliaries,
@@ -78,4 +78,19 @@ def make_agent_config(settings: Settings) -> AgentConfig:
         placement=PlacementConfig(device=device, precision=base.precision, inference_device=base.inference_device),
         seed=base.seed,
         max_step=base.max_step,
+    )
+
+
+def _divide_batches(settings: Any, learners: int) -> Any:
+    """Return the settings of an algorithm for one of several learners, whose batches form one batch.
+
+    A round has a rollout of each learner, which `replay_ratio` batches follow in a run with one learner.
+    """
+    if learners == 1 or not hasattr(settings, "replay_ratio"):
+        return settings
+    return replace(
+        settings,
+        batch_size=settings.batch_size // learners,
+        replay_ratio=settings.replay_ratio * learners,
+        learning_starts=-(-settings.learning_starts // learners),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from math import inf
+from time import process_time
 from typing import Any
 
 from algorithm.adapters.adapter import Adapter
@@ -16,16 +17,28 @@ from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
+from algorithm.config.schema import BaseConfig
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import check_cluster, open_cluster
+from algorithm.runs.cluster import (
+    build_peers,
+    check_cluster,
+    describe_learners,
+    get_learner_group,
+    make_actor_evaluations,
+    open_cluster,
+)
 from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.faults import record_faults
+from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.make_env import Environments
+from algorithm.runs.results import make_record
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
+from algorithm.runs.trackers import open_trackers
+from algorithm.runs.videos import check_videos, make_video_recorder
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -36,7 +49,8 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluator import EvaluationResult, Evaluator
+from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
+from algorithm.training.evaluator import Evaluator
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History, Limits
@@ -65,14 +79,13 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    timer, seeds, events = Timer(), RunSeeds(settings.base.seed), CallbackList(callbacks)
-    environments, agents = Environments(settings, folder), AgentConfigs(settings)
+    base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
+    environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
     limits = make_limits(settings, pause_at)
-    check_workers(settings)
-    check_cluster(settings)
+    _check_settings(settings, environments, limits)
     configure_torch()
     seed_process(seeds.process)
-    store, checkpoint = _prepare_checkpoints(folder, settings.base.keep_checkpoints, log)
+    store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
@@ -80,39 +93,62 @@ def train(
         adapter = stack.enter_context(
             closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
-        n_actors = settings.cluster.actors if settings.base.is_on_cluster else 1
-        evaluation_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, n_actors)))
-        for note in environments.list_notes(limits.evaluates):
+        eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
+        for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
             log(note)
-        sharing = make_sharing(settings.base, group.memory) if isinstance(group, WorkerGroup) else None
-        training = _build_components(adapter, ComponentsBuilder(agents, folder, checkpoint, log, sharing), timer)
+        sharing = make_sharing(base, group.memory) if isinstance(group, WorkerGroup) else None
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
+        training = _build_components(adapter, builder, timer, group)
         history = History(training, counters)
-        stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
-        actor: AnyActor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
+        count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
+        actor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
         if isinstance(group, WorkerGroup):
             group.start(counters, checkpoint.folder if checkpoint else None)
         _check_roles(settings, folder, adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        evaluator = _make_evaluator(training, evaluation_adapter, settings.base.evaluate_greedy)
-        evaluate = None if environments.find_evaluation_obstacle() else partial(_evaluate, evaluator, seeds, counters)
-        metrics = MetricsWriter(folder.path, counters.env_steps, log)
-        reporter = Reporter(history, limits, metrics, log, events.on_progress)
-        monitor = Monitor(history, limits, reporter, evaluate, writer, store.best, events)
-        divergence = DivergenceDetector(training, settings.base.max_nonfinite_updates)
+        make_seed = partial(_get_evaluation_seed, seeds, counters)
+        evaluations = _make_evaluations(settings, environments, training, eval_adapter, group, parameters, make_seed)
+        events.callbacks.append(make_video_recorder(settings, environments, training, counters, folder, log))
+        trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, adapter.roles))
+        metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
+        reporter = Reporter(history, limits, metrics, log, events.on_progress, base.histograms, count_faults)
+        monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         if checkpoint:
-            checkpoint.restore_states(states)
-            if not isinstance(actor, WorkerGroup):
-                checkpoint.restore_process(actor)
-        folder.record_settings(settings.tree, counters.env_steps)
+            _restore(checkpoint, states, actor)
+        _record_start(settings, folder, counters)
         timer.lap(STARTING)
+        status, failure = 0, None
         try:
-            _run_to_end(settings.base.runtime, training, actor, monitor, divergence, writer)
+            _run_to_end(base, training, actor, monitor, writer)
+        except BaseException as error:
+            status, failure = describe_end(error)
+            raise
         finally:
             result = _make_result(folder, monitor, store.best)
+            trackers.finish(make_record(result, status, failure))
             events.on_end(result)
     return result
+
+
+def _make_timer(settings: Settings) -> Timer:
+    """Return the timer of a run: of this process on a cluster, whose actors report their CPU seconds themselves."""
+    return Timer(process_time) if settings.base.is_on_cluster else Timer()
+
+
+def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
+    """Check settings that do not fit each other or the environments. Raises UserError."""
+    check_workers(settings)
+    check_cluster(settings)
+    if settings.report.video_every:
+        check_videos(environments, limits.evaluates)
+
+
+def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
+    """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
+    folder.record_settings(settings.tree, counters.env_steps)
+    record_session(folder.path, settings.base, counters.env_steps)
 
 
 def _open_processes(
@@ -132,11 +168,38 @@ def _make_parts_writer(
     """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
     if isinstance(actor, WorkerGroup):
         return partial(actor.save, training, counters)
+    if isinstance(actor, ActorGroup) and actor.peers:
+        return partial(actor.peers.save, training, actor)
     return partial(write_all, training, actor)
 
 
-def _make_evaluator(training: TrainingComponents, adapter: Adapter, greedy: bool) -> Evaluator:
-    return Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+def _restore(checkpoint: Checkpoint, states: Mapping[str, Stateful], actor: AnyActor) -> None:
+    """Restore the states of a checkpoint, and the generators of this process with the state of its actor."""
+    checkpoint.restore_states(states)
+    if not isinstance(actor, WorkerGroup):
+        checkpoint.restore_process(actor)
+
+
+def _make_evaluations(
+    settings: Settings,
+    environments: Environments,
+    training: TrainingComponents,
+    adapter: Adapter,
+    group: WorkerGroup | ActorGroup | None,
+    parameters: EnvironmentParameters,
+    make_seed: Callable[[], int],
+) -> Evaluations | None:
+    """Return the evaluations of a run: on an actor of its cluster, or in this process with the environments `adapter`.
+
+    `make_seed` returns the seed of an evaluation that starts now. The result is None if nothing can be evaluated.
+    """
+    if environments.find_evaluation_obstacle():
+        return None
+    if isinstance(group, ActorGroup) and settings.cluster.evaluation_actor:
+        return make_actor_evaluations(settings, group.host, training, make_seed, parameters)
+    greedy = settings.base.evaluate_greedy
+    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+    return ImmediateEvaluations(lambda episodes: evaluator.play(episodes, make_seed()))
 
 
 def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
@@ -163,14 +226,17 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _build_components(adapter: Adapter, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+def _build_components(
+    adapter: Adapter, builder: ComponentsBuilder, timer: Timer, group: WorkerGroup | ActorGroup | None
+) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    saved_roles = builder.checkpoint.roles if builder.checkpoint else []
-    for name in dict.fromkeys([*adapter.roles, *saved_roles]):
-        role = _check_role(builder.folder, name, adapter.roles.get(name))
-        training.by_role[name] = training.build(name, role)
-    if builder.sharing:
+    names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
+    roles = {name: _check_role(builder.folder, name, adapter.roles.get(name)) for name in names}
+    with build_peers(group, roles, builder.checkpoint):
+        for name, role in roles.items():
+            training.by_role[name] = training.build(name, role)
+    if builder.sharing or builder.learners:
         training.build = refuse_role
     return training
 
@@ -195,22 +261,18 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _evaluate(evaluator: Evaluator, seeds: RunSeeds, counters: Counters, episodes: int) -> dict[str, EvaluationResult]:
-    """Play evaluation episodes, whose seed depends on the env steps only; return the result of each role."""
-    return evaluator.play(episodes, seeds.get_evaluation_seed(counters.env_steps))
+def _get_evaluation_seed(seeds: RunSeeds, counters: Counters) -> int:
+    """Return the seed of an evaluation that starts now, which depends on the env steps only."""
+    return seeds.get_evaluation_seed(counters.env_steps)
 
 
 def _run_to_end(
-    runtime: str,
-    training: TrainingComponents,
-    actor: AnyActor,
-    monitor: Monitor,
-    divergence: DivergenceDetector,
-    writer: CheckpointWriter,
+    base: BaseConfig, training: TrainingComponents, actor: AnyActor, monitor: Monitor, writer: CheckpointWriter
 ) -> None:
     """Run the parts. Raises CheckpointError if the final checkpoint of a run that ended or was interrupted failed."""
+    divergence = DivergenceDetector(training, base.max_nonfinite_updates)
     try:
-        find_class("runtime", runtime)().run(training, actor, monitor, divergence)
+        find_class("runtime", base.runtime)().run(training, actor, monitor, divergence)
     except (KeyboardInterrupt, Terminated):
         writer.raise_if_failed()
         raise

@@ -54,7 +54,7 @@ class Callback:
         return None
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool | None:
-        """Receive the result of an evaluation, by role or team."""
+        """Receive the result of an evaluation, by role or team; `env_steps` of each is the time when it started."""
         return None
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> bool | None:
@@ -69,7 +69,7 @@ class CallbackList(Callback):
     """The callbacks of one run, called in order; `stop_requested` is True once one of them has returned True."""
 
     def __init__(self, callbacks: Sequence[Callback]):
-        self.callbacks = tuple(callbacks)
+        self.callbacks = list(callbacks)
         self.stop_requested = False
 
     def on_progress(self, progress: Progress) -> None:

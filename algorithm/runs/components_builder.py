@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.effects import check_teams
 from algorithm.config.registry import build_object
 from algorithm.errors import UserError
-from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
+from algorithm.runs.make_explorer import make_explorer
 from algorithm.runs.memory_budget import (
     MemoryBudget,
     check_batch,
@@ -26,10 +26,13 @@ from algorithm.runs.memory_budget import (
     check_rollout_memory,
     compute_agent_replay_size,
 )
+from algorithm.runs.network_record import record_network
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
+from algorithm.runtimes.averaging_learner import AveragingLearner
+from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role, role_suffix
@@ -65,6 +68,7 @@ class ComponentsBuilder:
         log: receives lines for the user.
         sharing: what this process shares with other processes; None if there are none.
         seeds: the seeds; None for those of `base_config.seed`.
+        learners: connects this learner with others, which call this builder for the same roles; None without others.
     """
 
     def __init__(
@@ -75,12 +79,14 @@ class ComponentsBuilder:
         log: Callable[[str], None],
         sharing: Sharing | None = None,
         seeds: RunSeeds | None = None,
+        learners: LearnerGroup | None = None,
     ):
         self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
-        self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
+        self.sharing, self.seeds, self.learners = sharing, seeds or RunSeeds(configs.default.seed), learners
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        self._is_main = sharing is None or sharing.worker is None  # the process that writes the run folder
+        # The process that writes the run folder.
+        self._is_main = (sharing is None or sharing.worker is None) and (learners is None or learners.rank == 0)
         self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
@@ -91,8 +97,8 @@ class ComponentsBuilder:
             UserError: a setting does not fit the role, or the replay does not fit into the free memory.
         """
         check_teams(name, role, self.configs.by_role)
-        config = self.configs.for_role(name)
-        checkpoint = self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+        config = self._get_config(name)
+        checkpoint = self._find_checkpoint(name)
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
@@ -108,17 +114,21 @@ class ComponentsBuilder:
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
             replay = self._make_replay(name, config, learner, initial_role, lanes, np.random.default_rng(replay_seed))
-            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng)
+            record_td_errors = learner.record_td_errors if config.replay.initial_priorities else None
+            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
             check_rollout_memory(config.section, agent, role)
             scheduler = _make_on_policy_scheduler(config, learner, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if self._is_main:
             self.folder.add_role(name, role)
+            record_network(self.folder.path, name, agent, placement)
         if checkpoint and self._is_main:
             checkpoint.restore_learner(name, learner)
         if checkpoint and (self.sharing is None or self.sharing.worker is not None):
             checkpoint.restore_experience(name, components)
+        if isinstance(learner, AveragingLearner):
+            learner.synchronize()
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
@@ -132,10 +142,10 @@ class ComponentsBuilder:
                 `learning_starts` rows.
         """
         check_teams(name, role, self.configs.by_role)
-        config, replay, agent = self.configs.for_role(name), components.scheduler.replay, components.agent
+        config, replay, agent = self._get_config(name), components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-            n_records = components.learner.auxiliaries.n_records
+            n_records = _count_records(config, components.learner)
             old_role, old_lanes = components.role, replay.initial_lanes
             old_size = compute_agent_replay_size(config.replay, agent, old_role, n_records, old_lanes)
             size = compute_agent_replay_size(config.replay, agent, role, n_records, initial_lanes)
@@ -150,11 +160,23 @@ class ComponentsBuilder:
         self.folder.add_role(name, role)
         return components
 
+    def _find_checkpoint(self, name: str) -> Checkpoint | None:
+        """Return the checkpoint if it contains a role."""
+        return self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+
+    def _get_config(self, name: str) -> AgentConfig:
+        """Return the settings of a role; a saved replay keeps its capacity if the number of learners has changed."""
+        config, checkpoint = self.configs.for_role(name), self._find_checkpoint(name)
+        if checkpoint and (capacity := checkpoint.capacity(name)):
+            config = replace(config, replay=config.replay.model_copy(update={"capacity": capacity}))
+        return config
+
     def _make_learner(self, *arguments: Any) -> Learner:
-        sharing = self.sharing
-        if sharing is None:
-            return Learner(*arguments)
-        return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        if self.learners:
+            return AveragingLearner(*arguments, group=self.learners)
+        if sharing := self.sharing:
+            return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        return Learner(*arguments)
 
     def _make_replay(
         self, name: str, config: AgentConfig, learner: Learner, initial_role: Role, lanes: int, rng: np.random.Generator
@@ -162,7 +184,7 @@ class ComponentsBuilder:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
         agent, initial_lanes = learner.agent, initial_role.lanes
         schedule = agent.schedule
-        n_records, grown_role = learner.auxiliaries.n_records, initial_role.with_lanes(lanes)
+        n_records, grown_role = _count_records(config, learner), initial_role.with_lanes(lanes)
         size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
@@ -184,6 +206,11 @@ class ComponentsBuilder:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(config, agent, lanes, initial_lanes)
         return replay
+
+
+def _count_records(config: AgentConfig, learner: Learner) -> int:
+    """Return the number of values that the replay stores with each row, of auxiliaries and for initial priorities."""
+    return learner.auxiliaries.n_records + (config.replay.initial_priorities is not None)
 
 
 def _make_on_policy_scheduler(
@@ -234,47 +261,3 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
 def make_auxiliaries(config: AgentConfig) -> dict[str, Auxiliary]:
     """Return the auxiliaries of the settings by name, without their modules. Raises UserError for invalid settings."""
     return {name: build_object("auxiliaries", name, settings) for name, settings in config.auxiliaries.items()}
-
-
-def make_explorer(
-    config: AgentConfig,
-    role: Role,
-    lanes: int,
-    agent: Agent,
-    auxiliaries: Mapping[str, Auxiliary],
-    part: tuple[int, int] = (0, 1),
-) -> Explorer | None:
-    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
-
-    Args:
-        config: the settings of the role.
-        role: the role with its initial lanes.
-        lanes: the number of its lanes.
-        agent: its agent.
-        auxiliaries: its auxiliaries, by name.
-        part: number of this process and number of processes, whose explorers divide the lanes of all of them.
-
-    Raises:
-        UserError: the explorer does not suit the agent or the auxiliaries.
-    """
-    process, processes = part
-    for name, arguments in config.explorer.items():  # at most one
-        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * processes))
-        if processes > 1:
-            explorer.select_lanes(range(process, role.lanes * processes, processes))
-        if lanes > role.lanes:
-            explorer.grow(lanes, role.lanes)
-        _connect_explorer(explorer, config, agent, auxiliaries)
-        return explorer
-    return None
-
-
-def _connect_explorer(
-    explorer: Explorer, config: AgentConfig, agent: Agent, auxiliaries: Mapping[str, Auxiliary]
-) -> None:
-    """Connect an explorer with its agent and auxiliaries. Raises UserError if it does not suit them."""
-    novelties = {name: item.compute_novelty for name, item in auxiliaries.items() if item.compute_novelty}
-    try:
-        explorer.connect(agent, novelties)
-    except ValueError as error:
-        raise UserError(f"explorer.{next(iter(config.explorer))}: {error}") from error

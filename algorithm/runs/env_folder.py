@@ -14,6 +14,7 @@ PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
 ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment
+VIDEO_FOLDER = "videos"  # folder in a run folder
 RUNS = Path("runs")
 
 # An environment id of gymnasium.make.
@@ -93,6 +94,25 @@ def check_origin(run: Path, environment: str) -> None:
             f"run {run} was trained in {_read_origin(run)}, not in {environment}; both have the same folder of runs, "
             "so use another name (-n)"
         )
+
+
+def find_run_path(environment: str, name: str | None) -> Path:
+    """Return the folder of the run `name` of an environment, or of the latest run for None.
+
+    Raises:
+        UserError: The run does not exist.
+    """
+    group = RUNS / get_run_group(environment)
+    runs = [path.parent for path in group.glob(f"[!.]*/{CONFIG_FILE}") if is_run_of(path.parent, environment)]
+    if name is None:
+        if not runs:
+            raise UserError(f"there is no run under {group} yet; {describe_first_step(environment)}")
+        return max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
+    check_origin(group / name, environment)
+    if group / name not in runs:
+        names = ", ".join(path.name for path in runs) or "none"
+        raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
+    return group / name
 
 
 def describe_first_step(environment: str) -> str:

@@ -25,6 +25,7 @@ STATUSES = {
     "EnvironmentStartError": (3, "{error}"),
     "EnvironmentCrashed": (1, "{error}"),
     "Diverged": (4, "{error}"),
+    "LearnerUnreachable": (1, "{error}"),
     "CheckpointError": (1, "{error}"),
     "ExportFailed": (1, "{error}"),
     "MemberFailed": (1, "{error}"),
@@ -38,8 +39,8 @@ STATUSES = {
 
 
 @contextmanager
-def record_faults(path: Path, log: Callable[[str], None], counters: Counters) -> Iterator[None]:
-    """Record what the package logs within the block, with the number of env steps.
+def record_faults(path: Path, log: Callable[[str], None], counters: Counters) -> Iterator[Callable[[], int]]:
+    """Record what the package logs within the block, with the number of env steps; yield a count of the warnings.
 
     Args:
         path: File that receives all messages from level INFO on.
@@ -48,7 +49,8 @@ def record_faults(path: Path, log: Callable[[str], None], counters: Counters) ->
     """
     logger = logging.getLogger("algorithm")
     level = logger.level
-    handlers: list[logging.Handler] = [_FaultFile(path), _FaultLines(path, log)]
+    lines = _FaultLines(path, log)
+    handlers: list[logging.Handler] = [_FaultFile(path), lines]
 
     def add_env_steps(record: logging.LogRecord) -> bool:
         record.__dict__["env_steps"] = f"{counters.env_steps:,}"
@@ -59,7 +61,7 @@ def record_faults(path: Path, log: Callable[[str], None], counters: Counters) ->
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        yield lambda: lines.count
     finally:
         logger.setLevel(level)
         for handler in handlers:

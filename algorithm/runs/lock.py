@@ -67,6 +67,21 @@ class FolderLock:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
+    def is_held_elsewhere(self) -> bool:
+        """Return whether another process holds the lock."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR)
+        except OSError:  # no process has ever held it, or it cannot be read
+            return False
+        try:
+            holder = os.read(descriptor, 20)
+            _lock(descriptor)
+        except OSError as error:
+            return error.errno in BUSY_ERRORS and holder != str(os.getpid()).encode()
+        finally:
+            os.close(descriptor)  # releases the lock
+        return False
+
 
 class RunReplacement:
     """The replacement of a run, which restores the old run if the new one fails before it has learned.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
+from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
 from algorithm.adapters.wrappers.env_groups import EnvGroups
@@ -60,7 +60,18 @@ class Environments:
         Raises:
             UserError: If the settings do not suit the environment.
         """
-        return self._open(n_envs=n_envs, render=render, parameters=EnvironmentParameters(self._parameters))
+        mode = "human" if render else None
+        return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._parameters))
+
+    def open_recorded(self, n_envs: int, recording: Recording | None) -> Adapter:
+        """Open environments for playing that return pictures, and record videos of the episodes in `recording`.
+
+        Raises:
+            UserError: If the settings do not suit the environment, or it has no pictures.
+        """
+        self.check_recording()
+        parameters = EnvironmentParameters(self._parameters)
+        return self._open(n_envs=n_envs, render_mode="rgb_array", recording=recording, parameters=parameters)
 
     def open_training(self, parameters: EnvironmentParameters, first_env: int = 0) -> Adapter:
         """Open the training environments, with the teams that the run folder records.
@@ -80,6 +91,11 @@ class Environments:
             on_episode_end=parameters.record_episode,
             first_env=first_env,
         )
+
+    def check_recording(self) -> None:
+        """Raise UserError if videos cannot be recorded of environments of this type."""
+        if not self.adapter_class.supports_recording:
+            raise UserError(f"videos cannot be recorded of environments with env_type {self._env_type}")
 
     def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.
@@ -154,6 +170,19 @@ def make_env_config(base: BaseConfig) -> EnvConfig:
         ignore_observations=base.ignore_observations,
         section=getattr(base, section).model_dump() if section else {},
     )
+
+
+def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
+    """Raise UserError if only one process at a time can open the environments of a run.
+
+    Args:
+        base: The section `base_config` of the run.
+        user: What opens environments in several processes, the subject of the message.
+        instead: What to do instead.
+    """
+    adapter_class: type[Adapter] = find_class("env_type", base.env_type)
+    if obstacle := adapter_class.find_evaluation_obstacle(make_env_config(base)):
+        raise UserError(f"{user} opens environments in several processes, but {obstacle}: {instead}")
 
 
 def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:

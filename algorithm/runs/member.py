@@ -58,13 +58,17 @@ class Members:
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
     """Return the settings of a member, which is a run of its own: its seed follows from its number.
 
+    On a cluster, the members have no rollout actors: each one trains as in one process.
+
     Args:
         tree: settings of the population.
         member: number of the member, from 1.
         values: values of the settings that differ between members, by path.
     """
     own = merge(tree, {"base_config": {"seed": tree["base_config"]["seed"] + member - 1}})
-    own["population_config"] = load_defaults()["population_config"]
+    own |= {section: load_defaults()[section] for section in ("population_config", "cluster_config")}
+    if tree["base_config"]["runtime"].casefold() == "ray":
+        own = merge(own, {"base_config": {"runtime": "LOCAL"}})
     for path, value in values.items():
         own = merge(own, nest(path, value))
     return own

@@ -5,11 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.errors import UserError, describe_exit, summarize_error
@@ -22,26 +22,101 @@ from algorithm.runtimes.signals import Terminated, raise_on_stop_signals
 STOP_SECONDS = 60.0  # time limit for a process that saves the checkpoint of its member
 
 
-@dataclass(kw_only=True)
-class _MemberProcess:
-    """A process, its connection, and the task that it works on; None if it waits."""
+class MemberProcess:
+    """A process that trains one member after another.
 
-    process: BaseProcess
-    connection: Connection
-    task: MemberTask | None = None
+    Args:
+        members: the members.
+        timeout: time limit of a task in seconds; None for none.
+
+    Attributes:
+        task: the task that it works on; None if it waits for one.
+        deadline: time at which the task has to end.
+        connection: connection to the process.
+    """
+
+    def __init__(self, members: Members, timeout: float | None):
+        self.task: MemberTask | None = None
+        self.timeout, self.deadline = timeout, inf
+        self.connection, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(members, theirs))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it can train a further member."""
+        return not self.connection.closed
+
+    def begin(self, task: MemberTask) -> None:
+        """Begin a task."""
+        self.task = task
+        self.deadline = time.monotonic() + (self.timeout or inf)
+        with suppress(BrokenPipeError):  # it has ended, which `finish` reports
+            self.connection.send(task)
+
+    def finish(self) -> MemberReport | MemberFailed:
+        """Return the result of the task, after `wait_for_processes`. Raises UserError that the process has sent."""
+        self.task = None
+        try:
+            if not self.connection.poll():
+                self.kill()
+                return MemberFailed(
+                    f"it has not ended its interval within {self.timeout:g} s (population_config.timeout)"
+                )
+            result = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            self.connection.close()
+            return MemberFailed(f"its process {describe_exit(self._process.exitcode or 0)}")
+        if isinstance(result, UserError):
+            raise result
+        return result
+
+    def request_stop(self) -> None:
+        """Request the end of the process, which saves the checkpoint of a member that it trains."""
+        if self.is_alive and self._process.is_alive():
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Wait until the process has ended, and kill it after `STOP_SECONDS`."""
+        self.request_stop()
+        self._process.join(STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.connection.close()
+
+
+def wait_for_processes(processes: Sequence[MemberProcess], seconds: float = inf) -> list[MemberProcess]:
+    """Wait until a process has ended its task, has ended itself, or has exceeded the time limit; return all of these.
+
+    Args:
+        processes: processes with a task.
+        seconds: time after which none is returned.
+    """
+    left = min([seconds, *(each.deadline - time.monotonic() for each in processes)])
+    ready = wait([each.connection for each in processes], None if left == inf else max(0.0, left))
+    now = time.monotonic()
+    return [each for each in processes if each.connection in ready or each.deadline <= now]
 
 
 class MemberProcesses:
-    """A runner of members in processes, which are started when they are needed and train one member after another.
+    """A runner of members in processes, which are started when they are needed.
 
     Args:
         members: the members.
         count: number of processes at a time.
+        timeout: time limit of a task in seconds; None for none.
     """
 
-    def __init__(self, members: Members, count: int):
-        self.members, self.count = members, count
-        self._processes: list[_MemberProcess] = []
+    def __init__(self, members: Members, count: int, timeout: float | None):
+        self.members, self.count, self.timeout = members, count, timeout
+        self._processes: list[MemberProcess] = []
 
     def train(self, tasks: Sequence[MemberTask]) -> Iterator[tuple[MemberTask, MemberReport | MemberFailed]]:
         """Yield each task with its result, as `MemberRunner` requires."""
@@ -49,10 +124,12 @@ class MemberProcesses:
         try:
             while waiting or self._list_busy():
                 self._assign(waiting)
-                for each in self._wait():
-                    task, each.task = each.task, None
+                for each in wait_for_processes(self._list_busy()):
+                    task, result = each.task, each.finish()
                     assert task is not None
-                    yield task, self._receive(each)
+                    if not each.is_alive:
+                        self._processes.remove(each)
+                    yield task, result
         finally:
             if self._list_busy():  # the caller needs no further results
                 self.close()
@@ -60,54 +137,22 @@ class MemberProcesses:
     def close(self) -> None:
         """Stop all processes; those that train save a checkpoint first."""
         for each in self._processes:
-            if each.process.is_alive():
-                each.process.terminate()
+            each.request_stop()
         for each in self._processes:
-            each.process.join(STOP_SECONDS)
-            if each.process.is_alive():
-                each.process.kill()
-                each.process.join()
-            each.connection.close()
+            each.stop()
         self._processes.clear()
 
-    def _list_busy(self) -> list[_MemberProcess]:
+    def _list_busy(self) -> list[MemberProcess]:
         return [each for each in self._processes if each.task]
 
     def _assign(self, waiting: list[MemberTask]) -> None:
         """Give the first tasks to processes that wait, or that are started."""
         while waiting and len(self._list_busy()) < self.count:
-            idle = next((each for each in self._processes if not each.task), None) or self._start()
-            task = waiting.pop(0)
-            idle.task = task
-            with suppress(BrokenPipeError):  # it has ended, which `_receive` reports
-                idle.connection.send(task)
-
-    def _start(self) -> _MemberProcess:
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(self.members, theirs))
-        process.start()
-        theirs.close()
-        started = _MemberProcess(process=process, connection=ours)
-        self._processes.append(started)
-        return started
-
-    def _wait(self) -> list[_MemberProcess]:
-        """Wait for processes that have ended their task, or that have ended, and return them."""
-        busy = {each.connection: each for each in self._list_busy()}
-        return [busy[connection] for connection in wait(list(busy))]  # type: ignore[index]
-
-    def _receive(self, each: _MemberProcess) -> MemberReport | MemberFailed:
-        """Return the result of a process, which is removed if it has ended. Raises UserError that it has sent."""
-        try:
-            result = each.connection.recv()
-        except (EOFError, OSError):
-            each.process.join()
-            self._processes.remove(each)
-            each.connection.close()
-            return MemberFailed(f"its process {describe_exit(each.process.exitcode or 0)}")
-        if isinstance(result, UserError):
-            raise result
-        return result
+            idle = next((each for each in self._processes if not each.task), None)
+            if idle is None:
+                idle = MemberProcess(self.members, self.timeout)
+                self._processes.append(idle)
+            idle.begin(waiting.pop(0))
 
 
 def _serve(members: Members, connection: Connection) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithm.agents.agent import Agent, DataSchedule
-from algorithm.config.schema import ReplayConfig
+from algorithm.config.replay import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.runs.agent_config import AgentConfig

@@ -19,7 +19,9 @@ from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
 from algorithm.runs.lock import FolderLock
+from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.member import Members, RunTraining, make_member_tree
+from algorithm.runs.member_actors import open_member_actors
 from algorithm.runs.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoints
 from algorithm.runs.member_processes import MemberProcesses
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
@@ -108,6 +110,7 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
         raise UserError("--use_env_nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
+    check_several_processes(settings.base, "a population", "train a single run")
 
 
 def find_population(env: str, name: str | None) -> str | None:
@@ -152,7 +155,7 @@ def train_population(
     settings: Settings,
     train: RunTraining,
     log: Log,
-    make_runner: Callable[[Members, int], MemberRunner] = MemberProcesses,
+    make_runner: Callable[[Members, Settings, Log], MemberRunner] | None = None,
 ) -> Sequence[LineageRow]:
     """Train a population until it ends, from what is in its folder, which the caller has locked.
 
@@ -163,7 +166,7 @@ def train_population(
         settings: the settings of the population.
         train: trains in a run folder; `algorithm.api.run_training`.
         log: receives lines for the user.
-        make_runner: returns the runner of the members, given the number of members that train at a time.
+        make_runner: returns the runner of the members; None: the processes or the cluster of the settings.
 
     Returns:
         The rows of the lineage.
@@ -181,7 +184,7 @@ def train_population(
         tree=settings.tree,
         train=train,
     )
-    runner = make_runner(members, config.processes or count_cores())
+    runner = (make_runner or _open_runner)(members, settings, log)
     checkpoints = MemberCheckpoints(
         folders=folders,
         distribution_path=folder.path / DISTRIBUTION_FILE,
@@ -205,6 +208,14 @@ def train_population(
     finally:
         runner.close()
     return population.lineage
+
+
+def _open_runner(members: Members, settings: Settings, log: Log) -> MemberRunner:
+    """Return the runner of the members: processes of this machine, or actors of a cluster."""
+    config = settings.population
+    if settings.base.is_on_cluster:
+        return open_member_actors(members, settings, log)
+    return MemberProcesses(members, config.processes or count_cores(), config.timeout)
 
 
 def _is_over(settings: Settings, row: LineageRow) -> bool:

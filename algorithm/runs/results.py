@@ -25,8 +25,8 @@ RESULT_FILE = "result.json"
 COLUMNS = ("run", "algorithm", "result", "env steps", "episodes", "seconds", "return", "evaluation")
 
 
-def make_record(result: RunResult, status: int) -> Record:
-    """Return the record of a run that ended with exit status `status`."""
+def make_record(result: RunResult, status: int, failure: str | None = None) -> Record:
+    """Return the record of a run that ended with exit status `status`, and with the message `failure` if it failed."""
     counters = result.counters
     return {
         "reached": result.goal_reached,
@@ -37,8 +37,10 @@ def make_record(result: RunResult, status: int) -> Record:
         "updates": counters.updates,
         "episodes": counters.episodes,
         "seconds": round(counters.seconds, 3),
+        "cpu_seconds": None if counters.cpu_seconds is None else round(counters.cpu_seconds, 3),
         "returns": {role: _finite_or_none(value) for role, value in result.returns.items()},
         "evaluation": None if result.evaluation is None else make_evaluation_record(result.evaluation),
+        **({"failure": " ".join(failure.split())} if failure else {}),
     }
 
 
@@ -52,6 +54,7 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
             "std": result.std,
             "length": result.length,
             "episodes": len(result.returns),
+            "returns": list(result.returns),
         }
         for role, result in evaluation.items()
     }
@@ -109,6 +112,7 @@ def _read_progress(folder: Path, log: Callable[[str], None]) -> Record:
         "updates": int(float(last.get("time/updates") or 0)),
         "episodes": int(float(last.get("time/episodes") or 0)),
         "seconds": float(last.get("time/seconds") or 0),
+        "cpu_seconds": float(last["time/cpu_seconds"]) if last.get("time/cpu_seconds") else None,
         "returns": returns,
         "evaluation": None,
     }
@@ -132,7 +136,7 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
 def format_record(record: Record) -> list[str]:
     """Return the values of a record as text, in the order of `COLUMNS` after the run."""
     return [
-        _format_algorithm(record),
+        format_algorithm(record),
         describe_state(record),
         f"{record['env_steps']:,}",
         f"{record['episodes']:,}",
@@ -142,7 +146,7 @@ def format_record(record: Record) -> list[str]:
     ]
 
 
-def _format_algorithm(record: Record) -> str:
+def format_algorithm(record: Record) -> str:
     """Return the algorithm of a run, with its variant."""
     variant = record.get("variant") or "default"
     return record.get("algorithm", "-") + (f" ({variant})" if variant != "default" else "")
@@ -165,7 +169,7 @@ def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None
     """Return statistics over repeated runs of every number in their records; `std` is null for a single run."""
     columns: dict[str, list[float]] = {}
     for record in records:
-        numbers = {name: record[name] for name in ("env_steps", "updates", "episodes", "seconds")}
+        numbers = {name: record.get(name) for name in ("env_steps", "updates", "episodes", "seconds", "cpu_seconds")}
         numbers |= {f"return{role_suffix(role)}": value for role, value in record["returns"].items()}
         numbers |= {
             f"evaluation{role_suffix(role)}": evaluation["mean"]

@@ -19,8 +19,9 @@ from algorithm.adapters.process_setup import prepare_worker
 from algorithm.config.loader import Settings
 from algorithm.errors import format_traceback
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
-from algorithm.runs.components_builder import make_agent, make_auxiliaries, make_explorer
+from algorithm.runs.components_builder import make_agent, make_auxiliaries
 from algorithm.runs.make_env import Environments
+from algorithm.runs.make_explorer import make_explorer
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.torch_setup import choose_placement, configure_torch
@@ -73,20 +74,25 @@ class ActorServer:
 
     def open(self) -> Mapping[str, Role] | Failure:
         """Open the environments and build the agents. Return the roles of the environments."""
-        return _catch(self._open)
+        return catch_failure(self._open)
 
     def collect(self, weights: Weights, request: Request) -> Collection | Failure:
         """Act with these weights until rollouts are complete. Return them."""
-        return _catch(lambda: self._actor.collect(weights, request))
+        return catch_failure(lambda: self._actor.collect(weights, request))
 
     def _open(self) -> Mapping[str, Role]:
-        prepare_worker()
-        allow_read_only_arrays()
-        configure_torch()
-        log: list[LogRecord] = []
-        collect_log(log)
-        self._actor = make_rollout_actor(self.task, self.index, self.replacements, log)
+        self._actor = make_rollout_actor(self.task, self.index, self.replacements, prepare_process())
         return self._actor.roles
+
+
+def prepare_process() -> list[LogRecord]:
+    """Configure the process of an actor. Return the list that receives what the package logs in it."""
+    prepare_worker()
+    allow_read_only_arrays()
+    configure_torch()
+    log: list[LogRecord] = []
+    collect_log(log)
+    return log
 
 
 def make_rollout_actor(task: ActorTask, index: int, replacements: int, log: list[LogRecord]) -> RolloutActor:
@@ -115,15 +121,31 @@ def _build_components(
     task: ActorTask, index: int, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
 ) -> AgentComponents:
     """Return the components of a role, which act and do not learn."""
-    cluster = task.settings.cluster
-    agent_seed = seeds.make_component_seeds(name).spawn(1)[0]
-    agent = make_agent(config, folder, role, np.random.default_rng(agent_seed))
-    auxiliaries = make_auxiliaries(config)
-    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
+    cluster, rng = task.settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
     device = config.placement.device if cluster.gpus_per_actor else "cpu"
+    learner = make_receiving_learner(config, folder, role, rng, device)
+    agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
+    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
+    records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
+    scheduler = NoBatches(role.lanes, records_td_errors)
+    return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
+
+
+def make_receiving_learner(
+    config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
+) -> ReceivingLearner:
+    """Return a learner with a new agent, whose weights are received.
+
+    Args:
+        config: the settings of the role.
+        folder: the run folder, with the network.
+        role: the role.
+        rng: the generator of the agent's samples.
+        device: the device of its networks.
+    """
+    agent = make_agent(config, folder, role, rng)
     placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
-    learner = ReceivingLearner(agent, role, auxiliaries, config.max_step, placement)
-    return AgentComponents(role=role, agent=agent, scheduler=NoBatches(role.lanes), learner=learner, explorer=explorer)
+    return ReceivingLearner(agent, role, make_auxiliaries(config), config.max_step, placement)
 
 
 def write_folder(task: ActorTask) -> RunFolder:
@@ -156,7 +178,7 @@ class _ListHandler(logging.Handler):
         self.records.append(LogRecord(record.levelno, record.getMessage()))
 
 
-def _catch(call: Callable[[], Reply]) -> Reply | Failure:
+def catch_failure(call: Callable[[], Reply]) -> Reply | Failure:
     """Return the result of `call`, or the exception that it raised."""
     try:
         return call()

@@ -21,11 +21,10 @@ from algorithm.runs.env_folder import (
     ORIGIN_FILE,
     RUNS,
     check_origin,
-    describe_first_step,
     find_folder,
+    find_run_path,
     get_run_group,
     is_file_name,
-    is_run_of,
     locate_environment,
     make_unknown_error,
 )
@@ -146,22 +145,8 @@ class RunFolder:
 
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
-        """Return the run `name` of an environment, or the latest run for None.
-
-        Raises:
-            UserError: The run does not exist.
-        """
-        group = RUNS / get_run_group(environment)
-        runs = [path.parent for path in group.glob(f"[!.]*/{CONFIG_FILE}") if is_run_of(path.parent, environment)]
-        if name is None:
-            if not runs:
-                raise UserError(f"there is no run under {group} yet; {describe_first_step(environment)}")
-            return cls(max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime))
-        check_origin(group / name, environment)
-        if group / name not in runs:
-            names = ", ".join(path.name for path in runs) or "none"
-            raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
-        return cls(group / name)
+        """Return the run `name` of an environment, or the latest run for None. Raises UserError if there is none."""
+        return cls(find_run_path(environment, name))
 
     @property
     def config_file(self) -> Path:

@@ -28,6 +28,16 @@ class ConfigHistory:
         files = self._files()
         return read_yaml(files[-1]) if files else {}
 
+    def read_all(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
+        """Return the env steps and settings of every file, oldest first; `log` receives a line for a damaged one."""
+        found = []
+        for path in self._files():
+            try:
+                found.append((int(path.stem), read_yaml(path)))
+            except UserError as error:
+                log(" ".join(str(error).split()))
+        return found
+
     def record(self, tree: Tree, env_steps: int) -> None:
         """Write the settings that the run uses from `env_steps` on, if they are new."""
         self.folder.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
+from algorithm.runs.cluster import check_actors_on_resume
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.run_records import list_changes
 from algorithm.runs.trained_agent import check_network
@@ -70,11 +71,15 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
     name = format_run_name(settings.base.name, time.time())
+    grouped: list[Layer] = []
+    if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
+        grouped = [("the name of the runs", {"tracker_config": {"group": name}})]
+        settings = resolve([base, *given, *grouped])
     runs = [(name, replace(settings, command_line_layers=given))]
     if request.repeat is not None:
         seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
         runs = [
-            (f"{name}-{k + 1}", replace(resolve([base, *given, seed]), command_line_layers=given))
+            (f"{name}-{k + 1}", replace(resolve([base, *given, *grouped, seed]), command_line_layers=given))
             for k, seed in enumerate(seeds)
         ]
     for name, _ in runs:
@@ -150,7 +155,9 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
     folder, settings = find_run(request, log)
     with folder.lock:
         folder.recover(log)
-        changes = list_changes(folder.history.read_last(), settings)
+        last = folder.history.read_last()
+        changes = list_changes(last, settings)
+        check_actors_on_resume(last, settings)
         if request.use_env_nn:
             check_network(AgentConfigs(settings), folder)  # before the run's own copy is replaced
             folder.copy_network(settings.base.nn)

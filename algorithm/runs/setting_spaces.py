@@ -15,7 +15,10 @@ from algorithm.runtimes.evolution import SettingSpace, SettingSpaces
 
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
 # Settings and sections whose values the population determines.
-NOT_RANDOM = ("base_config.seed", "base_config.name", "base_config.max_step", "goal", "population_config")
+NOT_RANDOM = (
+    *(f"base_config.{name}" for name in ("seed", "name", "max_step", "runtime")),
+    *("goal", "population_config", "cluster_config"),
+)
 
 
 def make_spaces(settings: Settings) -> SettingSpaces:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.wrappers.previous_action_reward import (
     OBSERVATION_NAMES,
     PREVIOUS_REWARD,
@@ -23,10 +26,12 @@ from algorithm.networks import FlatParameters
 from algorithm.rollout import Step
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
+from algorithm.runs.env_folder import VIDEO_FOLDER
 from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
+from algorithm.runs.videos import record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 
@@ -179,6 +184,7 @@ def play(
     n_envs: int | None = None,
     log: Callable[[str], None] = print,
     new_episodes: bool = False,
+    video: bool = False,
 ) -> dict[str, EvaluationResult]:
     """Play whole episodes with the trained agents of a run.
 
@@ -194,6 +200,7 @@ def play(
         n_envs: the number of environments; None for the number that an evaluation uses.
         log: receives lines for the user.
         new_episodes: whether the episodes differ from the episodes of the evaluation.
+        video: whether videos of the best, the median and the worst episode are recorded.
 
     Returns:
         {role or team: result}.
@@ -207,7 +214,7 @@ def play(
     configs = AgentConfigs(settings)
     agents: dict[str, Agent] = {}
 
-    def get_agent(role: str) -> Agent:
+    def get_agent(role: str, adapter: Adapter) -> Agent:
         if role not in agents:
             if role not in checkpoint.roles:
                 raise UserError(
@@ -218,11 +225,12 @@ def play(
         return agents[role]
 
     environments = Environments(settings, folder)
-    adapter = environments.open(n_envs or environments.count_evaluation_envs(), render)
-    try:
-        return Evaluator(adapter, get_agent, greedy).play(episodes, seed)
-    finally:
-        adapter.close()
+    n = n_envs or environments.count_evaluation_envs()
+    if video:
+        target = folder.path / VIDEO_FOLDER / str(env_steps)
+        return record_videos(partial(environments.open_recorded, n), get_agent, greedy, episodes, seed, target, log)
+    with closing(environments.open(n, render)) as adapter:
+        return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed)
 
 
 def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:

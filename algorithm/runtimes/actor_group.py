@@ -14,6 +14,7 @@ import numpy as np
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import Collection, Failure, Request
+from algorithm.runtimes.learner_peers import LearnerPeers
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class ActorGroup:
         start_timeout: seconds in which actors start.
         max_lag: the largest lag, in versions, of rollouts that are learned from; None for no limit.
         max_replacements: the number of actors that are replaced before the run ends; None for no limit.
+        peers: the other learners; None without others. Learner k has the rollouts of the actors k, k + n_learners, ...
 
     Attributes:
         actor_roles: the roles of the environments of one actor, the same in all actors.
@@ -87,6 +89,7 @@ class ActorGroup:
     start_timeout: float
     max_lag: int | None
     max_replacements: int | None
+    peers: LearnerPeers | None = None
     actor_roles: Mapping[str, Role] = field(default_factory=dict)
     actors: list[ActorRecord] = field(default_factory=list)
     restarts: int = 0
@@ -117,11 +120,17 @@ class ActorGroup:
 
     @property
     def roles(self) -> dict[str, Role]:
-        """Return the roles with the lanes of all actors: those of actor 0, then those of actor 1, and so on."""
+        """Return the roles with the lanes of all actors of a learner: those of its first one, of its second one, ..."""
+        count = self.count // self.n_learners
         return {
-            name: replace(role, lanes=role.lanes * self.count, teams=role.teams * self.count)
+            name: replace(role, lanes=role.lanes * count, teams=role.teams * count)
             for name, role in self.actor_roles.items()
         }
+
+    @property
+    def n_learners(self) -> int:
+        """Return the number of learners."""
+        return self.peers.size if self.peers else 1
 
     @property
     def n_ready(self) -> int:
@@ -176,13 +185,15 @@ class ActorGroup:
         """Return the actors whose oldest collections are learned from next; none if they have not been received.
 
         Args:
-            joins: whether they are all actors that are ready, once each has a collection; otherwise the actor whose
-                collection was made with the oldest weights.
+            joins: whether they are all actors that are ready, once each has a collection; otherwise, for each learner,
+                the actor whose collection was made with the oldest weights.
         """
         filled = [actor for actor in self.actors if actor.collections]
         if joins:
             return [] if any(actor.is_ready and not actor.collections for actor in self.actors) else filled
-        return sorted(filled, key=lambda actor: actor.collections[0].version)[:1]
+        filled.sort(key=lambda actor: actor.collections[0].version)
+        by_learner = {actor.index % self.n_learners: actor for actor in reversed(filled)}
+        return list(by_learner.values()) if len(by_learner) == self.n_learners else []
 
     def state(self) -> None:
         """Return None: a checkpoint has no state of environments in other processes."""
@@ -191,9 +202,11 @@ class ActorGroup:
         """Restore nothing: actors start new episodes, whose rollouts continue no earlier ones."""
 
     def close(self) -> None:
-        """End all actors."""
+        """End all actors and the other learners."""
         self.actors = []
         self.host.close()
+        if self.peers:
+            self.peers.close()
 
     def _start(self, index: int, replacements: int = 0) -> ActorRecord:
         handle = self.host.start(index, replacements)

@@ -7,7 +7,7 @@ from collections.abc import Collection as Many
 from collections.abc import Hashable
 from typing import Any
 
-from algorithm.runtimes.collection import Request, Weights
+from algorithm.runtimes.collection import EvaluationRequest, Request, Weights
 
 
 class ActorLost(Exception):
@@ -46,6 +46,18 @@ class ActorHost(ABC):
 
         An actor executes its requests in the order in which they were sent, each once.
         """
+
+    @abstractmethod
+    def start_evaluator(self, replacements: int) -> Any:
+        """Start an actor for evaluations, for which no resources are reserved. Return a handle of it.
+
+        Args:
+            replacements: the number of evaluation actors that ended before it.
+        """
+
+    @abstractmethod
+    def evaluate(self, handle: Any, weights: Any, request: EvaluationRequest) -> Hashable:
+        """Send a request with a reference to weights. Return the ticket of an EvaluationReply, or of a Failure."""
 
     @abstractmethod
     def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:

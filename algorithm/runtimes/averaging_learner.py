@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -159,4 +160,5 @@ def learn_together(
         learner.apply_gradients()
         if batch is not None and report is not None:
             scheduler.prioritize(batch, report.compute_td_errors)
+            report.add_metrics(partial(scheduler.compute_metrics, batch))
             record_update(report)

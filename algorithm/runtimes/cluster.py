@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
 from algorithm.runtimes.actor_group import ActorGroup, ActorRecord
-from algorithm.runtimes.collection import Collection, Request, allow_read_only_arrays, pack_weights
+from algorithm.runtimes.collection import Collection, Request, allow_read_only_arrays, pack_all_weights
 from algorithm.runtimes.run_end import finish_at_end
 from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
@@ -73,9 +74,9 @@ class _Session:
                 training.grow(name)
         if group.n_ready < group.count:
             LOG.warning(f"{group.describe_missing()}: the run starts without them")
-        self._active = {name: np.zeros(role.lanes, bool) for name, role in roles.items()}
-        # Lanes whose last rollout was dropped.
-        self._broken = {name: np.zeros(role.lanes, bool) for name, role in roles.items()}
+        self._active = {name: np.zeros(group.count * role.lanes, bool) for name, role in group.actor_roles.items()}
+        # By actor: lanes whose last rollout was dropped.
+        self._broken = {name: np.zeros((group.count, role.lanes), bool) for name, role in group.actor_roles.items()}
 
     def receive(self) -> None:
         """Count the collections that have arrived; wait for one if there is nothing to learn from."""
@@ -88,7 +89,7 @@ class _Session:
 
     def learn(self) -> None:
         """Make the updates that follow the next collections, if they have been received."""
-        by_role: dict[str, list[Rollout]] = {}
+        by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
         actors = self.group.find_next(self._joins)
         for actor in actors:
             collection = actor.collections.popleft()
@@ -98,18 +99,29 @@ class _Session:
             for role, rollout in collection.rollouts:
                 placed = self._place(actor.index, role, rollout, is_usable)
                 if is_usable:
-                    by_role.setdefault(role, []).append(placed)
-        for role, rollouts in by_role.items():
-            for rollout in [Rollout.join_columns(rollouts)] if self._joins else rollouts:
-                learn_from(self.training.get(role), rollout, partial(self._record_update, role))
+                    by_learner = by_role.setdefault(role, [[] for _ in range(self.group.n_learners)])
+                    by_learner[actor.index % self.group.n_learners].append(placed)
+        for role, by_learner in by_role.items():
+            if self._joins:
+                by_learner = [[Rollout.join_columns(rollouts)] if rollouts else [] for rollouts in by_learner]
+            for rollouts in zip_longest(*by_learner):
+                self._learn_from(role, rollouts)
         self._version += bool(by_role)
         if actors:
             self.training.timer.lap("learning")
 
+    def _learn_from(self, role: str, rollouts: Sequence[Rollout | None]) -> None:
+        """Make the updates that follow a rollout of each learner; None for a learner without one."""
+        record_update, counters = partial(self._record_update, role), self.monitor.counters
+        if self.group.peers:
+            before = counters.updates
+            counters.updates = before + self.group.peers.learn(self.training, role, rollouts, record_update)
+        elif rollouts[0]:
+            learn_from(self.training.get(role), rollouts[0], record_update)
+
     def _place(self, index: int, role: str, rollout: Rollout, is_usable: bool) -> Rollout:
-        """Return a rollout with the lanes of the run. A rollout after one that was dropped does not continue it."""
-        broken = self._broken[role]
-        lane = rollout.lane + index * self.group.actor_roles[role].lanes
+        """Return a rollout with the lanes of its learner. One after a rollout that was dropped does not continue it."""
+        broken, lane = self._broken[role][index], rollout.lane
         if not is_usable:
             broken[lane] = True
         _, first_columns = np.unique(lane, return_index=True)
@@ -117,7 +129,8 @@ class _Session:
         if is_usable:
             continues_previous[first_columns] &= ~broken[lane[first_columns]]
             broken[lane] = False
-        return replace(rollout, lane=lane, continues_previous=continues_previous)
+        first_lane = index // self.group.n_learners * self.group.actor_roles[role].lanes
+        return replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
 
     def _record_update(self, role: str, report: LossReport) -> None:
         self.monitor.record_update(role, report)
@@ -126,6 +139,7 @@ class _Session:
     def _count(self, actor: ActorRecord, collection: Collection) -> None:
         """Count the env steps and the episodes of a collection."""
         self.monitor.count_steps(collection.env_steps)
+        self.training.timer.add_cpu_seconds(collection.cpu_seconds)
         first_lanes = {role: actor.index * len(active) for role, active in collection.active_lanes.items()}
         for role, active in collection.active_lanes.items():
             self._active[role][first_lanes[role] :][: len(active)] = active
@@ -137,10 +151,7 @@ class _Session:
         """Return the reference to the weights, which are published once per version."""
         version, reference = self._published
         if version != self._version:
-            by_role = self.training.by_role
-            reference = self.group.host.publish(
-                {role: pack_weights(each.learner.parameters) for role, each in by_role.items()}
-            )
+            reference = self.group.host.publish(pack_all_weights(self.training.by_role))
             self._published = self._version, reference
         return reference
 
@@ -192,6 +203,8 @@ class ClusterStatistics:
                 "cluster/queue": float(np.mean(self._queue)),
                 "cluster/actor_waiting": self._waiting_seconds / (self._waiting_seconds + self._seconds),
             }
+        if group.peers:
+            values |= group.peers.collect_metrics()
         values |= {f"scene/{name}": float(np.mean(found)) for name, found in self._scene.items()}
         self._clear()
         return values

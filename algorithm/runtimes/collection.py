@@ -1,18 +1,22 @@
-"""The messages between the learner of a cluster and its rollout actors, and the weights that they contain."""
+"""The messages between the learner of a cluster and its actors, and the weights that they contain."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from algorithm.networks import FlatParameters
 from algorithm.rollout import Rollout
 from algorithm.runtimes.messages import LogRecord, WorkerTraceback
+from algorithm.training.components import AgentComponents
 from algorithm.training.episodes import Episode
+from algorithm.training.evaluations import Results
 from algorithm.training.learner import Learner
 
 Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
@@ -53,6 +57,7 @@ class Collection:
         log: logged messages.
         waiting_seconds: seconds between the last collection and this request.
         seconds: seconds in which it was collected.
+        cpu_seconds: CPU seconds of the actor and its child processes since the last collection.
         statistics: metrics that the simulator has reported.
     """
 
@@ -65,7 +70,31 @@ class Collection:
     log: Sequence[LogRecord]
     waiting_seconds: float
     seconds: float
+    cpu_seconds: float
     statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """A request to an evaluation actor: play at least this number of episodes of each role.
+
+    Attributes:
+        episodes: number of episodes.
+        seed: seed of the environments and the sampled actions.
+        parameters: the state of the environment parameters of training.
+    """
+
+    episodes: int
+    seed: int
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReply:
+    """The results of an evaluation by role or team, and the logged messages."""
+
+    results: Results
+    log: Sequence[LogRecord]
 
 
 @dataclass(frozen=True)
@@ -88,14 +117,27 @@ def allow_read_only_arrays() -> None:
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
-def pack_weights(parameters: FlatParameters) -> np.ndarray:
+def pack_weights(parameters: FlatParameters, with_targets: bool) -> np.ndarray:
     """Return the trained parameters and both kinds of running statistics as one flat float32 array.
 
-    The statistics of observations are float64: each takes two values of the array, so that no bit is lost.
+    The target networks are included if `with_targets` is True: actors need them only for TD errors. The statistics of
+    observations are float64: each takes two values of the array, so that no bit is lost.
     """
     statistics = parameters.statistics.double().cpu().numpy().view(np.float32)
-    tensors = [parameters.vector, parameters.batch_statistics]
+    tensors = _list_tensors(parameters, with_targets)
     return np.concatenate([*(tensor.cpu().numpy() for tensor in tensors), statistics])
+
+
+def _list_tensors(parameters: FlatParameters, with_targets: bool) -> list[Tensor]:
+    return [parameters.all_parameters] if with_targets else [parameters.vector, parameters.batch_statistics]
+
+
+def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
+    """Return the weights of all roles."""
+    return {
+        role: pack_weights(components.learner.parameters, components.scheduler.records_td_errors)
+        for role, components in by_role.items()
+    }
 
 
 class ReceivingLearner(Learner):
@@ -109,15 +151,18 @@ class ReceivingLearner(Learner):
             updates: the number of updates of the weights.
             rows_seen: the number of valid rows that the learner has received.
         """
-        parameters = self.parameters
-        sizes = [len(parameters.vector), len(parameters.batch_statistics)]
-        vector, batch_statistics, statistics = np.split(weights, np.cumsum(sizes))
-        for tensor, values in (
-            (parameters.vector, vector),
-            (parameters.batch_statistics, batch_statistics),
-            (parameters.statistics, statistics.view(np.float64)),
-        ):
-            tensor.copy_(torch.from_numpy(values))
+        self.load_weights(weights)
         self._counts[:] = updates, rows_seen
         self.noise.resample()
+
+    def load_weights(self, weights: np.ndarray) -> None:
+        """Load the array of `pack_weights`, which is copied, and may be read-only."""
+        parameters = self.parameters
+        has_targets = len(weights) == len(parameters.all_parameters) + 2 * len(parameters.statistics)
+        tensors = _list_tensors(parameters, has_targets)
+        *parts, statistics = np.split(weights, np.cumsum([len(tensor) for tensor in tensors]))
+        for tensor, values in zip(
+            [*tensors, parameters.statistics], [*parts, statistics.view(np.float64)], strict=True
+        ):
+            tensor.copy_(torch.from_numpy(values))
         self._mark_outdated()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from time import perf_counter
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -12,6 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from algorithm.errors import summarize_error
+
+LOOPBACK = "127.0.0.1"
+INTERFACE = "GLOO_SOCKET_IFNAME"  # the environment variable with the network interface that gloo uses
+GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR, a request to Linux
 
 
 class LearnerUnreachable(Exception):
@@ -26,12 +37,16 @@ class LearnerGroup:
 
     Args:
         address: the place where the members meet: `tcp://HOST:PORT` of member 0, or `file:///PATH` of a file that does
-            not exist yet, on one machine. Connections are not authenticated, and so belong into a private network; the
-            environment variable GLOO_SOCKET_IFNAME chooses the interface.
+            not exist yet, on one machine. Connections are not authenticated, and so belong into a private network. They
+            use the interface by which this process reaches the address, the loopback interface for a file; the
+            environment variable GLOO_SOCKET_IFNAME chooses another one.
         rank: the number of this member, from 0.
         size: the number of members.
         timeout: the longest time that a call waits for the other members, in seconds.
         backend: `gloo`; `nccl` for learners with a GPU each: NCCL sums what is on GPUs, and gloo all that is on CPUs.
+
+    Attributes:
+        waiting_seconds: the seconds that this process has spent in calls, which wait for the other members.
 
     Raises:
         LearnerUnreachable: a member did not come, here or in a later call.
@@ -39,7 +54,10 @@ class LearnerGroup:
 
     def __init__(self, address: str, *, rank: int, size: int, timeout: float, backend: str = "gloo"):
         self.rank, self.size, self.timeout = rank, size, timeout
-        with self._explain_errors():
+        self.waiting_seconds = 0.0
+        with self._call():
+            if INTERFACE not in os.environ and (interface := find_interface(address)):
+                os.environ[INTERFACE] = interface
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
                 init_method=address,
@@ -57,12 +75,12 @@ class LearnerGroup:
 
     def sum(self, tensor: Tensor) -> None:
         """Set `tensor` to the sum over the members. All of them receive the same bits."""
-        with self._explain_errors():
+        with self._call():
             dist.all_reduce(tensor)
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Set `tensor` to that of the member with the rank `source`."""
-        with self._explain_errors():
+        with self._call():
             dist.broadcast(tensor, source)
 
     def merge_moments(self, count: int, mean: float, std: float) -> tuple[int, float, float]:
@@ -81,15 +99,67 @@ class LearnerGroup:
 
     def close(self) -> None:
         """End the communication of this process."""
-        dist.destroy_process_group()
+        close_group()
 
     @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
-        """Raise LearnerUnreachable for an error of torch.distributed within the block."""
+    def _call(self) -> Iterator[None]:
+        """Count the seconds of the block, and raise LearnerUnreachable for an error of torch.distributed in it."""
+        start = perf_counter()
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise LearnerUnreachable(
                 f"learner {self.rank} of {self.size} cannot continue: another learner has ended, or did not answer "
                 f"within {self.timeout:g} s; resume from the last checkpoint ({summarize_error(error)})"
             ) from error
+        finally:
+            self.waiting_seconds += perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """The arguments of a LearnerGroup, without the rank."""
+
+    address: str
+    size: int
+    timeout: float
+    backend: str
+
+    def join(self, rank: int) -> LearnerGroup:
+        """Connect this process with the others. Raises LearnerUnreachable."""
+        return LearnerGroup(self.address, rank=rank, size=self.size, timeout=self.timeout, backend=self.backend)
+
+
+def close_group() -> None:
+    """End the communication of this process, if there is any: calls of other members then raise LearnerUnreachable."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def find_interface(address: str) -> str | None:
+    """Return the network interface by which this process reaches an address of a group; None if it is not found.
+
+    Only Linux and the loopback interface of macOS are supported.
+    """
+    host = urlsplit(address).hostname or LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.connect((host, 9))  # chooses a route, and sends nothing
+        own_address = udp.getsockname()[0]
+        if sys.platform == "linux":
+            return _find_interface_of(own_address, udp)
+    return "lo0" if sys.platform == "darwin" and own_address == LOOPBACK else None
+
+
+def _find_interface_of(address: str, udp: socket.socket) -> str | None:
+    """Return the interface that has an address of this machine."""
+    import fcntl  # which Windows has not
+
+    for _, name in socket.if_nameindex():
+        request = struct.pack("256s", name.encode())
+        try:
+            reply = fcntl.ioctl(udp.fileno(), GET_INTERFACE_ADDRESS, request)
+        except OSError:  # it has no address
+            continue
+        if socket.inet_ntoa(reply[20:24]) == address:
+            return name
+    return None

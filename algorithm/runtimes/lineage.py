@@ -85,7 +85,7 @@ class PopulationRecord:
         replace_text(self.state_path, json.dumps(asdict(state), indent=1) + "\n")
 
     def read_lineage(self) -> list[LineageRow]:
-        """Return all rows, oldest first; an incomplete last line is left out. Raises UserError for another one."""
+        """Return all rows; an incomplete last line is left out. Raises UserError for another one."""
         if not self.lineage_path.exists():
             return []
         lines = self.lineage_path.read_text(encoding="utf-8").splitlines(keepends=True)

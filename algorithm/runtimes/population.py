@@ -144,8 +144,7 @@ class Population:
 
     def _list_rows(self) -> list[LineageRow]:
         """Return the rows of the current interval, by member."""
-        rows = [row for row in self.lineage if row.interval == self.state.interval]
-        return sorted(rows, key=lambda row: row.member)
+        return [row for row in self.lineage if row.interval == self.state.interval]
 
     def _train_interval(self) -> None:
         """Train all members that have not ended the current interval, until one reaches the goal."""
@@ -176,7 +175,7 @@ class Population:
             raise MemberFailed("all members of the population have failed; the lines above contain the reasons")
 
     def _add_row(self, task: MemberTask, report: MemberReport | None) -> None:
-        """Add the end of an interval to the lineage; None: the member has failed."""
+        """Add the end of an interval to the lineage, which is ordered; None: the member has failed."""
         failed = report is None or not math.isfinite(report.mean_return)
         self.lineage.append(
             LineageRow(
@@ -189,6 +188,7 @@ class Population:
                 goal_reached=report is not None and report.goal_reached,
             )
         )
+        self.lineage.sort(key=lambda row: (row.interval, row.member))  # not by the speed of processes
         self.record.write_lineage(self.lineage)
 
     def _exchange(self, rows: Sequence[LineageRow]) -> None:

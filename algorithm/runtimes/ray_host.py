@@ -18,14 +18,13 @@ import algorithm
 from algorithm.errors import UserError
 from algorithm.program import get_install_command
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
-from algorithm.runtimes.collection import Request, Weights
+from algorithm.runtimes.collection import EvaluationRequest, Request, Weights
 
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
-MakeServer = Callable[
-    [int, int], Any
-]  # number of an actor and number of its replacements -> an object with its methods
+NO_REPETITION = {"max_restarts": 0, "max_task_retries": 0}
+MakeServer = Callable[..., Any]  # numbers of an actor -> an object with its methods
 
 
 class RayHost(ActorHost):
@@ -35,7 +34,10 @@ class RayHost(ActorHost):
     learned from twice and the end of its lanes is known.
 
     Args:
-        make_server: returns the object whose methods `open` and `collect` an actor calls; Ray sends it to the actors.
+        make_server: returns the object whose methods `open` and `collect` an actor calls, by its number and the number
+            of its replacements; Ray sends it to the actors.
+        make_evaluator: returns the object whose method `evaluate` an evaluation actor calls, by the number of its
+            replacements; None if there is none.
         address: local (a cluster of this process, on this machine only), auto, or HOST:PORT.
         cpus: CPUs that are reserved for each actor.
         gpus: GPUs that are reserved for each actor.
@@ -50,6 +52,7 @@ class RayHost(ActorHost):
         self,
         make_server: MakeServer,
         *,
+        make_evaluator: MakeServer | None = None,
         address: str,
         cpus: float,
         gpus: float,
@@ -59,15 +62,19 @@ class RayHost(ActorHost):
         self._ray = _import_ray(uses_tokens)
         _connect(self._ray, address, local_cpus)
         try:
-            options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+            options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
             self._actor_class = self._ray.remote(**options)(_Actor)
-            self._make_server = self._ray.put(make_server)
+            self._make_server, self._make_evaluator = self._ray.put(make_server), self._ray.put(make_evaluator)
         except BaseException:
             self._ray.shutdown()
             raise
 
     def start(self, index: int, replacements: int) -> _Handle:
         actor = self._actor_class.remote(self._make_server, index, replacements)
+        return _Handle(actor, actor.locate.remote())
+
+    def start_evaluator(self, replacements: int) -> _Handle:
+        actor = self._actor_class.options(num_cpus=0, num_gpus=0).remote(self._make_evaluator, replacements)
         return _Handle(actor, actor.locate.remote())
 
     def open(self, handle: _Handle) -> Hashable:
@@ -78,6 +85,23 @@ class RayHost(ActorHost):
 
     def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
         return handle.actor.collect.remote(weights, request)
+
+    def start_learner(self, make_server: Callable[[int], Any], rank: int, *, cpus: float, gpus: float) -> Any:
+        """Start a process with the object of a learner, as soon as there are resources. Return a handle of it."""
+        options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
+        return self._ray.remote(**options)(_Learner).remote(make_server, rank)
+
+    def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
+        """Call a method of the object in a process. Return the ticket of its result."""
+        return handle.call.remote(method, *arguments)
+
+    @property
+    def node_address(self) -> str:
+        """Return the address of this machine in the cluster."""
+        return self._ray.util.get_node_ip_address()
+
+    def evaluate(self, handle: _Handle, weights: Any, request: EvaluationRequest) -> Hashable:
+        return handle.actor.evaluate.remote(weights, request)
 
     def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
@@ -119,8 +143,8 @@ class _Handle:
 class _Actor:
     """A process of an actor, as Ray calls it."""
 
-    def __init__(self, make_server: MakeServer, index: int, replacements: int):
-        self._server = make_server(index, replacements)
+    def __init__(self, make_server: MakeServer, *numbers: int):
+        self._server = make_server(*numbers)
 
     def locate(self) -> tuple[str, int]:
         """Return Ray's id of this machine, and the id of this process."""
@@ -133,6 +157,22 @@ class _Actor:
 
     def collect(self, weights: Weights, request: Request) -> Any:
         return self._server.collect(weights, request)
+
+    def evaluate(self, weights: Weights, request: EvaluationRequest) -> Any:
+        return self._server.evaluate(weights, request)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._server, method)(*arguments)
+
+
+class _Learner:
+    """A process of a learner, as Ray calls it."""
+
+    def __init__(self, make_server: Callable[[int], Any], rank: int):
+        self._server = make_server(rank)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._server, method)(*arguments)
 
 
 def _make_kill_process() -> Callable[[int], None]:

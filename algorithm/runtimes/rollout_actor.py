@@ -13,6 +13,7 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import TrainingComponents
+from algorithm.training.cpu_time import measure_cpu_seconds
 
 
 @dataclass
@@ -40,6 +41,7 @@ class RolloutActor:
         self.training, self.actor, self.progress, self.log = training, actor, progress, log
         self._has_undecided_step = False
         self._last_end = perf_counter()
+        self._cpu_seconds = measure_cpu_seconds()  # at the end of the last collection
 
     @property
     def roles(self) -> Mapping[str, Role]:
@@ -59,13 +61,14 @@ class RolloutActor:
         collection = Collection(
             number=request.number,
             version=request.version,
-            rollouts=rollouts,
+            rollouts=[(role, self._record_td_errors(role, rollout)) for role, rollout in rollouts],
             env_steps=self.actor.env_steps,
             episodes=list(self.actor.episodes),
             active_lanes=dict(self.actor.active_lanes),
             log=list(self.log),
             waiting_seconds=waiting_seconds,
             seconds=perf_counter() - start,
+            cpu_seconds=self._count_cpu_seconds(),
             statistics=self.training.adapter.statistics(),
         )
         self.actor.env_steps = 0
@@ -73,6 +76,11 @@ class RolloutActor:
         self.log.clear()
         self._last_end = perf_counter()
         return collection
+
+    def _count_cpu_seconds(self) -> float:
+        """Return the CPU seconds since the last call."""
+        before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
+        return self._cpu_seconds - before
 
     def _receive(self, weights: Weights, request: Request) -> None:
         """Load the weights and the progress of the run."""
@@ -84,6 +92,16 @@ class RolloutActor:
                 lanes[:] = False
         self.progress.iterations, self.progress.fraction_done = request.iterations, request.fraction_done
 
+    def _record_td_errors(self, role: str, rollout: Rollout) -> Rollout:
+        """Return a rollout with its TD errors, if its initial priorities follow from them.
+
+        The learner computes them instead if rewards follow from records of auxiliaries, which only the learner has.
+        """
+        components = self.training.by_role[role]
+        if components.scheduler.records_td_errors and not components.learner.auxiliaries.n_records:
+            return components.learner.record_td_errors(rollout)
+        return rollout
+
     def _finish_tick(self) -> None:
         self.actor.act()
         self.actor.receive()
@@ -94,12 +112,13 @@ class NoBatches(BatchScheduler):
 
     Args:
         initial_lanes: the number of lanes at the start of the run.
+        records_td_errors: whether the actor computes the TD errors of its rollouts.
     """
 
     replay = None
 
-    def __init__(self, initial_lanes: int):
-        self.initial_lanes = initial_lanes
+    def __init__(self, initial_lanes: int, records_td_errors: bool):
+        self.initial_lanes, self.records_td_errors = initial_lanes, records_td_errors
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())

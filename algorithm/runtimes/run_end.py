@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from algorithm.runtimes.learner_group import LearnerUnreachable
 from algorithm.runtimes.signals import DeferredSignals
 from algorithm.training.divergence import Diverged
 from algorithm.training.monitor import Monitor
@@ -12,7 +13,9 @@ from algorithm.training.monitor import Monitor
 
 @contextmanager
 def finish_at_end(monitor: Monitor, settle: Callable[[], None] = lambda: None) -> Iterator[DeferredSignals]:
-    """Yield the deferred signals. When the block ends, save a final checkpoint, unless the run diverged.
+    """Yield the deferred signals. When the block ends, save a final checkpoint.
+
+    There is none if the run diverged, or if another learner is lost, whose experience would be missing.
 
     Args:
         monitor: the monitor of the run.
@@ -25,7 +28,7 @@ def finish_at_end(monitor: Monitor, settle: Callable[[], None] = lambda: None) -
         finish = monitor.finish
         try:
             yield signals
-        except Diverged:
+        except (Diverged, LearnerUnreachable):
             finish = monitor.abort
             raise
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -215,10 +215,11 @@ class AuxiliarySet:
         return bonus.where(finite, 0.0)
 
 
-class AdaptiveGradients:
-    """A rule that adds the gradient of an auxiliary loss to a layer only if its cosine with the agent's is positive.
+class Gradients:
+    """The gradient of the losses of an agent and its auxiliaries.
 
-    A layer is a module with parameters of its own, such as one linear layer. (The weight sign(cosine), with 0 in place
+    That of an adaptive auxiliary loss is added to a layer only if its cosine with the agent's is positive. A layer is
+    a module with parameters of its own, such as one linear layer. (The weight sign(cosine), with 0 in place
     of -1; Advanced-Soft-Actor-Critic's `use_adaptive`.) The gradient of the auxiliary's own module is added as it is.
 
     Args:
@@ -230,7 +231,17 @@ class AdaptiveGradients:
         self._gradient = gradient
         self._layers = [layer for module in modules for layer in _find_layers(module)]
 
-    def add(self, losses: list[Tensor]) -> None:
+    def compute(self, losses: Mapping[str, Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
+        """Write the gradient of the losses of the agent and its auxiliaries."""
+        self._gradient.zero_()
+        if auxiliary_losses.adaptive:
+            reduce(torch.add, losses.values()).backward(retain_graph=True)
+            self.add_adaptive(auxiliary_losses.adaptive)
+            losses = {}
+        if remaining := [*losses.values(), *auxiliary_losses.plain]:
+            reduce(torch.add, remaining).backward()
+
+    def add_adaptive(self, losses: list[Tensor]) -> None:
         """Add the gradients of losses to the gradient of the agent's losses. The graph of the losses is kept."""
         task = self._gradient.clone()
         total = task.clone()

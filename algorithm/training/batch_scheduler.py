@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from algorithm.agents.agent import DataSchedule
 from algorithm.replay import Replay
-from algorithm.rollout import Rollout
+from algorithm.rollout import TD_ERROR, Rollout
 
 
 class BatchScheduler(ABC):
@@ -19,11 +21,13 @@ class BatchScheduler(ABC):
         replay: the replay that stores the rollouts; None without one.
         rng: the generator of the schedule.
         initial_lanes: the number of lanes at the start of the run.
+        records_td_errors: whether the replay stores the TD errors of collected rollouts, for initial priorities.
     """
 
     replay: Replay | None
     rng: np.random.Generator
     initial_lanes: int
+    records_td_errors: bool = False
 
     @abstractmethod
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
@@ -31,6 +35,10 @@ class BatchScheduler(ABC):
 
     def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
         """Receive the TD errors of a batch after its step. The default ignores them."""
+
+    def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
+        """Return scalars about a batch that was yielded, by the names of metrics. The default returns none."""
+        return {}
 
     def grow(self, lanes: int) -> None:
         """Add lanes, so that there are `lanes` lanes. The default stores nothing by lane."""
@@ -46,16 +54,30 @@ class BatchScheduler(ABC):
 class ReplayScheduler(BatchScheduler):
     """A scheduler that stores each rollout in a replay, and yields it and replayed batches, by an agent's schedule.
 
+    Args:
+        replay: the replay.
+        schedule: the schedule of the agent.
+        rng: draws the number of batches.
+        record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
+
     Attributes:
         remainder: the fraction of a batch that a fractional `replay_ratio` has left over (count distribution `fixed`).
     """
 
     replay: Replay
 
-    def __init__(self, replay: Replay, schedule: DataSchedule, rng: np.random.Generator):
+    def __init__(
+        self,
+        replay: Replay,
+        schedule: DataSchedule,
+        rng: np.random.Generator,
+        record_td_errors: Callable[[Rollout], Rollout] | None = None,
+    ):
         self.replay = replay
         self.schedule = schedule
         self.rng = rng
+        self._record_td_errors = record_td_errors
+        self.records_td_errors = record_td_errors is not None
         self.remainder = 0.0
 
     @property
@@ -65,6 +87,8 @@ class ReplayScheduler(BatchScheduler):
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         """Store `rollout`. Yield it if the agent learns on-policy, then the replayed batches, as they are sampled."""
+        if self._record_td_errors and TD_ERROR not in rollout.records:
+            rollout = self._record_td_errors(rollout)
         self.replay.add(rollout)
         if self.schedule.on_policy_updates:
             yield rollout
@@ -78,6 +102,11 @@ class ReplayScheduler(BatchScheduler):
 
     def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
         self.replay.prioritize(batch.index, compute_td_errors)
+
+    def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
+        ages = self.replay.compute_ages(batch.index)
+        values = {"train/replay_fill": self.replay.fill, **({"train/replay_age": ages.mean()} if len(ages) else {})}
+        return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
 
     def grow(self, lanes: int) -> None:
         self.replay.grow(lanes)

@@ -14,6 +14,7 @@ from algorithm.exploration.explorer import Explorer
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.cpu_time import measure_cpu_seconds
 from algorithm.training.learner import Learner
 
 STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
@@ -25,16 +26,29 @@ class Timer:
 
     A phase is timed when it ends, by the time since the last phase ended: no phase has to be started, and every second
     is counted. `lap` takes 0.1 microseconds; a tick of two CartPole environments takes 70.
+
+    Args:
+        measure_cpu: returns the CPU seconds of the processes of the run so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measure_cpu: Callable[[], float] = measure_cpu_seconds) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._measure_cpu, self._cpu_start = measure_cpu, measure_cpu()
         self.last_lap = perf_counter()  # time of the last lap, for callers that need no exact time
 
     @property
     def total(self) -> float:
         """Return the seconds of all phases, until the last lap."""
         return sum(self.seconds.values())
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Measure and return the CPU seconds since the timer was made, and those that were added."""
+        return self._measure_cpu() - self._cpu_start
+
+    def add_cpu_seconds(self, seconds: float) -> None:
+        """Add CPU seconds of a process that `measure_cpu` does not measure."""
+        self._cpu_start -= seconds
 
     def lap(self, phase: str) -> None:
         """Add the time since the last lap to `phase`."""
@@ -106,10 +120,15 @@ class TrainingComponents:
     )
 
     @property
+    def lanes_by_team(self) -> dict[str, dict[str, int]]:
+        """Return, by role, the number of lanes of each team that shares its agent, or of the role."""
+        roles = {name: self.adapter.roles.get(name, components.role) for name, components in self.by_role.items()}
+        return {name: dict(role.count_lanes_by_team(name)) for name, role in roles.items()}
+
+    @property
     def team_names(self) -> dict[str, list[str]]:
         """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
-        roles = {name: self.adapter.roles.get(name, components.role) for name, components in self.by_role.items()}
-        return {name: list(role.count_lanes_by_team(name)) for name, role in roles.items()}
+        return {name: list(teams) for name, teams in self.lanes_by_team.items()}
 
     @property
     def has_teams(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -34,11 +34,14 @@ class EvaluationResult:
         returns: the undiscounted sum of the raw rewards of each episode.
         lengths: the number of executed decisions of each episode.
         greedy: whether actions were greedy; otherwise they were sampled.
+        env_steps: env steps of the run at which the evaluation started; 0 outside of a run.
     """
 
     returns: list[float]
     lengths: list[int]
     greedy: bool = True
+    lanes: list[int] = field(default_factory=list)
+    env_steps: int = 0
 
     @property
     def mean(self) -> float:
@@ -64,6 +67,11 @@ class EvaluationResult:
     def length(self) -> float:
         """Return the mean length, in executed decisions."""
         return float(np.mean(self.lengths))
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return the lane of an episode, and the number of the episode among those of the lane."""
+        lane = self.lanes[number]
+        return lane, self.lanes[:number].count(lane)
 
     def __str__(self) -> str:
         if len(self.returns) == 1:
@@ -196,6 +204,7 @@ class _EpisodeCounter:
                 result = self.results[self.role.find_team(lane) or self.name]
                 result.returns.append(episode_return)
                 result.lengths.append(length)
+                result.lanes.append(lane)
 
     def _divide_episodes(self, role: Role) -> None:
         """Divide the episodes of each team among its lanes."""

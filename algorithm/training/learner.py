@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 
@@ -15,9 +16,9 @@ from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
-from algorithm.rollout import Rollout
+from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
-from algorithm.training.auxiliary_set import AdaptiveGradients, AuxiliaryLosses, AuxiliarySet
+from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
 from algorithm.training.natural_step import NaturalStep
 from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
 from algorithm.training.resets import reset_if_due
@@ -77,7 +78,7 @@ class Learner:
             place,
         )
         agent_modules = [group.module for group in agent.groups.values()]
-        self._adaptive_gradients = AdaptiveGradients(agent_modules, self.parameters.gradient)
+        self._gradients = Gradients(agent_modules, self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
         self.noise = Noise(networks, self.device)
@@ -111,6 +112,14 @@ class Learner:
         """Return a collected rollout with the values that auxiliaries store with it. Called once with each."""
         return self.auxiliaries.record(rollout, self._upload)
 
+    def record_td_errors(self, rollout: Rollout) -> Rollout:
+        """Return a collected rollout with the TD errors that the agent computes on it, in the record `TD_ERROR`."""
+        batch = self._prepare_batch(rollout)
+        report = self.agent.loss(batch)[1]
+        assert report.compute_row_errors is not None  # as of every agent with a replay
+        errors = (batch.valid * report.compute_row_errors().abs()).cpu().numpy()
+        return replace(rollout, records={**rollout.records, TD_ERROR: errors})
+
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> Rollout:
         """Return a collected rollout as `Agent.prepare` prepares it for its epochs; both are in numpy.
@@ -131,36 +140,23 @@ class Learner:
         Returns:
             The report of the losses. Its TD errors are in numpy.
         """
-        batch = rollout.convert(self._upload)
-        self.parameters.reset_increments()
-        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
-        if not batch.targets:
-            self._transform_rewards(batch)
+        batch = self._prepare_batch(rollout)
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
-        self._compute_gradient(losses, auxiliary_losses)
+        self._gradients.compute(losses, auxiliary_losses)
         auxiliary_metrics = auxiliary_losses.metrics
         # Without features and losses, which keep the graph of this update alive.
         metrics, errors = report.compute_metrics, report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
-            step_metrics = [step.optimizer.metrics() for step in self._steps]
+            steps = [step for step in self._steps if step.name not in self._idle_groups]
+            step_metrics = [step.compute_metrics(self.agent.progress) for step in steps]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
-
-    def _compute_gradient(self, losses: Mapping[str, Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
-        """Write the gradient of the losses of the agent and its auxiliaries."""
-        self.parameters.gradient.zero_()
-        if auxiliary_losses.adaptive:
-            reduce(torch.add, losses.values()).backward(retain_graph=True)
-            self._adaptive_gradients.add(auxiliary_losses.adaptive)
-            losses = {}
-        if remaining := [*losses.values(), *auxiliary_losses.plain]:
-            reduce(torch.add, remaining).backward()
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -272,6 +268,15 @@ class Learner:
         for tensor, old in zip(self._undoable_tensors, before, strict=True):
             torch.where(finite, tensor, old, out=tensor)
         return finite
+
+    def _prepare_batch(self, rollout: Rollout) -> Rollout:
+        """Return a batch on the device with transformed rewards, and set what the agent needs before `loss`."""
+        batch = rollout.convert(self._upload)
+        self.parameters.reset_increments()
+        self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
+        if not batch.targets:
+            self._transform_rewards(batch)
+        return batch
 
     def _transform_rewards(self, batch: Rollout) -> None:
         """Transform the rewards of a batch, and add the rewards of auxiliaries."""

@@ -1,4 +1,4 @@
-"""The metrics of a run: the table metrics.csv, TensorBoard events, and the format of numbers in text."""
+"""The metrics of a run: the table metrics.csv, trackers, and the format of numbers in text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from math import floor, isfinite, isnan, log10
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from algorithm.atomic_io import DAMAGED_PREFIX
+from algorithm.tracking.tracker import Tracker, TrackerList
+
+if TYPE_CHECKING:  # runs are listed without numpy
+    import numpy as np
 
 TABLE_FILE = "metrics.csv"
 STEPS_COLUMN = "env_steps"  # the only column without empty cells
@@ -36,11 +41,15 @@ def format_number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class MetricsTable:
-    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines."""
+    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines.
+
+    `gaps` are the indices of the rows that follow damaged lines; the number of rows for damaged lines at the end.
+    """
 
     columns: list[str]
     rows: list[dict[str, str]]
     damaged: int
+    gaps: tuple[int, ...] = ()
 
 
 def read_table(path: Path) -> MetricsTable:
@@ -56,12 +65,14 @@ def read_table(path: Path) -> MetricsTable:
     columns = _split_cells(lines[0]) if lines else []
     if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
         return MetricsTable([], [], len(lines))
-    rows = [
-        dict(zip(columns, cells, strict=True))
-        for line in lines[1:]
-        if _is_complete(columns, cells := _split_cells(line))
-    ]
-    return MetricsTable(columns, rows, len(lines) - 1 - len(rows))
+    rows: list[dict[str, str]] = []
+    gaps: dict[int, None] = {}
+    for line in lines[1:]:
+        if _is_complete(columns, cells := _split_cells(line)):
+            rows.append(dict(zip(columns, cells, strict=True)))
+        else:
+            gaps[len(rows)] = None
+    return MetricsTable(columns, rows, len(lines) - 1 - len(rows), tuple(gaps))
 
 
 def mean_evaluations(table: MetricsTable) -> dict[int, float]:
@@ -96,35 +107,43 @@ def _is_complete(columns: list[str], cells: list[str]) -> bool:
 
 
 class MetricsWriter:
-    """A writer of rows of named numbers, by env steps, to the table and to TensorBoard.
+    """A writer of rows of named numbers, by env steps, to the table and to trackers.
 
     The table gets a new column with each new name. When a run is resumed at `env_steps`, later rows are removed from
     the table. Damaged lines are removed as well: a copy of the damaged table is kept, and `log` receives a line.
+
+    Args:
+        folder: the run folder.
+        env_steps: the env steps at which the run is resumed; 0 for a new run.
+        log: receives lines for the user.
+        trackers: receive each row and each histogram; the caller finishes them.
     """
 
-    def __init__(self, folder: Path, env_steps: int = 0, log: Callable[[str], None] = print):
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
+    def __init__(
+        self,
+        folder: Path,
+        env_steps: int = 0,
+        log: Callable[[str], None] = print,
+        trackers: Tracker | None = None,
+    ):
         self.table = folder / TABLE_FILE
-        resumed = env_steps > 0 or self.table.exists()
-        self.events = SummaryWriter(folder / "tensorboard", purge_step=env_steps + 1 if resumed else None)
+        self.trackers = trackers or TrackerList({})
         self.columns: list[str] = []
-        if resumed:
+        if env_steps > 0 or self.table.exists():
             self._rewind(env_steps, log)
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Append one row."""
-        for name, value in values.items():
-            self.events.add_scalar(name, value, env_steps)
+        self.trackers.log(env_steps, values)
         row = {STEPS_COLUMN: env_steps, **values}
         if new := [name for name in row if name not in self.columns]:
             self._add_columns(new)
         with self.table.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self.columns).writerow(row)
 
-    def close(self) -> None:
-        """Write what is buffered, and close the files."""
-        self.events.close()
+    def write_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
+        """Pass histograms of arrays to the trackers, by name."""
+        self.trackers.log_histograms(env_steps, values)
 
     def _rewind(self, env_steps: int, log: Callable[[str], None]) -> None:
         """Rewrite the table without rows after `env_steps`, damaged lines, and an incomplete last line."""

@@ -12,7 +12,10 @@ from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode
+from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Evaluations, Results
 from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.goal import GoalCheck
+from algorithm.training.intervals import Intervals
 from algorithm.training.progress import WINDOW, Counters, History, Limits, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
@@ -22,7 +25,13 @@ DISPLAY_INTERVAL = 0.25  # seconds between two calls of the display
 
 
 class BestRecord(Protocol):
-    """A record of the checkpoint with the best evaluation."""
+    """A record of the checkpoint with the best evaluation.
+
+    Attributes:
+        candidate: a checkpoint that is being evaluated; it is not removed meanwhile.
+    """
+
+    candidate: Any
 
     @property
     def mean(self) -> float:
@@ -40,21 +49,22 @@ class RunCallbacks(Protocol):
 
     stop_requested: bool
 
-    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> object:
+    def on_evaluation(self, results: Results) -> object:
         """Receive the result of an evaluation, by role or team."""
 
 
 class Monitor:
     """A monitor, which is called after each tick; it logs, evaluates and saves when that is due.
 
-    If evaluation is not possible (`evaluate` is None, or raises SimulatorError), the run continues without it.
-    A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
+    There is one evaluation at a time. If another one becomes due meanwhile, it starts after it, with the weights of
+    that time. If evaluation is not possible (`evaluations` is None, or raises SimulatorError), the run continues
+    without it. A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
 
     Args:
         history: the counters and the recent episodes.
         limits: the limits, intervals and goal of the run.
         reporter: writes metrics, and shows the progress.
-        evaluate: plays the given number of evaluation episodes per role; None if evaluation is not possible.
+        evaluations: the evaluations; None if evaluation is not possible.
         save: writes a checkpoint and returns it; None if it could not be written.
         best: the record of the best checkpoint.
         callbacks: the callbacks of the run.
@@ -70,30 +80,27 @@ class Monitor:
         history: History,
         limits: Limits,
         reporter: Reporter,
-        evaluate: Callable[[int], dict[str, EvaluationResult]] | None,
+        evaluations: Evaluations | None,
         save: Callable[[Counters], Any],
         best: BestRecord,
         callbacks: RunCallbacks,
     ):
         self.history, self.limits, self.reporter = history, limits, reporter
         self.training, self.counters, self.timer = history.training, history.counters, history.training.timer
-        self.evaluate, self.save, self.best, self.callbacks = evaluate, save, best, callbacks
-        self.evaluation: dict[str, EvaluationResult] | None = None
+        self.save, self.best, self.callbacks = save, best, callbacks
+        self.evaluation: Results | None = None
         self.confirmed_by: ConfirmedBy | None = None
         self.stopped = False
-        # The number of training episodes of each role when a confirmation by training episodes began.
-        self._trial_counts: dict[str, int] | None = None
-        self._evaluated_at = -1  # env steps of the last evaluation
+        self._goal = GoalCheck(history, limits.goal)
+        self._evaluations = EvaluationQueue(evaluations, self._save) if evaluations else None
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
         # Saving is last, so that a resumed run does not repeat the other actions.
-        actions: list[tuple[int | None, Callable[[], object]]] = [
+        actions = [
             (limits.log_every, reporter.log_metrics),
-            (limits.evaluate_every, self._evaluate),
+            (limits.evaluate_every, self._request_evaluation),
             (limits.save_every, self._save),
         ]
-        self._intervals = [(every, action) for every, action in actions if every]
-        self._last_checked = self.counters.env_steps  # env steps when the intervals were last checked
-        self._next_due = self._find_next_due()
+        self._intervals = Intervals(actions, self.counters.env_steps)
         self._next_display = -inf
         self._checks_goal = False  # episodes have ended since the goal was last checked
 
@@ -123,27 +130,30 @@ class Monitor:
     @property
     def next_due(self) -> int | float:
         """Return the env steps at which an interval or the run ends."""
-        return min(self._next_due, self.limits.last_step or inf)
+        return min(self._intervals.next_due, self.limits.last_step or inf)
 
     @property
     def is_due(self) -> bool:
         """Return whether `do_due` would do more than to show the progress."""
         return (
-            self.counters.env_steps >= self._next_due
+            self.counters.env_steps >= self._intervals.next_due
             or self._is_over()
-            or (self._checks_goal and (self._trial_counts is not None or self._is_goal_met()))
+            or (self._checks_goal and (self._goal.is_in_trial or self._is_goal_met()))
         )
 
     def do_due(self) -> bool:
-        """Check the goal, log, evaluate, save and show the progress, if due. Return whether the run is over."""
+        """Check the goal, log, evaluate, save and show the progress, if due. Return whether the run is over.
+
+        At the end of the run it waits for the results of all evaluations.
+        """
+        self._advance_evaluations()
         if self._checks_goal:
             self._checks_goal = False
             self._check_goal()
-        if self.counters.env_steps >= self._next_due:
-            self._run_intervals()
+        self._intervals.run(self.counters.env_steps)
         is_over = self._is_over()
-        if is_over and self.limits.evaluates:
-            self._evaluate()
+        if is_over:
+            self._finish_evaluations()
         if self._pending_best is not None:
             self._save()
         self.show_progress()
@@ -167,6 +177,8 @@ class Monitor:
 
     def finish(self) -> None:
         """Save a final checkpoint, and log the last metrics even if it could not be saved."""
+        if self._evaluations and (version := self._evaluations.version):
+            self.reporter.log(f"the evaluation at {version.env_steps:,} env steps is lost, since the run ends")
         try:
             self._save()
         finally:
@@ -177,23 +189,16 @@ class Monitor:
         self.reporter.close()
 
     def _check_goal(self) -> None:
-        """Check the goal after episodes have ended."""
-        if self._trial_counts is not None:
-            self._confirm_by_training(self._trial_counts)
+        """Check the goal after episodes have ended; evaluation episodes confirm it if they are possible."""
+        if self._goal.is_in_trial:
+            if self._goal.confirm_by_trial():
+                self.confirmed_by = "training"
+                self._mark_best(_mean(self.history.collect_recent().values()))
         elif self._is_goal_met():
-            self._confirm()
-
-    def _run_intervals(self) -> None:
-        """Run the actions whose intervals have ended."""
-        for every, action in self._intervals:
-            if self.counters.env_steps // every > self._last_checked // every:
-                action()
-        self._last_checked = self.counters.env_steps
-        self._next_due = self._find_next_due()
-
-    def _find_next_due(self) -> int:
-        """Return the env steps at which the next interval ends."""
-        return min((self._last_checked // every + 1) * every for every, _ in self._intervals)
+            if self._evaluations:
+                self._request_evaluation(confirms=True)
+            else:
+                self._goal.start_trial()
 
     def _is_over(self) -> bool:
         if self.confirmed_by is not None or self.limits.are_reached(self.counters):
@@ -202,73 +207,84 @@ class Monitor:
         return self.stopped
 
     def _is_goal_met(self) -> bool:
-        """Return whether the last training episodes of every role or team reach the goal."""
-        goal = self.limits.goal
-        if goal is None or self.history.episodes_until_check > 0:
-            return False
-        return all(recent.is_full and recent.mean >= goal for recent in self.history.collect_recent().values())
+        """Return whether training episodes reach the goal, and no evaluation is about to confirm it."""
+        return not (self._evaluations and self._evaluations.is_confirming) and self._goal.is_met()
 
-    def _confirm(self) -> None:
-        """Check whether evaluation episodes reach the goal, too; weights that do are then the best."""
-        evaluation = self._evaluate()
-        if evaluation is None:
-            self._trial_counts = {name: recent.count for name, recent in self.history.collect_recent().items()}
-            return
-        self.history.episodes_until_check = WINDOW
-        goal = self.limits.goal
-        if goal is not None and all(result.mean >= goal for result in evaluation.values()):
-            self._set_confirmed("evaluation", evaluation.values())
-
-    def _confirm_by_training(self, trial_counts: Mapping[str, int]) -> None:
-        """Check whether the next episodes reach the goal, too, once every role or team has played `WINDOW` of them."""
-        recent = self.history.collect_recent()
-        if all(recent[name].count - start >= WINDOW for name, start in trial_counts.items()):
-            self._trial_counts = None
-            if self._is_goal_met():
-                self._set_confirmed("training", recent.values())
-
-    def _set_confirmed(
-        self, confirmed_by: ConfirmedBy, episodes: Collection[EvaluationResult | RecentEpisodes]
-    ) -> None:
-        self.confirmed_by = confirmed_by
-        self._mark_best(_mean(episodes))
-
-    def _mark_best(self, mean: float) -> None:
-        """Make the next checkpoint the best.
+    def _mark_best(self, mean: float, checkpoint: Any = None) -> None:
+        """Make a checkpoint the best; None: the next one, since it has the present weights.
 
         Not if teams share an agent: a higher return of one team is a lower one of another, so that returns do not
         measure weights, and the newest weights are played.
         """
-        if not self.training.has_teams:
+        if self.training.has_teams:
+            return
+        if checkpoint:
+            self.best.set_best(checkpoint, mean)
+        else:
             self._pending_best = mean
 
-    def _evaluate(self) -> Mapping[str, EvaluationResult] | None:
-        """Play evaluation episodes, once at the same number of env steps; None if that is not possible."""
-        if self.evaluate is None:
-            return None
-        if self._evaluated_at != self.counters.env_steps:
-            self.timer.lap("acting")
-            try:
-                self.evaluation = self.evaluate(WINDOW)
-            except SimulatorError as error:
-                self.evaluate = None
-                self.reporter.report_evaluation_error(error)
-                return None
-            finally:
-                self.timer.lap("evaluation")
-            self._evaluated_at = self.counters.env_steps
-            mean = _mean(self.evaluation.values())
-            self._pending_best = None
-            if mean >= self.best.mean:  # of equally good weights the newest are the best
-                self._mark_best(mean)
-            self.reporter.report_evaluation(self.evaluation)
-            self.reporter.show_progress()  # callbacks receive the env steps of an evaluation before its result
-            self.callbacks.on_evaluation(self.evaluation)
-        return self.evaluation
+    def _request_evaluation(self, confirms: bool = False) -> None:
+        """Evaluate the present weights, once at the same number of env steps, or confirm the goal with them."""
+        if self._evaluations:
+            self._evaluations.request(self.counters.env_steps, confirms=confirms)
+            self._advance_evaluations()
 
-    def _save(self) -> None:
+    def _advance_evaluations(self, timeout: float = 0.0) -> None:
+        """Start the evaluation that is due, and record the one that has ended."""
+        queue = self._evaluations
+        if queue is None or not queue.is_busy:
+            return
+        self.timer.lap("acting")
+        try:
+            finished = queue.advance(self.counters.env_steps, timeout)
+        except SimulatorError as error:
+            self._stop_evaluating(queue, error)
+            return
+        finally:
+            self.timer.lap("evaluation")
+        self.best.candidate = queue.version and queue.version.checkpoint
+        if finished:
+            self._record_evaluation(*finished, has_present_weights=not queue.evaluations.is_concurrent)
+
+    def _record_evaluation(self, version: EvaluatedVersion, results: Results, has_present_weights: bool) -> None:
+        """Record the results of an evaluation, after which its weights may be the best, and the goal confirmed."""
+        self.evaluation = results
+        is_confirmed = version.confirms and self._goal.is_reached_by(results.values())
+        is_kept = has_present_weights or version.checkpoint is not None
+        mean = _mean(results.values())
+        self._pending_best = None
+        if is_kept and (mean >= self.best.mean or is_confirmed):  # of equally good weights the newest are the best
+            self._mark_best(mean, version.checkpoint)
+        self.reporter.report_evaluation(version.env_steps, results)
+        self.reporter.show_progress()
+        self.callbacks.on_evaluation(results)
+        if version.confirms:
+            self.history.episodes_until_check = WINDOW
+            self.confirmed_by = "evaluation" if is_confirmed else None
+
+    def _stop_evaluating(self, queue: EvaluationQueue, error: SimulatorError) -> None:
+        """Continue the run without evaluations."""
+        env_steps = queue.version.env_steps if queue.version else self.counters.env_steps
+        self._evaluations, self.best.candidate = None, None
+        self.reporter.report_evaluation_error(env_steps, error)
+        if queue.is_confirming:
+            self._goal.start_trial()
+
+    def _finish_evaluations(self) -> None:
+        """Evaluate the last weights, unless the goal is confirmed, and wait for the results of all evaluations."""
+        if self._evaluations and self.confirmed:
+            self._evaluations.cancel()
+        elif self.limits.evaluates:
+            self._request_evaluation()
+        while self._evaluations and self._evaluations.is_busy:
+            self._advance_evaluations(DISPLAY_INTERVAL)
+            self.show_progress()
+
+    def _save(self) -> Any:
+        """Save a checkpoint and return it; None if it could not be written."""
         self.timer.lap("acting")
         self.history.update_seconds()
+        self.history.update_cpu_seconds()
         checkpoint = self.save(self.counters)
         if self.training.has_teams:  # they may have appeared after a checkpoint became the best
             self.best.clear()
@@ -276,6 +292,7 @@ class Monitor:
             self.best.set_best(checkpoint, self._pending_best)
             self._pending_best = None
         self.timer.lap("saving")
+        return checkpoint
 
 
 def _mean(episodes: Collection[EvaluationResult | RecentEpisodes]) -> float:

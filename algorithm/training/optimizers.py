@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import cos, pi
+from math import cos, nan, pi
 
 import torch
 from torch import Tensor
@@ -132,7 +132,7 @@ def compute_rate_scale(group: ParameterGroup, progress: float) -> float:
     return final + (1 - final) * remaining[group.learning_rate_schedule]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class GroupStep:
     """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
 
@@ -142,12 +142,16 @@ class GroupStep:
     gradient: Tensor
     optimizer: Optimizer
 
+    def __post_init__(self) -> None:
+        self.gradient_norm = torch.full((), nan, device=self.gradient.device)  # of the last one, before it was clipped
+
     def clip(self, checks_first: bool) -> Tensor | float:
         """Clip the gradient to the group's largest norm, and return the norm that it had.
 
         With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
         """
         norm = self.gradient.dot(self.gradient).sqrt()  # three times as fast as torch's norm
+        self.gradient_norm = norm
         if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
             return short_norm
         self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
@@ -158,5 +162,16 @@ class GroupStep:
 
         `progress` is the fraction of the run that is done.
         """
-        rate = self.group.learning_rate * compute_rate_scale(self.group, progress)
-        return self.optimizer.step(self.vector, self.gradient, rate)
+        return self.optimizer.step(self.vector, self.gradient, self._compute_rate(progress))
+
+    def compute_metrics(self, progress: float) -> dict[str, Tensor]:
+        """Return scalars about the step of the last gradient at `progress`, by the names of metrics."""
+        prefix = f"train/{self.name.rpartition('/')[2]}"  # auxiliary/<name> -> <name>, as in its other metrics
+        return {
+            f"{prefix}_learning_rate": torch.full((), self._compute_rate(progress), device=self.gradient.device),
+            f"{prefix}_gradient_norm": self.gradient_norm,
+            **self.optimizer.metrics(),
+        }
+
+    def _compute_rate(self, progress: float) -> float:
+        return self.group.learning_rate * compute_rate_scale(self.group, progress)

@@ -17,13 +17,17 @@ WINDOW = 20  # training episodes whose mean return must reach the goal, and eval
 
 @dataclass(kw_only=True)
 class Counters:
-    """The env steps, updates, episodes, iterations and seconds of a run so far."""
+    """The env steps, updates, episodes, iterations and seconds of a run so far.
+
+    `cpu_seconds` is as of the last row of metrics or checkpoint; None if not counted from the start.
+    """
 
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
     iterations: int = 0
     seconds: float = 0.0
+    cpu_seconds: float | None = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,7 @@ class History:
         self.recent: dict[str, RecentEpisodes] = defaultdict(RecentEpisodes)
         self.episodes_until_check = 0
         self._ended_lanes: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
-        self._seconds_before = counters.seconds  # of earlier processes
+        self._seconds_before, self._cpu_seconds_before = counters.seconds, counters.cpu_seconds  # of earlier processes
 
     def add_episodes(self, episodes: Iterable[Episode], active_lanes: Mapping[str, np.ndarray]) -> None:
         """Count the training episodes that ended in one tick.
@@ -163,6 +167,11 @@ class History:
     def update_seconds(self) -> None:
         """Set `counters.seconds` to the time that the timer has measured."""
         self.counters.seconds = self._seconds_before + self.training.timer.total
+
+    def update_cpu_seconds(self) -> None:
+        """Set `counters.cpu_seconds` to the time of all processes, which takes milliseconds to measure."""
+        if self._cpu_seconds_before is not None:
+            self.counters.cpu_seconds = self._cpu_seconds_before + self.training.timer.cpu_seconds
 
     def state(self) -> dict[str, Any]:
         """Return all but the counters, in values of JSON."""
@@ -242,6 +251,7 @@ class RoleProgress:
         first: mean return of the first full window of episodes.
         best: best mean return of a full window.
         length: mean length of an episode; NaN before the first has ended.
+        lanes: number of agents.
         policy_metrics: {name: mean over the last updates}, of the policy.
         losses: {name: mean over the last updates}.
     """
@@ -250,6 +260,7 @@ class RoleProgress:
     first: float | None
     best: float | None
     length: float
+    lanes: int = 0
     policy_metrics: Mapping[str, float]
     losses: Mapping[str, float]
 
@@ -267,6 +278,8 @@ class Progress:
         fraction_done: fraction of the run that is done, by max_step or max_iter; None without both.
         seconds_left: the longest time that the run will take; None if it is unknown, or the run has ended.
         throughput: env steps and updates per second.
+        device: devices on which the agents learn.
+        faults: number of faults that this process has reported and tolerated.
         roles: {role or team: its progress}.
     """
 
@@ -278,4 +291,6 @@ class Progress:
     fraction_done: float | None
     seconds_left: float | None
     throughput: Throughput
+    device: str = ""
+    faults: int = 0
     roles: Mapping[str, RoleProgress]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from algorithm.agents.agent import LossReport
-from algorithm.specs import DEFAULT_ROLE, role_suffix
+from algorithm.specs import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.histograms import collect_actions, collect_weights
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import History, Limits, Progress, RoleProgress, Snapshot, Throughput
 
@@ -37,6 +39,8 @@ class Reporter:
         metrics: writes the rows of metrics.
         log: receives lines for the user.
         on_progress: receives the progress of the run, for a display.
+        histograms: the kinds of histograms that are written with each row: actions, weights.
+        count_faults: returns the number of faults so far.
 
     Attributes:
         rows: the number of rows that were written.
@@ -50,12 +54,16 @@ class Reporter:
         metrics: MetricsWriter,
         log: Callable[[str], None],
         on_progress: Callable[[Progress], object],
+        histograms: Collection[str] = (),
+        count_faults: Callable[[], int] = int,
     ):
         self.history, self.limits, self.metrics = history, limits, metrics
         self.training, self.timer = history.training, history.training.timer
         self.log, self.on_progress = log, on_progress
+        self.histograms, self.count_faults = histograms, count_faults
         self.runtime_metrics: Callable[[], Mapping[str, float]] = dict
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
+        self._actions: dict[str, np.ndarray] = {}  # by role: raw actions of the last rollout, for histograms
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
         self.rows = 0
         self._start = self._last_row = self._take_snapshot()
@@ -65,6 +73,8 @@ class Reporter:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
         if is_sampled(self._sampled[role], self.history.counters.updates):
             self._sampled[role].append(report.compute_metrics())
+            if "actions" in self.histograms and report.raw_action is not None:
+                self._actions[role] = report.raw_action
 
     def add_samples(self, role: str, samples: Sequence[Mapping[str, float]]) -> None:
         """Keep the metrics of updates that another process has sampled by `is_sampled`."""
@@ -75,11 +85,14 @@ class Reporter:
         """Write a row of metrics, unless there was no env step since the last row."""
         now = self._take_snapshot()
         if now.counters.env_steps > self._last_row.counters.env_steps:
+            self.history.update_cpu_seconds()
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
             values = {**self._collect_times(now), **self._collect_metrics(), **statistics, **self.runtime_metrics()}
             self.metrics.write(now.counters.env_steps, values)
+            if self.histograms:
+                self.metrics.write_histograms(now.counters.env_steps, self._collect_histograms())
             self._sampled.clear()
             self.rows += 1
             self._last_row = now
@@ -95,9 +108,8 @@ class Reporter:
         self.on_progress(self._make_progress(now, wrote_row=False))
         self.timer.lap("reporting")
 
-    def report_evaluation(self, evaluation: Mapping[str, EvaluationResult]) -> None:
-        """Write a row with the results of an evaluation, and log a line for each."""
-        env_steps = self.history.counters.env_steps
+    def report_evaluation(self, env_steps: int, evaluation: Mapping[str, EvaluationResult]) -> None:
+        """Write a row with the results of an evaluation that has started at `env_steps`, and log a line for each."""
         values: dict[str, float] = {}
         for role, result in evaluation.items():
             low, high = result.interval
@@ -108,37 +120,36 @@ class Reporter:
                 "eval/return_std": result.std,
                 "eval/length": result.length,
             }
-            values |= {_make_tag(role, name): value for name, value in measured.items()}
+            values |= {f"{name}{metric_suffix(role)}": value for name, value in measured.items()}
             self.log(f"evaluation{role_suffix(role)} at {env_steps:,} env steps: {result}")
         self.metrics.write(env_steps, values)
         self.timer.lap("reporting")
 
-    def report_evaluation_error(self, error: Exception) -> None:
-        """Log that evaluation is not possible, and why."""
+    def report_evaluation_error(self, env_steps: int, error: Exception) -> None:
+        """Log that an evaluation that was due at `env_steps` is not possible, and why."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"
         reason = " ".join(str(error).split())
         self.log(
-            f"evaluation at {self.history.counters.env_steps:,} env steps is not possible: {reason}; "
+            f"evaluation at {env_steps:,} env steps is not possible: {reason}; "
             f"training continues without evaluation{instead}"
         )
 
     def close(self) -> None:
-        """Write the last row, show the final progress with the throughput of the whole process, and close the files."""
-        try:
-            self.log_metrics()
-            now = self._take_snapshot()
-            self._throughput = Throughput.between(self._start, now)
-            self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
-        finally:
-            self.metrics.close()
+        """Write the last row, and show the final progress with the throughput of the whole process."""
+        self.log_metrics()
+        now = self._take_snapshot()
+        self._throughput = Throughput.between(self._start, now)
+        self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
 
     def _take_snapshot(self) -> Snapshot:
         self.history.update_seconds()
         return Snapshot.of(self.history.counters, self.timer.seconds)
 
     def _collect_times(self, now: Snapshot) -> dict[str, float]:
+        cpu_seconds = self.history.counters.cpu_seconds
         return {
             "time/seconds": now.counters.seconds,
+            **({} if cpu_seconds is None else {"time/cpu_seconds": cpu_seconds}),
             "time/env_steps_per_second": self._throughput.env_steps,
             "time/updates_per_second": self._throughput.updates,
             "time/episodes": now.counters.episodes,
@@ -150,18 +161,31 @@ class Reporter:
         values = {}
         for name in [name for names in self.training.team_names.values() for name in names]:
             if self.history.recent[name].returns:
-                values[_make_tag(name, "rollout/return")] = self.history.recent[name].mean
-                values[_make_tag(name, "rollout/length")] = self.history.recent[name].length
+                values[f"rollout/return{metric_suffix(name)}"] = self.history.recent[name].mean
+                values[f"rollout/length{metric_suffix(name)}"] = self.history.recent[name].length
         for role, components in self.training.by_role.items():
             for name, value in _mean_metrics(self._sampled[role]).items():
-                values[_make_tag(role, name)] = value
-            values[_make_tag(role, "train/skipped_updates")] = components.learner.skipped_updates
+                values[f"{name}{metric_suffix(role)}"] = value
+            values[f"train/skipped_updates{metric_suffix(role)}"] = components.learner.skipped_updates
         return values
+
+    def _collect_histograms(self) -> dict[str, np.ndarray]:
+        histograms: dict[str, np.ndarray] = {}
+        for role, components in self.training.by_role.items():
+            if role in self._actions:
+                histograms |= collect_actions(components.agent, self._actions.pop(role), metric_suffix(role))
+            if "weights" in self.histograms:
+                histograms |= collect_weights(components.agent, metric_suffix(role))
+        return histograms
 
     def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
             if sampled:
-                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
+                updates = [
+                    {name: value for name, value in metrics.items() if _is_displayed(name)}
+                    for metrics in sampled[-DISPLAYED_UPDATES:]
+                ]
+                self._latest_metrics[role] = _mean_metrics(updates)
 
     def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
@@ -175,18 +199,21 @@ class Reporter:
             fraction_done=fraction_done,
             seconds_left=None if has_ended else self._estimate_seconds_left(now.running_seconds, fraction_done),
             throughput=self._throughput,
+            device=", ".join({str(components.learner.device): None for components in self.training.by_role.values()}),
+            faults=self.count_faults(),
             roles={
-                name: self._make_role_progress(name, role if index == 0 else None)
-                for role, names in self.training.team_names.items()
-                for index, name in enumerate(names)
+                name: self._make_role_progress(name, lanes, role if index == 0 else None)
+                for role, teams in self.training.lanes_by_team.items()
+                for index, (name, lanes) in enumerate(teams.items())
             },
         )
 
-    def _make_role_progress(self, name: str, role: str | None) -> RoleProgress:
+    def _make_role_progress(self, name: str, lanes: int, role: str | None) -> RoleProgress:
         """Return the progress of one team or role.
 
         Args:
             name: the team, or the role if it has no teams.
+            lanes: its number of lanes.
             role: the role whose losses and policy metrics are included; None for the further teams of a role.
         """
         recent, latest = self.history.recent[name], {} if role is None else self._latest_metrics.get(role, {})
@@ -195,6 +222,7 @@ class Reporter:
             first=recent.first,
             best=recent.best,
             length=recent.length,
+            lanes=lanes,
             policy_metrics={
                 DISPLAYED_METRICS[name]: value for name, value in latest.items() if name in DISPLAYED_METRICS
             },
@@ -220,13 +248,14 @@ def is_sampled(sampled: Sequence[object], updates: int) -> bool:
     return not sampled or updates % SAMPLE_INTERVAL == 0
 
 
-def _make_tag(role: str, name: str) -> str:
-    """Return the name of a metric of a role; the default role is left out."""
-    return name if role == DEFAULT_ROLE else f"{name}/{role}"
+def _is_displayed(name: str) -> bool:
+    """Return whether a metric is part of the progress of a run."""
+    return name in DISPLAYED_METRICS or name.endswith(LOSS_SUFFIX)
 
 
 def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Return the mean of each metric over `updates`; nothing without an update."""
-    if not updates:
-        return {}
-    return {name: torch.stack([metrics[name] for metrics in updates]).mean().item() for name in updates[0]}
+    """Return the mean of each metric over those of `updates` that have it."""
+    names = dict.fromkeys(name for metrics in updates for name in metrics)
+    return {
+        name: torch.stack([metrics[name] for metrics in updates if name in metrics]).mean().item() for name in names
+    }

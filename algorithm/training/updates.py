@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
@@ -57,4 +58,6 @@ def learn_from(components: AgentComponents, rollout: Rollout, record_update: Cal
             return
         learner.apply_gradients()
         scheduler.prioritize(batch, report.compute_td_errors)
+        report.add_metrics(partial(scheduler.compute_metrics, batch))
+        report.raw_action = rollout.raw_action
         record_update(report)

@@ -1,7 +1,9 @@
 """Make the pictures of the documentation, on Linux or macOS: `python docs/pictures/make.py`.
 
 `terminal.svg` is the terminal at the end of a training run of gym/cartpole, `curve.png` the learning curve that this
-run writes. The other pictures compare the training returns of several runs, each with seed 0.
+run writes. `display.svg` is the terminal during a run of gym/pendulum, after a part of the drawings of the live
+display. The other pictures compare the training returns of several runs, each with seed 0. With names of pictures as
+arguments, only these are made.
 """
 
 import os
@@ -11,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,8 +27,12 @@ sys.path.insert(0, str(ROOT))
 
 from algorithm.runs.curve import COLORS, Series, draw_chart, read_columns  # noqa: E402
 
-COMMAND = ["gym/cartpole", "-n", "first"]
+FIRST = ["gym/cartpole", "-n", "first"]
+DURING = ["gym/pendulum", "-n", "first"]
+RECORDED_PART = 0.7  # of the drawings of the live display, after which the run is recorded
 COLUMNS = 104
+# The live display erases its last drawing, line by line from the bottom, before it draws again.
+DRAWING = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)+")
 # What rich writes to a terminal: a control sequence, the end of a line, the start of a line, or text.
 TOKEN = re.compile(r"\x1b\[(?P<numbers>[?\d;]*)(?P<kind>[A-Za-z])|(?P<end>\r?\n)|(?P<start>\r)|[^\x1b\r\n]+")
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -69,11 +77,11 @@ COMPARISONS: dict[str, tuple[str, float, dict[str, list[str]]]] = {
 }
 
 
-def run(folder: Path) -> str:
+def run(arguments: list[str], folder: Path) -> str:
     """Train in a pseudo terminal, in the directory `folder`, and return all that was written to the terminal."""
     terminal, program = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": "40"}
-    command = [sys.executable, str(ROOT / "main.py"), *COMMAND]
+    command = [sys.executable, str(ROOT / "main.py"), *arguments]
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=program, stderr=program
     ) as training:
@@ -115,14 +123,28 @@ def screen(written: str) -> list[str]:
     return lines
 
 
-def draw_terminal(lines: list[str], path: Path) -> None:
-    """Write the lines as an SVG that uses the reader's own fonts."""
+def cut_during_run(written: str) -> str:
+    """Return what was written until a part of the drawings of the live display was made."""
+    drawings = [match.start() for match in DRAWING.finditer(written)]
+    if not drawings:
+        raise SystemExit("the run was too short for a second drawing of its display")
+    return written[: drawings[int(RECORDED_PART * len(drawings))]]
+
+
+def draw_terminal(arguments: list[str], lines: list[str], path: Path) -> None:
+    """Write the command and the lines after it as an SVG that uses the reader's own fonts."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere)
-        for line in [f"$ python main.py {' '.join(COMMAND)}", *lines]:
+        for line in [f"$ python main.py {' '.join(arguments)}", *lines]:
             console.print(Text.from_ansi(line))
         svg = WEB_FONT.sub("", console.export_svg(title="samara", theme=MONOKAI, unique_id="samara"))
     path.write_text(svg.replace("Fira Code, monospace", "ui-monospace, Consolas, monospace"), encoding="utf-8")
+
+
+def draw_first_run(folder: Path) -> None:
+    """Draw the terminal at the end of the first run, and copy the learning curve that it writes."""
+    draw_terminal(FIRST, screen(run(FIRST, folder)), PICTURES / "terminal.svg")
+    shutil.copy(folder / "runs" / "gym" / "cartpole" / "first" / "curve.png", PICTURES / "curve.png")
 
 
 def draw_comparison(name: str, folder: Path) -> None:
@@ -142,13 +164,18 @@ def draw_comparison(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Make every picture."""
+    """Make every picture, or those that are named."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        draw_terminal(screen(run(folder)), PICTURES / "terminal.svg")
-        shutil.copy(folder / "runs" / "gym" / "cartpole" / "first" / "curve.png", PICTURES / "curve.png")
-        for picture in COMPARISONS:
-            draw_comparison(picture, folder)
+        pictures: dict[str, Callable[[], object]] = {
+            "terminal.svg": lambda: draw_first_run(folder),
+            "display.svg": lambda: draw_terminal(
+                DURING, screen(cut_during_run(run(DURING, folder))), PICTURES / "display.svg"
+            ),
+            **{picture: partial(draw_comparison, picture, folder) for picture in COMPARISONS},
+        }
+        for picture in sys.argv[1:] or pictures:
+            pictures[picture]()
 
 
 if __name__ == "__main__":

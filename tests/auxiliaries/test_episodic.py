@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from algorithm.auxiliaries.episodic import Episodic, EpisodicSettings, compute_keys
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import resolve
-from algorithm.config.schema import ReplayConfig
+from algorithm.config.replay import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.replay.ring import Ring

@@ -296,7 +296,7 @@ RUNS = {
     },
     "agents that are added, prioritized": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
-        "replay_config": {"capacity": 150, "sampler": "prioritized"},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "initial_priorities": "td_error"},
     },
     "agents that are added, lazy and recurrent": {
         "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
@@ -445,7 +445,8 @@ def copy_shortened(folder: RunFolder, name: str, checkpoints: int) -> RunFolder:
 def content(checkpoint: Checkpoint) -> dict:
     """Return every value in a checkpoint but the seconds."""
     about = json.loads((checkpoint.folder / "counters.json").read_text())
-    about["counters"].pop("seconds")
+    for name in ("seconds", "cpu_seconds"):
+        about["counters"].pop(name)
     found = {"about": about}
     for path in sorted(checkpoint.folder.rglob("*.npz")):
         with np.load(path) as arrays:

@@ -109,6 +109,8 @@ COMMANDS = [
     ("mine/task --port 5005", "--port: base_config.unity_args.base_port is for env_type UNITY"),
     ("mine/task --editor", "--editor: base_config.unity_args.build_path is for env_type UNITY"),
     ("mine/task --render", "--render goes with --run, not with training"),
+    ("mine/task --video", "--video goes with --run, not with training"),
+    ("mine/task --run --render --video", "--render and --video cannot be combined"),
     ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
     ("mine/task --disable-sample", "--disable_sample goes with --run"),
     ("mine/task --use-env-nn", "--use_env_nn goes with --resume, --run and --export, not with training"),

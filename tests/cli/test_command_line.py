@@ -23,6 +23,9 @@ USES = {
     "--run": ("--run", {"run": True, "mode": "--run"}),
     "--resume": ("--resume", {"resume": True, "mode": "--resume"}),
     "--export": ("--export", {"export": True, "mode": "--export"}),
+    "--report": ("--report", {"report": True, "mode": "--report"}),
+    "--compare": ("--compare runs/a runs/b --compare runs/c", {"compare": ["runs/a", "runs/b", "runs/c"], "env": None}),
+    "--metric": ("--compare runs --metric eval/return", {"metric": "eval/return", "mode": "--compare"}),
     "--barracuda": ("--export --barracuda", {"barracuda": True}),
     "--force": ("--force", {"force": True, "mode": TRAIN}),
     "--list": ("--list", {"list": True, "mode": "--list"}),
@@ -45,6 +48,7 @@ USES = {
     "--use_env_nn": ("--run --use-env-nn", {"use_env_nn": True}),
     "--ckpt": ("--run --ckpt 500", {"ckpt": "500"}),
     "--render": ("--run --render", {"render": True}),
+    "--video": ("--run --video", {"video": True}),
     "--disable_sample": ("--run --disable-sample", {"disable_sample": True}),
     "--sample": ("--run --sample", {"sample": True}),
     "--logger_in_file": ("--logger-in-file", {"logger_in_file": True}),
@@ -53,6 +57,7 @@ USES = {
     "--port": ("-p 5005", {"port": 5005}),
     "--editor": ("--editor", {"editor": "editor"}),
 }
+WITHOUT_FOLDER = ("--init", "--import_mlagents", "--compare", "--metric")  # commands that name no environment folder
 
 
 def test_every_option_is_parsed_below():
@@ -62,7 +67,7 @@ def test_every_option_is_parsed_below():
 @pytest.mark.parametrize("option", USES)
 def test_options_are_read_in_common_spellings(option):
     text, expected = USES[option]
-    words = text.split() if option in ("--init", "--import_mlagents") else ["gym/cartpole", *text.split()]
+    words = text.split() if option in WITHOUT_FOLDER else ["gym/cartpole", *text.split()]
     options = vars(parse_arguments(words))
     assert {name: options[name] for name in expected} == expected
     dashed = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]

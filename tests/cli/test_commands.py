@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
@@ -21,6 +22,15 @@ goal:
   goal: {return: 10}
 """
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
+TWENTY_EPISODES = {
+    "mean": 10.0,
+    "low": 10.0,
+    "high": 10.0,
+    "std": 0.0,
+    "length": 10.0,
+    "episodes": 20,
+    "returns": [10.0] * 20,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +62,7 @@ def test_a_run_writes_and_prints_its_result(capsys):
     printed = call("mine/task -n a -c goal", capsys)
     assert printed == {"run": "runs/mine/task/a", **result("a")}
     seconds = printed.pop("seconds")
-    assert 0 < seconds < 60
+    assert 0 < seconds < 60 and printed.pop("cpu_seconds") > 0
     assert printed.pop("updates") > 0
     assert printed.pop("versions").keys() >= {"python", "torch", "numpy", "gymnasium"}
     printed.pop("commit", None)  # only in a checkout of the project
@@ -73,9 +83,7 @@ def test_a_run_writes_and_prints_its_result(capsys):
     }
     printed = call("mine/task -n b -c goal --max_step 400", capsys)
     assert (printed["reached"], printed["confirmed_by"]) == (True, "evaluation")
-    assert printed["evaluation"] == {
-        "agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}
-    }
+    assert printed["evaluation"] == {"agent": TWENTY_EPISODES}
     assert call("mine/task -n c", capsys)["reached"] is None
 
 
@@ -91,6 +99,28 @@ def test_result_last_line_and_last_picture_have_the_same_seconds(monkeypatch, ca
     assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert result("a")["seconds"] > seconds
+
+
+def test_cpu_seconds_continue_when_a_run_is_resumed(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    first = result("a")["cpu_seconds"]
+    rows = Path("runs/mine/task/a/metrics.csv").read_text().splitlines()
+    assert first > 0 and float(rows[-1].split(",")[rows[0].split(",").index("time/cpu_seconds")]) <= first
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["cpu_seconds"] > first
+
+
+def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    folder = max(Path("runs/mine/task/a/checkpoints").glob("0*"))  # the newest
+    content = json.loads((folder / "counters.json").read_text())
+    del content["counters"]["cpu_seconds"]
+    manifest = Manifest.read(folder)
+    with manifest.open_file("counters.json") as file:
+        file.write(json.dumps(content).encode())
+    manifest.write()
+    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
+    assert result("a")["cpu_seconds"] is None
 
 
 def test_text_for_people_is_written_to_standard_error_with_json(capsys):
@@ -318,7 +348,7 @@ def test_playing_prints_the_evaluation(capsys):
     assert main.main("mine/task -n a".split()) == 0
     capsys.readouterr()
     printed = call("mine/task --run", capsys)
-    played = {"agent": {"mean": 10.0, "low": 10.0, "high": 10.0, "std": 0.0, "length": 10.0, "episodes": 20}}
+    played = {"agent": TWENTY_EPISODES}
     assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
@@ -335,6 +365,7 @@ def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys):
         "std": 0.0,
         "length": 4.0,
         "episodes": 1,
+        "returns": [4.0],
     }
 
 

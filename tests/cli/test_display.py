@@ -1,19 +1,16 @@
 import io
+import math
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from algorithm.cli.display import (
-    BAR_WIDTH,
-    COLORS,
-    LineDisplay,
-    ProgressView,
-    _compute_goal_fraction,
-    _round_to_total,
-    format_line,
-    live_display,
-)
+from algorithm.cli import display as module
+from algorithm.cli.bars import COLORS, SIGNS
+from algorithm.cli.display import LineDisplay, live_display
+from algorithm.cli.panel import BAR_WIDTH, ProgressPanel, compute_goal_fraction
+from algorithm.cli.progress_texts import format_line
 from algorithm.training.components import PHASES
 from algorithm.training.progress import Counters, Progress, RoleProgress, Throughput
 
@@ -24,6 +21,7 @@ STANDING = RoleProgress(
     first=20.0,
     best=150.26,
     length=122.9,
+    lanes=16,
     policy_metrics={"entropy": 0.5123, "KL to average": 0.00214},
     losses={"critic": 0.0456},
 )
@@ -35,6 +33,8 @@ PROGRESS = Progress(
     fraction_done=0.412,
     seconds_left=107.6,
     throughput=Throughput(8123.4, 340.0, SHARES),
+    device="cuda:0",
+    faults=2,
     roles={"agent": STANDING},
 )
 SOFT = replace(
@@ -52,6 +52,8 @@ SOFT_FACTS = [
     "discrete temperature 0.100",
     "continuous temperature 0.0500",
 ]
+TRENDS = {"agent": [math.sin(index / 9) for index in range(150)], "left": [1.0, 2.0, 3.0]}
+MEMORY = 412_000_000
 ROLES = {"left": SOFT, "a role with a very long name": replace(STANDING, mean=NAN, best=None, length=NAN)}
 FACTS = (
     "412,000 of 1,000,000 steps",
@@ -65,6 +67,10 @@ FACTS = (
     "8,123 steps/s",
     "340 updates/s",
     "1,234 episodes",
+    "agents",
+    "device cuda:0",
+    "memory 412 MB",
+    "2 faults",
     "0:01:15 so far",
     "environment 31%",
     "acting 28%",
@@ -81,11 +87,15 @@ def terminal(width: int = 100, **changes) -> Console:
     )
 
 
+def panel(progress) -> ProgressPanel:
+    return ProgressPanel(progress, TRENDS, "gym/cartpole first", MEMORY)
+
+
 def drawn(progress, width: int = 100) -> list[str]:
-    """Return the lines of a picture, without colors."""
+    """Return the lines of a panel, without colors and without its border."""
     console = terminal(width, force_terminal=False)
-    console.print(ProgressView(progress))
-    return [row.rstrip() for row in console.file.getvalue().splitlines()]
+    console.print(panel(progress))
+    return [row.strip("│ ") for row in console.file.getvalue().splitlines()]
 
 
 def test_the_line_has_all_values():
@@ -105,7 +115,7 @@ def test_unknown_values_are_left_out():
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
     for text in (format_line(progress), rows):
-        assert not [word for word in ("left", "nan", "goal", "length", "policy") if word in text]
+        assert not [word for word in ("left", "nan", "goal", "length", "policy", "losses") if word in text]
 
 
 def test_rates_below_ten_have_two_digits():
@@ -115,8 +125,8 @@ def test_rates_below_ten_have_two_digits():
 
 def test_roles_are_named_if_there_are_several():
     assert "return of left 123.4" in format_line(replace(PROGRESS, roles=ROLES))
-    rows = drawn(replace(PROGRESS, roles=ROLES))
-    assert [row for row in rows if row.startswith("left") and "return 123.4" in row]
+    rows = drawn(replace(PROGRESS, roles=ROLES), 120)
+    assert [row for row in rows if row.startswith("left") and "▁▄█" in row.replace("▅", "▄") and "return 123.4" in row]
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
 
 
@@ -139,7 +149,6 @@ def test_the_picture_is_not_drawn_for_rows_of_metrics():
         assert console.file.tell() > empty
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
 @pytest.mark.parametrize(
     ("roles", "facts"),
     [
@@ -149,72 +158,208 @@ def test_the_picture_is_not_drawn_for_rows_of_metrics():
     ],
     ids=["one", "soft", "several"],
 )
-def test_the_picture_fits_every_width_without_breaking_texts(width, roles, facts):
-    rows = drawn(replace(PROGRESS, roles=roles), width)
-    assert max(map(len, rows)) <= width - len("^C"), "what a terminal echoes breaks a line"
-    assert [fact for fact in facts if not any(fact in row for row in rows)] == []
-    (column,) = {
-        row.index(fact) for fact in ("412,000", facts[0][:6], "8,123 st", "0:01:15") for row in rows if fact in row
-    }
-    continued = [row for row in rows if row.startswith(" ")]
-    assert {len(row) - len(row.lstrip()) for row in continued} <= {column}
+def test_the_panel_fits_every_width_without_breaking_texts(roles, facts):
+    progress = replace(PROGRESS, roles=roles)
+    for width in range(40, 201):
+        console = terminal(width, record=True)
+        console.print(panel(progress))
+        rows = console.export_text().splitlines()
+        assert max(map(len, rows)) <= width - len("^C"), "what a terminal echoes breaks a line"
+        assert {len(row) for row in rows} == {width - 3}
+        label = min((width - 5) // 4, max(map(len, [*roles, "machine"])))
+        fitting = [fact for fact in facts if len(fact) <= width - 7 - label]  # border, margin and gap
+        assert [fact for fact in fitting if not any(fact in row for row in rows)] == [], width
+        assert len(fitting) == len(facts) or width < 50
 
 
 def test_bars_appear_if_the_terminal_is_wide_enough():
     assert not [row for row in drawn(PROGRESS, 60) if "━" in row]
     for width in (80, 160):
-        assert sum("━" in row for row in drawn(PROGRESS, width)) == 3  # steps, return and time
-    assert max(row.count("━") for row in drawn(PROGRESS, 160)) == BAR_WIDTH
+        rows = drawn(PROGRESS, width)
+        assert [row.split()[0] for row in rows if "━" in row] == ["steps", "goal"]
+        assert [row.split()[0] for row in rows if "lll" in row] == ["time"]
+    assert max(len(re.findall("[eals]", row.split()[1])) for row in drawn(PROGRESS, 160) if "lll" in row) == BAR_WIDTH
+
+
+def test_the_sparkline_is_at_every_width():
+    for width in (40, 60, 80, 160):
+        (row,) = [row for row in drawn(PROGRESS, width) if "█" in row]
+        assert row.startswith("return")
 
 
 def test_bars_are_drawn_in_ascii_without_unicode():
     console = terminal(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    console.print(ProgressView(PROGRESS))
+    console.print(panel(PROGRESS))
     console.file.flush()
-    assert sum(b"---" in row for row in console.file.buffer.getvalue().splitlines()) == 3
+    written = console.file.buffer.getvalue()
+    assert sum(b"---" in row for row in written.splitlines()[1:-1]) == 3
+    assert b"_" in written and b"@" in written  # the sparkline
+
+
+def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = terminal(120, _environ={"TERM": "xterm-256color", "NO_COLOR": "1"})
+    console.print(panel(PROGRESS))
+    written = console.file.getvalue()
+    assert not re.search(r"\x1b\[[\d;]*[34]\d", written)  # no color of text or background
+    (row,) = [row for row in written.splitlines() if "so far" in row]
+    bar = re.search(r"e+a+l+s+", row).group()
+    assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
+    assert "e: environment 31%" in row and "l: learning 39%" in row
+    assert set(SIGNS) == set(COLORS) and len(set(SIGNS.values())) == len(SIGNS)
 
 
 def test_names_of_roles_are_not_interpreted_as_markup():
     roles = {"[red]wide 猫": STANDING, "b": STANDING}
     rows = drawn(replace(PROGRESS, roles=roles), 100)
     assert any(row.startswith("[red]wide 猫  ") for row in rows)
+    console = terminal()
+    console.print(ProgressPanel(PROGRESS, {}, "[red]gym/a"))
+    assert "[red]gym/a" in console.file.getvalue()
 
 
 def test_texts_have_colors():
     console = terminal()
-    console.print(ProgressView(PROGRESS))
+    console.print(panel(PROGRESS))
     plain, shown = "\n".join(drawn(PROGRESS)), console.file.getvalue()
     assert "\x1b[" not in plain
     assert "\x1b[36m123.4" in shown and "\x1b[34menvironment 31%" in shown
     assert set(COLORS) == set(PHASES)
-    console.print(ProgressView(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
+    console.print(panel(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
     assert "\x1b[1;32m201.0\x1b[0m (best" in console.file.getvalue()  # the goal is reached
-
-
-@pytest.mark.parametrize("total", [100, 17, 1])
-@pytest.mark.parametrize("shares", [[0.333, 0.333, 0.334], [0.004] * 5 + [0.98], [1.0], [0.495, 0.495, 0.01]])
-def test_percentages_have_the_sum_of_a_hundred(shares, total):
-    rounded = _round_to_total(dict(enumerate(shares)), total)
-    assert sum(rounded.values()) == total
-    assert all(abs(rounded[part] - total * share) < 1 for part, share in enumerate(shares))
-    assert _round_to_total({"acting": 0.0}, 100) == {}
 
 
 @pytest.mark.parametrize(
     ("mean", "cells"), [(20.0, 0), (110.0, 16), (200.0, 32), (250.0, 32), (-50.0, 0)], ids=lambda value: f"{value:g}"
 )
 def test_the_bar_of_the_goal_starts_at_the_first_mean_return(mean, cells):
-    assert max(0.0, _compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
+    assert max(0.0, compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
 
 
 def test_the_picture_follows_the_width_of_the_terminal():
     console = terminal(160)
-    picture = ProgressView(PROGRESS)
+    picture = panel(PROGRESS)
     console.print(picture)
     wide = console.file.getvalue().count("\n")
     console.width = 40
     console.print(picture)
     assert console.file.getvalue().count("\n") - wide > wide
+
+
+class Screen:
+    """A terminal that wraps lines which are wider than it, again whenever its width changes.
+
+    The text of a row is kept as one logical line until it ends; what is shown are its parts of the width.
+    """
+
+    def __init__(self, width: int):
+        self.width, self.lines, self.row = width, [""], 0
+
+    def shown(self) -> list[str]:
+        return [part for line in self.lines for part in self._split(line)]
+
+    def write(self, written: str) -> None:
+        for token in re.finditer(r"\x1b\[(?P<number>[?\d;]*)(?P<kind>[A-Za-z])|(?P<end>\n)|\r|[^\x1b\r\n]+", written):
+            if token["kind"] == "A":
+                self._replace_shown(self._cursor() - int(token["number"] or 1))
+            elif token["kind"] == "K":
+                self._erase()
+            elif token["end"]:
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif not token["kind"] and token[0] != "\r":
+                self.lines[self.row] += token[0]
+
+    def resize(self, width: int) -> None:
+        self.width = width
+
+    def _split(self, line: str) -> list[str]:
+        return [line[start : start + self.width] for start in range(0, len(line), self.width)] or [""]
+
+    def _cursor(self) -> int:
+        """Return the number of the shown row with the cursor, which is at the end of its line."""
+        return sum(len(self._split(line)) for line in self.lines[: self.row + 1]) - 1
+
+    def _replace_shown(self, row: int) -> None:
+        """Move the cursor to a shown row; lines that are wrapped become lines of their own."""
+        self.lines, self.row = self.shown(), max(0, row)
+
+    def _erase(self) -> None:
+        self._replace_shown(self._cursor())
+        self.lines[self.row] = ""
+
+
+@pytest.mark.parametrize("widths", [(100, 60), (160, 50, 120), (120, 119), (60, 200), (200, 40, 41, 40)])
+def test_a_resize_during_a_run_leaves_no_part_of_the_old_panel(widths):
+    console, screen = terminal(widths[0], height=60), Screen(widths[0])
+    written = 0
+
+    def show() -> None:
+        nonlocal written
+        screen.write(console.file.getvalue()[written:])
+        written = len(console.file.getvalue())
+
+    with live_display(console, console.print, "title") as display:
+        console.print("first line")
+        for number, width in enumerate(widths):
+            screen.resize(width)
+            console.width = width
+            if number % 2:  # a line above the panel, before the panel is drawn again
+                console.print(f"line {number}")
+                show()
+            display.on_progress(replace(PROGRESS, has_ended=True))
+            show()
+            shown = [row.rstrip() for row in screen.shown()]
+            assert [row for row in shown if "first line" in row or row.startswith("line ")] == [
+                "first line",
+                *(f"line {each}" for each in range(1, number + 1, 2)),
+            ]
+            assert sum("title" in row for row in shown) == 1
+            assert sum("412,000" in row for row in shown) == 1
+            assert sum("device cuda:0" in row for row in shown) == 1
+            assert max(map(len, shown)) <= width
+
+
+def test_drawing_takes_a_bounded_share_of_the_cpu_time(monkeypatch):
+    """A drawing takes 10 ms of CPU time; the process computes for 20 ms between two calls."""
+    clock = {"cpu": 100.0, "wall": 0.0}
+
+    class Slow(ProgressPanel):
+        drawings = 0
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            Slow.drawings += 1
+            clock["cpu"] += 0.01
+
+    monkeypatch.setattr(module, "ProgressPanel", Slow)
+    monkeypatch.setattr(module, "process_time", lambda: clock["cpu"])
+    monkeypatch.setattr(module, "perf_counter", lambda: clock["wall"])
+    console = terminal()
+    with live_display(console, console.print) as display:
+        for _ in range(1000):
+            display.on_progress(PROGRESS)
+            clock["cpu"] += 0.02
+            clock["wall"] += 0.001
+        assert Slow.drawings * 0.01 <= module.MAX_SHARE * 20 + 0.01
+        before = Slow.drawings
+        assert before > 10
+        clock["wall"] += module.MAX_SECONDS
+        display.on_progress(PROGRESS)
+        assert Slow.drawings == before + 1
+        display.on_progress(replace(PROGRESS, has_ended=True))
+        assert Slow.drawings == before + 2
+
+
+def test_the_sparkline_is_of_the_whole_run():
+    console = terminal(100)
+    with live_display(console, console.print) as display:
+        for mean in [NAN, *range(1000)]:
+            roles = {"agent": replace(STANDING, mean=float(mean))}
+            display.on_progress(replace(PROGRESS, roles=roles, has_ended=mean == 999))
+    last = console.file.getvalue().rpartition("return")[2]
+    line = re.search("[▁▂▃▄▅▆▇█]+", last).group()
+    assert line[0] == "▁" and line[-1] == "█" and list(line) == sorted(line)
 
 
 def test_output_during_training_is_printed_above_the_picture():

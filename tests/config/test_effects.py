@@ -14,7 +14,8 @@ from algorithm.annotations import AnyOf, Condition
 from algorithm.cli import main
 from algorithm.config.effects import check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.schema import BaseConfig, ReplayConfig
+from algorithm.config.replay import ReplayConfig
+from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 

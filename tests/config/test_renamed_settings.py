@@ -36,12 +36,12 @@ OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal"
 DISTRIBUTED = {
     "noise_increasing_rate": r"it is now explorer: {action_noise: \[min, max\]}",
     "noise_max": r"it is now explorer: {action_noise: \[min, max\]}",
-    "max_actors_each_learner": "it is now the number of actors in the section cluster_config",
+    "max_actors_each_learner": "it is now cluster_config.actors",
     "learner_host": "it is now --ray local, auto or HOST:PORT",
     "learner_port": "it is now --ray local, auto or HOST:PORT",
-    "update_sac_bak_per_step": "it is now the largest lag of the actors' weights in the section cluster_config",
-    "episode_queue_size": "it is now the number of rollouts in flight of each actor in the section cluster_config",
-    "batch_queue_size": "it is now the number of rollouts in flight of each actor in the section cluster_config",
+    "update_sac_bak_per_step": "it is now cluster_config.max_lag",
+    "episode_queue_size": "it is now cluster_config.rollouts_in_flight",
+    "batch_queue_size": "it is now cluster_config.rollouts_in_flight",
     "batch_generator_process_num": "not needed: batches are sampled from the replay",
     "episode_sender_process_num": "not needed: batches are sampled from the replay",
 }
@@ -52,7 +52,26 @@ def test_the_error_for_a_distributed_setting_names_the_setting_to_use(name, advi
     for section in (SAC, "base_config"):
         with pytest.raises(UserError, match=f"here: unknown setting {section}.{name}; {advice}"):
             resolve([("here", {section: {name: 1}})])
-    assert advice.replace("\\", "") in find_renamed_flag(name, FLAGS)
+    new_name = advice.replace("\\", "").replace("it is now cluster_config", "it is now --set cluster_config")
+    assert new_name in find_renamed_flag(name, FLAGS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evolver_enabled",
+        "evolver_cem_length",
+        "evolver_cem_best",
+        "evolver_cem_min_length",
+        "evolver_cem_time",
+        "evolver_remove_worst",
+        "random_params",
+    ],
+)
+def test_the_error_for_a_setting_of_the_evolver_in_another_section_names_its_section(name):
+    for section in (SAC, "base_config"):
+        with pytest.raises(UserError, match=rf"unknown setting .*; did you mean population_config.{name}\?"):
+            resolve([("here", {section: {name: 1}})])
 
 
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)

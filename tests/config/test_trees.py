@@ -5,7 +5,15 @@ import math
 import pytest
 import yaml
 
+from algorithm.config import trees
 from algorithm.config.trees import format_commented, format_yaml, parse_yaml
+
+
+@pytest.fixture(autouse=True, params=["libyaml", "python"])
+def _parser(request, monkeypatch):
+    """Parse with libyaml if PyYAML has it, and without it."""
+    if request.param == "python":
+        monkeypatch.setattr(trees, "_LOADERS", (trees._Loader, trees._Loader))
 
 
 def test_commented_yaml_is_read_back_unchanged():
@@ -75,7 +83,7 @@ def test_a_number_that_is_not_decimal_is_rejected(text):
         ("a: &a [*a]", "*a contains itself"),
         ("a: {b: 1, b: 2}", "not YAML: b is defined twice"),
         ("<<", "not YAML"),
-        ("[", "not YAML"),
+        ("[", "not YAML: while parsing a flow node expected the node content"),
         ("\0", "not YAML"),
     ],
 )

@@ -92,14 +92,25 @@ class NamespaceRun:
         first = _list_descendants(self.process.pid)[0]
         subprocess.run(["nsenter", f"--target={first}", "--net", "--pid", "--mount", *command], check=True)
 
+    def wait_for_process(self, part: str, seconds: float = 200) -> int:
+        """Wait until a process has a command line that contains `part`. Return its id."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.find(part)):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.out.read_text()
+            time.sleep(0.05)
+        return found[0]
+
     def wait(self, seconds: float = 200) -> int:
         """Wait for the end. Return the exit status."""
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """Kill all processes, if they have not ended."""
+        """Kill all processes, if they have not ended, and wait until the system has ended them."""
+        pids = _list_descendants(self.process.pid)
         self.process.kill()
         self.process.wait()
+        while any(_read(f"/proc/{pid}/cmdline") for pid in pids):
+            time.sleep(0.01)
 
 
 @pytest.fixture

@@ -47,13 +47,16 @@ def wait_until(condition, run) -> None:
 @pytest.mark.timeout(240)
 def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
     write_task()
-    run = start_run(*RUN, "--ray", "local", *SETTINGS)
+    run = start_run(*RUN, "--ray", "local", *SETTINGS, "base_config.evaluate_every=300")
     assert run.wait() == 0, run.out.read_text()
     assert saved_steps()[-1] >= 600
     assert_playable()
     rows = read_table(run_folder().path / "metrics.csv").rows
     assert any(row["cluster/actors"] and float(row["cluster/actors"]) == 2 for row in rows)
     assert all(float(row["cluster/restarts"] or 0) == 0 for row in rows)
+    evaluated = [int(row["env_steps"]) for row in rows if row["eval/return"]]
+    assert len(evaluated) > 1 and set(evaluated) <= set(saved_steps())
+    assert run_folder().find_best().folder.name in {f"{env_steps:012d}" for env_steps in evaluated}
 
 
 @pytest.mark.slow
@@ -75,6 +78,19 @@ def test_killed_and_hung_actors_are_replaced(start_run):  # noqa: F811
     for pid in run.find(ACTOR):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4, run)
+    wait_for_steps(run, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_evaluation_of_an_actor_that_is_killed_is_repeated(start_run):  # noqa: F811
+    write_task()
+    run = start_run(*ENDLESS, "base_config.evaluate_every=500")
+    wait_until(lambda: run.find(f"{ACTOR}.evaluate"), run)
+    for pid in run.find(f"{ACTOR}.evaluate"):
+        os.kill(pid, signal.SIGKILL)
+    run.wait_for("another actor repeats the evaluation")
+    run.wait_for("evaluation at ")
     wait_for_steps(run, 1000)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithm.networks import ImpalaResNet
-from algorithm.networks.constraints import RowNorm, SpectralNorm, find_constraints
+from algorithm.networks.constraints import RowNorm, SpectralNorm, find_constraints, merge_constraints
 from algorithm.specs import ObsSpec
 
 
@@ -50,3 +50,21 @@ def test_each_convolution_may_have_a_spectral_norm():
         constrain(parameters)
         for matrix in (weight.detach(), parameters[: weight.numel()].view_as(weight)):
             assert 0.97 <= torch.linalg.matrix_norm(matrix.flatten(1), 2) <= 1.0001
+
+
+def test_merged_constraints_are_those_of_each_layer():
+    """Layers at equal and at unequal distances, of other sizes and norms, and with other constraints."""
+    torch.manual_seed(0)
+    flat = torch.randn(400)
+    starts = {RowNorm(4, 1.0): [0, 20, 40, 90, 110, 300], RowNorm(2, 3.0): [60], SpectralNorm(3, 4): [130, 150]}
+    layers = [(constrain, slice(start, start + 12)) for constrain, places in starts.items() for start in places]
+    layers.append((RowNorm(4, 1.0), slice(320, 336)))
+    layers.sort(key=lambda layer: layer[1].start)
+    expected = flat.clone()
+    for constrain, place in layers:
+        constrain(expected[place])
+    merged = merge_constraints((constrain, flat[place]) for constrain, place in layers)
+    for constrain, parameters in merged:
+        constrain(parameters)
+    assert torch.equal(flat, expected)
+    assert sorted(parameters.numel() // 12 for _, parameters in merged) == [1, 1, 1, 1, 1, 2, 3]

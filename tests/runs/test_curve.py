@@ -98,7 +98,6 @@ def folder(tmp_path):
     metrics.write(10, {"rollout/return": 1.0, "time/seconds": 2})
     metrics.write(15, {"eval/return": 3.0, "eval/return_low": 2.5, "eval/return_high": 3.5})
     metrics.write(20, {"rollout/return": 4.0})
-    metrics.close()
     return tmp_path
 
 
@@ -145,7 +144,6 @@ def test_each_role_has_its_own_lines(tmp_path, drawn):
     metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
     evaluated = {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5}
     metrics.write(15, evaluated)
-    metrics.close()
     draw_curve(tmp_path, None, forbidden)
     ((series, level),) = drawn
     assert set(series) == {"training of left", "training of right", "evaluation of right, 95% interval"}
@@ -155,7 +153,6 @@ def test_each_role_has_its_own_lines(tmp_path, drawn):
 def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"time/seconds": 1.0})
-    metrics.close()
     assert draw_curve(tmp_path, None, forbidden) == tmp_path / CURVE_FILE
 
 

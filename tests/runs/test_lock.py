@@ -54,3 +54,13 @@ def test_a_lock_can_be_acquired_repeatedly(tmp_path):
     for _ in range(2):
         with lock, pytest.raises(UserError), FolderLock(tmp_path, "a"):
             pytest.fail("it was free")
+
+
+def test_a_lock_that_another_process_holds_is_found_without_waiting(tmp_path, holder):
+    lock = FolderLock(tmp_path, "a")
+    assert lock.is_held_elsewhere()
+    holder.communicate()
+    assert not lock.is_held_elsewhere()
+    with lock:
+        assert not lock.is_held_elsewhere()
+    assert not FolderLock(tmp_path / "missing", "a").is_held_elsewhere()

@@ -50,7 +50,7 @@ def task() -> Path:
 class InThisProcess:
     """A runner that trains members one after the other in this process."""
 
-    def __init__(self, members: Members, count: int):
+    def __init__(self, members: Members, settings, log):
         self.members = members
 
     def train(self, tasks):
@@ -257,6 +257,8 @@ BAD = {
     "random_params={sac_config.gamma: {}}": "is for algorithm SAC, not for ACER",
     "random_params={base_config.seed: {}}": "members cannot have different values of base_config.seed",
     "random_params={population_config.interval: {}}": "members cannot have different values",
+    "random_params={base_config.runtime: {in: [LOCAL, RAY]}}": "members cannot have different values of base_config.ru",
+    "random_params={cluster_config.timeout: {}}": "members cannot have different values of cluster_config.timeout",
     "random_params={goal.return: {}}": "members cannot have different values",
     "size=1": "it must be from 2 to 1,024",
     "interval=0": "it must be at least 1",

@@ -15,6 +15,7 @@ import threading
 import numpy as np
 import pytest
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.adapters.unity import scene_process
@@ -46,6 +47,11 @@ def run(*arguments):
     return RunFolder.find("unity/task", "a")
 
 
+def read_metrics(folder) -> list[dict[str, str]]:
+    with (folder.path / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys):
     own = {
         "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
@@ -63,6 +69,16 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
     assert about["counters"]["updates"] > 20
     header = (folder.path / "metrics.csv").read_text().splitlines()[0]
     assert "Walker" in header and "Watcher-team1" in header
+
+    logged = [row for row in read_metrics(folder) if row.get("rollout/return/Walker")]
+    events = EventAccumulator(str(folder.path / "tensorboard" / "Walker")).Reload()
+    assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Learning Rate"} <= set(
+        events.Tags()["scalars"]
+    )
+    for name, column in (("Cumulative Reward", "return"), ("Episode Length", "length")):
+        scalars = {event.step: event.value for event in events.Scalars(f"Environment/{name}")}
+        expected = {int(row["env_steps"]): float(row[f"rollout/{column}/Walker"]) for row in logged}
+        assert scalars == pytest.approx(expected)
 
     run("--resume", "--max_step", "1300")
     assert folder.find_latest().counters.env_steps >= 1300

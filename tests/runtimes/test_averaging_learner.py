@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -344,8 +343,6 @@ SCENARIOS = [
 def run_member(folder, rank):
     """Run all scenarios as one of two learners, and save their results; then hang, then end."""
     torch.set_num_threads(1)
-    if sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
     def meet(name, timeout):
         return LearnerGroup(f"file://{folder}/{name}", rank=rank, size=SIZE, timeout=timeout)

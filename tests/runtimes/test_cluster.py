@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +13,13 @@ import torch
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
+from algorithm.runs.evaluation_actor import make_evaluation_actor
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.session import RunRequest, resume_run
 from algorithm.runtimes import cluster
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import Failure
@@ -43,8 +46,9 @@ class InlineHost(ActorHost):
     lost: set[tuple[int, int, int]] = set()
     silent: set[tuple[int, int, int]] = set()
 
-    def __init__(self, make_actor):
-        self.make_actor = make_actor
+    def __init__(self, make_actor, make_evaluator):
+        self.make_actor, self.make_evaluator = make_actor, make_evaluator
+        self.evaluators = []
         self.started: list[tuple[int, int]] = []
         self.handles: list[SimpleNamespace] = []
         self.calls: dict[tuple[int, int, int], object] = {}
@@ -68,6 +72,14 @@ class InlineHost(ActorHost):
 
     def request(self, handle, weights, request):
         return self._add(handle, lambda: read_only(handle.actor.collect(weights, request)))
+
+    def start_evaluator(self, replacements):
+        self.evaluators.append(self.make_evaluator(replacements))
+        self.handles.append(SimpleNamespace(actor=self.evaluators[-1], key=("evaluator", replacements), n_calls=0))
+        return self.handles[-1]
+
+    def evaluate(self, handle, weights, request):
+        return self._add(handle, lambda: handle.actor.evaluate(weights, request))
 
     def wait(self, tickets, timeout):
         return [ticket for ticket in tickets if ticket not in self.silent]
@@ -103,9 +115,12 @@ def hosts(monkeypatch):
     @contextmanager
     def open_inline(settings, folder, env_steps):
         task = make_actor_task(settings, folder, env_steps)
-        host = InlineHost(lambda index, replacements: make_rollout_actor(task, index, replacements, []))
+        host = InlineHost(
+            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
+            lambda replacements: make_evaluation_actor(task, replacements, []),
+        )
         made.append(host)
-        group = make_actor_group(settings, host)
+        group = make_actor_group(settings, host, None)
         with closing(group):
             group.open()
             yield group
@@ -179,6 +194,35 @@ def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, 
     build.train(settings, folder, lambda line: None)
     assert folder.find_latest().counters.env_steps >= 300
     assert folder.find_latest().lanes("agent")[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base_config": {"runtime": "LOCAL"}}, r"base_config.runtime: RAY -> LOCAL is not possible with --resume"),
+        ({"cluster_config": {"actors": 1}}, r"cluster_config.actors: 2 -> 1 is not possible with --resume"),
+        ({"cluster_config": {"actors": 3}}, None),
+    ],
+)
+def test_a_run_on_a_cluster_keeps_its_environments(changes, message, hosts, tmp_path, monkeypatch):
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
+    with ExitStack() as stack:
+        if message:
+            stack.enter_context(
+                pytest.raises(UserError, match=f"{message}: the saved run has .* cluster_config.actors=2")
+            )
+        _, settings = stack.enter_context(resume_run(RunRequest(env="test", layers=[("test", changes)]), print))
+        assert settings.cluster.actors == 3
+
+
+def test_a_run_of_one_actor_continues_in_one_process(hosts, tmp_path, monkeypatch):
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
+    monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
+    changes = {"base_config": {"runtime": "LOCAL", "max_step": 300}}
+    with resume_run(RunRequest(env="test", layers=[("test", changes)]), print) as (resumed, settings):
+        assert build.train(settings, resumed, print).counters.env_steps >= 300
+    assert folder.find_latest().lanes("agent") == (3, 3)
 
 
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
@@ -302,3 +346,36 @@ def test_lag_without_a_replay_needs_a_limit_that_allows_it():
 def test_an_address_is_checked(address):
     with pytest.raises(UserError, match="it must be local, auto, or HOST:PORT"):
         resolve([("test", on_ray(address=address))])
+
+
+ERRORS = {"replay_config": {"sampler": "prioritized", "initial_priorities": "td_error"}}
+
+
+@pytest.mark.parametrize("algorithm", ["ACER", "REACTOR"])
+def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_path, monkeypatch):
+    """Those of Reactor depend on the target network, too."""
+    differences, learn_from = [], cluster.learn_from
+
+    def compare(components, rollout, record_update):
+        expected = components.learner.record_td_errors(rollout).records[TD_ERROR]
+        differences.append(np.abs(rollout.records[TD_ERROR] - expected).max())
+        assert np.abs(expected).max() > 0
+        learn_from(components, rollout, record_update)
+
+    monkeypatch.setattr(cluster, "learn_from", compare)
+    layer = {"base_config": {"algorithm": algorithm}, "reactor_config": {"update_target_per_step": 7}}
+    one = on_ray(actors=1, rollouts_in_flight=1)
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, one)
+    assert len(differences) > 5 and max(differences) < 1e-6
+
+    settings = folder.load_settings(("test", {"base_config": {"max_step": 300}}))
+    result = build.train(settings, folder, lambda line: None)
+    assert result.counters.env_steps >= 300
+
+
+def test_the_learner_computes_errors_that_depend_on_its_records(hosts, tmp_path):
+    """The rewards of `episodic` follow from a memory of episodes, which only the learner has."""
+    layer = {"auxiliaries": {"episodic": {}}}
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, on_ray(actors=2))
+    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
+        assert np.abs(arrays[f"records/{TD_ERROR}"]).max() > 0 and "records/episodic" in arrays

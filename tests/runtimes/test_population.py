@@ -117,6 +117,32 @@ def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, failures, is_final)
     assert read_rows(tmp_path)[3]["return"] is None and read_rows(tmp_path)[7]["parent"] == 3
 
 
+@pytest.mark.parametrize("value", [float("-inf"), float("nan")])
+def test_a_return_that_is_not_finite_counts_as_a_failure(tmp_path, value):
+    class BrokenRunner(FakeRunner):
+        def train(self, tasks):
+            for task, report in super().train(tasks):
+                yield task, replace(report, mean_return=value) if task.member == 4 else report
+
+    make_population(tmp_path, BrokenRunner(), max_step=200).run()
+    rows = read_rows(tmp_path)
+    assert [row["return"] for row in rows[:4]] == [1.0, 2.0, 3.0, None]
+    assert rows[7]["parent"] == 3
+
+
+def test_the_lineage_does_not_depend_on_the_speed_of_members(tmp_path):
+    class ReversedRunner(FakeRunner):
+        def train(self, tasks):
+            yield from super().train(tasks[::-1])
+
+    make_population(tmp_path, FakeRunner()).run()
+    expected = (tmp_path / "lineage.jsonl").read_bytes()
+    other = tmp_path / "other"
+    other.mkdir()
+    make_population(other, ReversedRunner()).run()
+    assert (other / "lineage.jsonl").read_bytes() == expected
+
+
 def test_all_members_fail(tmp_path):
     with pytest.raises(MemberFailed, match="all members of the population have failed"):
         make_population(tmp_path, FakeRunner(failures=[1, 2, 3, 4] * 2)).run()

@@ -11,7 +11,7 @@ from torch import nn
 
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliarySettings
 from algorithm.networks import FlatParameters
-from algorithm.training.auxiliary_set import AdaptiveGradients
+from algorithm.training.auxiliary_set import Gradients
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
 
@@ -56,13 +56,13 @@ TASK = torch.tensor([2.0, 1.0, 1.0, 3.0, 0.0, 0.0, 0.0])
 def test_a_layer_gets_the_gradients_that_agree_with_the_task_s(flat, auxiliary, added):
     agent, own, gradient = flat
     gradient.copy_(TASK)
-    AdaptiveGradients([agent], gradient).add([make_loss(agent, own, values) for values in auxiliary])
+    Gradients([agent], gradient).add_adaptive([make_loss(agent, own, values) for values in auxiliary])
     torch.testing.assert_close(gradient, TASK + torch.tensor(added))
 
 
 def test_without_a_gradient_of_the_task_only_own_modules_are_trained(flat):
     agent, own, gradient = flat
-    AdaptiveGradients([agent], gradient).add([make_loss(agent, own, [1.0, 1, 1, 1, 1, 2, 3])])
+    Gradients([agent], gradient).add_adaptive([make_loss(agent, own, [1.0, 1, 1, 1, 1, 2, 3])])
     torch.testing.assert_close(gradient, torch.tensor([0.0, 0, 0, 0, 0, 2, 3]))
 
 

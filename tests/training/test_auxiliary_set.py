@@ -284,7 +284,11 @@ def test_metrics_have_the_name_of_the_auxiliary(make):
     names = {name for name in metrics if "sum" in name or "silent" in name}
     assert names == {
         "train/sum_reward",
-        *(f"train/{one}_{two}" for one in ("sum", "silent") for two in ("loss", "output")),
+        *(
+            f"train/{one}_{two}"
+            for one in ("sum", "silent")
+            for two in ("loss", "output", "learning_rate", "gradient_norm")
+        ),
     }
     rollout = collect(learner.agent)
     mean = rollout.obs["obs"][1:].sum(-1)[rollout.valid].mean()

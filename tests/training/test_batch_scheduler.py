@@ -125,3 +125,25 @@ def test_a_rollout_is_prepared_once_and_before_the_first_update():
     next(batches)
     assert prepared == [rollout]
     assert len(list(batches)) == 7 and len(prepared) == 1
+
+
+def test_replayed_batches_have_the_fill_and_their_mean_age():
+    """The age of a sequence is the number of transitions that were stored since its first one."""
+    feed = feed_of(on_policy_updates=True, replay_ratio=1.0, learning_starts=0)
+    for number in range(7):
+        rollout = random_rollout(np.random.default_rng(number), ROWS, LANES)
+        fresh, replayed = feed(rollout)
+        fill = min(LANES * ROWS * (number + 1), 96 - LANES) / (96 - LANES)  # each lane reserves one row
+        assert {name: value.item() for name, value in feed.compute_metrics(fresh).items()} == pytest.approx(
+            {"train/replay_fill": fill}
+        )
+        metrics = feed.compute_metrics(replayed)
+        lane, row = np.divmod(replayed.index, 1 << 40)
+        assert metrics["train/replay_age"].item() == pytest.approx(LANES * np.mean(ROWS * (number + 1) - row))
+        assert ROWS * LANES <= metrics["train/replay_age"] <= 96
+    assert metrics["train/replay_fill"] == 1
+
+
+def test_batches_without_a_replay_have_no_metrics():
+    scheduler = make_on_policy_scheduler(epochs=1, minibatches=2)
+    assert [scheduler.compute_metrics(batch) for batch in scheduler(collect_rollout())] == [{}, {}]

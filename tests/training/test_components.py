@@ -57,6 +57,14 @@ def test_a_restarted_lap_counts_for_no_phase(wait):
     assert timer.total == timer.seconds["acting"] == 2
 
 
+def test_cpu_seconds_count_from_the_start_of_the_timer_with_those_that_are_added():
+    measured = iter([100.0, 103.0, 104.0])
+    timer = Timer(lambda: next(measured))
+    assert timer.cpu_seconds == 3
+    timer.add_cpu_seconds(0.5)
+    assert timer.cpu_seconds == 4.5
+
+
 def test_the_first_rows_have_uniformly_random_actions():
     role = Role(500, {"obs": ObsSpec((3,))}, ActionSpec(2))
     agent, learner = make_sac(role, random_steps=700, std_init=0.02), UpdateCounter()

@@ -15,6 +15,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
 from algorithm.training.episodes import Episode
+from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
@@ -28,7 +29,7 @@ from tests.fakes import Skipping
 class Run:
     """A monitored run without environments, which records evaluations and checkpoints with their env steps."""
 
-    def __init__(self, path, env_steps=0, evaluation_means=(), broken=None, **limits):
+    def __init__(self, path, env_steps=0, evaluation_means=(), broken=None, make_evaluations=None, **limits):
         none = dict.fromkeys(["max_step", "max_iter", "save_every", "evaluate_every", "goal"])
         self.path, self.evaluation_means, self.broken = path, deque(evaluation_means), broken
         self.done: list[tuple[str, int]] = []
@@ -41,9 +42,8 @@ class Run:
         limits = Limits(**{**none, "log_every": 10**9, **limits})
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
-        self.monitor = Monitor(
-            history, limits, reporter, self._evaluate, self._save, BestCheckpoint(path), self.callbacks
-        )
+        evaluations = (make_evaluations or ImmediateEvaluations)(self._evaluate)
+        self.monitor = Monitor(history, limits, reporter, evaluations, self._save, BestCheckpoint(path), self.callbacks)
         self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float) -> bool:
@@ -71,6 +71,39 @@ class Run:
     def best(self):
         checkpoint = BestCheckpoint(self.path).checkpoint
         return checkpoint and int(checkpoint.folder.name)
+
+
+class LaterEvaluations(Evaluations):
+    """Evaluations whose results are received once `is_ready` is set, or if the monitor waits for them."""
+
+    is_concurrent = True
+
+    def __init__(self, play):
+        self.play = play
+        self.is_ready = False
+
+    def start(self, episodes):
+        self.results = self.play(episodes)
+        self.is_ready = False
+
+    def receive(self, timeout):
+        return self.results if self.is_ready or timeout else None
+
+
+@pytest.fixture
+def later(tmp_path):
+    """Return a function that makes a run with LaterEvaluations, and these evaluations."""
+
+    def make(**arguments):
+        made = []
+
+        def make_evaluations(play):
+            made.append(LaterEvaluations(play))
+            return made[0]
+
+        return Run(tmp_path, make_evaluations=make_evaluations, **arguments), made[0]
+
+    return make
 
 
 def rows(path):
@@ -267,3 +300,101 @@ def test_what_is_due_is_known_before_it_is_done(tmp_path):
     assert monitor.do_due()
     assert run.done == [("save", 31), ("evaluate", 31), ("save", 31)]
     assert monitor.confirmed_by == "evaluation"
+
+
+def test_the_result_of_an_evaluation_belongs_to_the_weights_with_which_it_started(tmp_path, later):
+    run, evaluations = later(evaluate_every=10, evaluation_means=[7.0, 3.0])
+    run.go(10)
+    assert run.done == [("save", 10), ("evaluate", 10)] and run.best is None
+    run.go(3)
+    assert run.monitor.evaluation is None
+    evaluations.is_ready = True
+    run.go(4)
+    assert run.best == 10 and run.logged[0].startswith("evaluation at 10 env steps: return 7.000 ")
+    assert [row["env_steps"] for row in rows(tmp_path)] == ["10"]
+    assert run.monitor.evaluation["agent"].env_steps == 10
+    run.go(3)
+    evaluations.is_ready = True
+    run.go(1)
+    assert run.best == 10 and run.monitor.evaluation["agent"].env_steps == 20
+
+
+def test_an_evaluation_that_is_due_waits_for_the_one_before_it(later):
+    run, evaluations = later(evaluate_every=10)
+    for _ in range(3):
+        run.go(10)
+    assert [moment for what, moment in run.done if what == "evaluate"] == [10]
+    evaluations.is_ready = True
+    run.go(4)  # receives the result
+    run.go(1)
+    assert [moment for what, moment in run.done if what == "evaluate"] == [10, 35]
+
+
+def test_the_checkpoint_of_an_evaluation_is_kept_until_its_result(later):
+    run, evaluations = later(evaluate_every=10, evaluation_means=[7.0])
+    run.go(10)
+    best = run.monitor.best
+    assert best.candidate.folder.name == "10"
+    run.go(5)
+    assert best.candidate.folder.name == "10"
+    evaluations.is_ready = True
+    run.go(1)
+    assert best.candidate is None
+
+
+def test_training_continues_until_the_goal_is_confirmed(later):
+    run, evaluations = later(goal=9.0, evaluation_means=[8.0, 9.5], max_step=1000)
+    assert not run.go(10, *[9.0] * WINDOW)
+    assert not run.go(10, *[9.0] * WINDOW)
+    evaluations.is_ready = True
+    assert not run.go(1)  # it is not confirmed
+    assert not run.go(1, *[9.0] * (WINDOW - 1))
+    assert not run.go(1, 9.0)
+    evaluations.is_ready = True
+    assert not run.monitor.confirmed
+    assert run.go(5)
+    assert run.monitor.confirmed_by == "evaluation" and run.best == 23
+    assert [moment for what, moment in run.done if what == "evaluate"] == [10, 23]
+
+
+def test_a_run_waits_at_its_end_for_the_evaluation_of_its_last_weights(later):
+    run, _ = later(max_step=20, evaluate_every=10, evaluation_means=[1.0, 2.0])
+    assert not run.go(10)
+    assert run.go(10)
+    assert [moment for what, moment in run.done if what == "evaluate"] == [10, 20]
+    assert run.best == 20 and run.monitor.evaluation["agent"].mean == 2.0
+
+
+def test_an_interrupted_run_loses_the_evaluation_that_has_not_ended(later):
+    run, _ = later(evaluate_every=10)
+    run.go(10)
+    run.go(1)
+    run.monitor.finish()
+    assert run.logged == ["the evaluation at 10 env steps is lost, since the run ends"]
+    assert run.monitor.evaluation is None and run.best is None
+
+
+def test_weights_without_a_checkpoint_are_not_the_best(later, monkeypatch):
+    run, evaluations = later(evaluate_every=10, evaluation_means=[7.0])
+    run.monitor.save = lambda counters: None
+    run.go(10)
+    evaluations.is_ready = True
+    run.go(1)
+    assert run.monitor.evaluation["agent"].mean == 7.0 and run.best is None
+
+
+def test_a_goal_whose_evaluation_fails_is_confirmed_by_training_episodes(later):
+    run, evaluations = later(goal=9.0)
+    run.go(10, *[9.0] * WINDOW)
+
+    def receive(timeout):
+        raise EnvironmentCrashed("no actor")
+
+    evaluations.receive = receive
+    run.go(5)
+    assert run.logged == [
+        "evaluation at 10 env steps is not possible: no actor; "
+        "training continues without evaluation; training episodes alone confirm the goal"
+    ]
+    assert run.go(5, *[9.0] * WINDOW)
+    assert run.monitor.confirmed_by == "training"

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algorithm.training.optimizers import Adam, AdamW, RmsProp, compute_rate_scale, make_optimizer
+from algorithm.training.optimizers import Adam, AdamW, GroupStep, RmsProp, compute_rate_scale, make_optimizer
 from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")
@@ -109,3 +109,23 @@ def test_a_group_names_its_optimizer():
     assert isinstance(made, AdamW) and made.weight_decay == 0.3
     with pytest.raises(ValueError, match="adam, adamw and rmsprop"):
         make_optimizer(replace(group, optimizer="sgd"), 1, CPU)
+
+
+@pytest.mark.parametrize("checks_first", [True, False])
+@pytest.mark.parametrize("max_grad_norm", [1.0, 100.0])
+def test_the_metrics_of_a_step_are_the_rate_and_the_norm_before_clipping(checks_first, max_grad_norm):
+    group = replace(
+        make_acer().groups["acer"], learning_rate=0.5, learning_rate_schedule="linear", max_grad_norm=max_grad_norm
+    )
+    gradient = torch.tensor([3.0, 0, 0, -4])
+    step = GroupStep(
+        name="auxiliary/curiosity",
+        group=group,
+        vector=torch.zeros(4),
+        gradient=gradient,
+        optimizer=make_optimizer(group, 4, CPU),
+    )
+    step.clip(checks_first)
+    assert torch.linalg.vector_norm(gradient) == pytest.approx(min(5.0, max_grad_norm))
+    metrics = {name: value.item() for name, value in step.compute_metrics(0.25).items()}
+    assert metrics == {"train/curiosity_learning_rate": 0.375, "train/curiosity_gradient_norm": 5.0}

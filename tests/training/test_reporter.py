@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossReport
-from algorithm.training.components import PHASES
+from algorithm.training.components import PHASES, Timer
 from algorithm.training.episodes import Episode
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import WINDOW, Counters, History, Limits
@@ -63,6 +63,19 @@ def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
         dict.fromkeys(PHASES, 0) | shares
     )
     assert second["time/seconds"] == pytest.approx(14)
+
+
+def test_rows_have_cpu_seconds_if_they_were_counted_from_the_start(tmp_path):
+    run = Run(tmp_path)
+    run.history.training.timer = Timer(iter([10.0, 12.5]).__next__)
+    run.go(1, 5)
+    run.reporter.log_metrics()
+    run.counters.cpu_seconds = None  # as a checkpoint of an earlier version restores it
+    run.reporter.history = History(run.history.training, run.counters)
+    run.go(1, 5)
+    run.reporter.log_metrics()
+    first, second = run.rows
+    assert first["time/cpu_seconds"] == 2.5 and "time/cpu_seconds" not in second
 
 
 def test_there_is_no_row_without_env_steps(tmp_path):
@@ -198,3 +211,13 @@ def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
 def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
+
+
+def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
+    """An update that does not step a parameter group has no metrics of it."""
+    run = Run(tmp_path)
+    for values in ({"a": 1.0}, {"a": 3.0, "b": 5.0}):
+        run.reporter.add_samples("agent", [values])
+    run.go(1, 5)
+    run.reporter.log_metrics()
+    assert (run.rows[0]["a"], run.rows[0]["b"]) == (2, 5)

@@ -26,7 +26,7 @@ class RecordingComponents:
         self.batches, self.ending = batches, ending
 
     def __call__(self, rollout):
-        self.calls.append(("schedule", rollout))
+        self.calls.append(("schedule", rollout.name))
         for batch in self.batches:
             self.calls.append(("yield", batch))
             yield batch
@@ -36,17 +36,20 @@ class RecordingComponents:
 
     def record(self, rollout):
         self.calls.append(("record", rollout))
-        return rollout + " with records"
+        return SimpleNamespace(name=f"{rollout} with records", raw_action="its actions")
 
     def compute_gradients(self, batch):
         self.calls.append(("compute", batch))
-        return SimpleNamespace(ends_epochs=batch in self.ending, compute_td_errors=f"errors {batch}", batch=batch)
+        return LossReport(dict, f"errors {batch}", kl_excess=1.0 if batch in self.ending else -1.0)
 
     def apply_gradients(self):
         self.calls.append(("apply",))
 
     def prioritize(self, batch, errors):
         self.calls.append(("prioritize", batch, errors))
+
+    def compute_metrics(self, batch):
+        return {"batch": batch}
 
 
 def learn(components, rollout="rollout"):
@@ -57,7 +60,9 @@ def learn(components, rollout="rollout"):
 
 def test_each_batch_is_learned_from_before_the_next_is_drawn():
     components = RecordingComponents([1, 2])
-    assert [report.batch for report in learn(components)] == [1, 2]
+    reports = learn(components)
+    assert [report.compute_metrics() for report in reports] == [{"batch": 1}, {"batch": 2}]
+    assert {report.raw_action for report in reports} == {"its actions"}
     expected = [("observe", "rollout"), ("record", "rollout"), ("schedule", "rollout with records")]
     for batch in (1, 2):
         expected += [("yield", batch), ("compute", batch), ("apply",), ("prioritize", batch, f"errors {batch}")]
@@ -66,7 +71,7 @@ def test_each_batch_is_learned_from_before_the_next_is_drawn():
 
 def test_a_batch_that_ends_the_epochs_is_not_stepped_or_recorded_and_the_last():
     components = RecordingComponents([1, 2, 3], ending=[2])
-    assert [report.batch for report in learn(components)] == [1]
+    assert [report.compute_metrics() for report in learn(components)] == [{"batch": 1}]
     assert components.calls[-2:] == [("yield", 2), ("compute", 2)]
 
 

@@ -23,6 +23,7 @@ from algorithm.adapters.adapter import (
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
 from algorithm.adapters.unity.launch import LaunchConfig, list_start_checks
+from algorithm.adapters.unity.metric_names import rename_metrics
 from algorithm.adapters.unity.scene_process import MAX_WAIT, SceneProcess
 from algorithm.adapters.unity.scene_tick import (
     TEAM_SUFFIX,
@@ -38,7 +39,6 @@ from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)
-CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
 
 
 class UnityAdapter(Adapter):
@@ -67,6 +67,7 @@ class UnityAdapter(Adapter):
     }
     starts_programs: ClassVar[bool] = True
     packages: ClassVar[Sequence[str]] = ("mlagents-envs",)
+    rename_metrics = staticmethod(rename_metrics)
 
     def __init__(self, config: EnvConfig):
         self.launch = LaunchConfig.from_env_config(config)
@@ -290,11 +291,9 @@ class UnityAdapter(Adapter):
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
-        for name, spec in agent_specs.obs_specs.items():
-            is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
-            if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
-                self.close()
-                raise UnsupportedEnvironment(
-                    f"the sensor {name!r} shows a single color: cameras need graphics, and "
-                    "base_config.unity_args.no_graphics is true; set it to false"
-                )
+        if blank := agent_specs.find_blank_cameras(decisions):
+            self.close()
+            raise UnsupportedEnvironment(
+                f"the sensor {blank[0]!r} shows a single color: cameras need graphics, and "
+                "base_config.unity_args.no_graphics is true; set it to false"
+            )

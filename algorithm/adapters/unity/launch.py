@@ -71,12 +71,12 @@ class LaunchConfig:
                 f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
         engine = {name: args[name] for name in EngineSettings.__dataclass_fields__}
-        if config.render:
+        if config.render_mode:
             engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
         return cls(
             path=path,
             port=args["base_port"],
-            no_graphics=args["no_graphics"] and not config.render,
+            no_graphics=args["no_graphics"] and not config.render_mode,
             timeout=args["timeout_wait"],
             additional_args=tuple(args["additional_args"]),
             log_folder=Path(args["log_folder"]) if args["log_folder"] else config.log_folder,

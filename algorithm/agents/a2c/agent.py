@@ -16,13 +16,12 @@ from torch import Tensor
 from algorithm.agents.a2c.settings import A2CSettings
 from algorithm.agents.agent import (
     LossReport,
-    make_stream_metrics,
     mean_weights,
     select_statistics_rows,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import Blueprint, batch_statistics
@@ -80,7 +79,11 @@ class A2C(StateValueAgent):
             }
             for name, stream in streams.items():
                 metric_values |= make_stream_metrics(name, stream.target, stream.value)
-            return weighted_means(weights, metric_values)
+            objective = policy.log_prob(rollout.raw_action) * advantage
+            return {
+                **weighted_means(weights, metric_values),
+                **compute_diagnostics(weights, target, v[:-1], {"train/policy_objective": objective}),
+            }
 
         loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
         return {"actor_critic": loss}, LossReport(compute_metrics, lambda: td_error_stats(valid, error), features)

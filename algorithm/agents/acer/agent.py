@@ -26,13 +26,12 @@ from algorithm.agents.agent import (
     Divergence,
     LossReport,
     check_burn_in,
-    make_stream_metrics,
     mean_weights,
     select_statistics_rows,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
@@ -198,9 +197,21 @@ class Acer(Agent):
             }
             for name, stream in streams.items():
                 metric_values |= make_stream_metrics(name, stream.target, stream.value)
-            return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
+            plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
+            policy_values = {
+                "train/clip_fraction": (rho > settings.importance_clip).float(),
+                "train/policy_objective": output.policy_objective(weight, behavior, settings.importance_clip),
+            }
+            return {
+                **weighted_means(plain_weights, metric_values),
+                **compute_diagnostics(plain_weights, target, output.q_taken, policy_values),
+            }
 
-        return ascent_direction, advantage_direction, LossReport(compute_metrics, lambda: td_error_stats(valid, error))
+        return (
+            ascent_direction,
+            advantage_direction,
+            LossReport(compute_metrics, lambda: td_error_stats(valid, error), compute_row_errors=lambda: error),
+        )
 
     def _make_estimator_inputs(
         self, rollout: Rollout, valid: Tensor, output: CriticOutput, log_rho: Tensor, rho: Tensor

@@ -46,6 +46,13 @@ class CriticOutput(ABC):
             clip: c, the bound of importance weights.
         """
 
+    @abstractmethod
+    def policy_objective(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        """Return the objective [T, B] whose gradient, with constant weights, is `policy_gradient`: weights of log pi.
+
+        The arguments are those of `policy_gradient`.
+        """
+
     def gradients_wrt_probs(
         self, weight: Tensor, behavior: ClosedFormDistribution, average: ClosedFormDistribution, clip: float
     ) -> tuple[Tensor, Tensor]:
@@ -157,6 +164,9 @@ class _ActionValueOutput(CriticOutput):
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         return self.policy.summed_score(self.score_weights(weight, behavior, clip))
 
+    def policy_objective(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        return (self.score_weights(weight, behavior, clip) * self.policy.log_probs).sum(-1)
+
     def score_weights(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """Eq. 9: the correction of every action, and for the taken action the truncated importance in addition."""
         advantage = self.action_values - self.v[:-1].unsqueeze(-1)
@@ -199,6 +209,9 @@ class _StateValueOutput(CriticOutput):
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """Eq. 9, first term."""
         return self.policy.score(self.raw_action, weight)
+
+    def policy_objective(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        return weight * self.policy.log_prob(self.raw_action)
 
     def score_weights(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         probs = _as_categorical(self.policy).probs
@@ -266,9 +279,17 @@ class _DuelingOutput(CriticOutput):
 
     def policy_gradient(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
         """Eq. 15."""
-        rho = self.policy.log_ratio(behavior, self.policy_sample).clamp(-20, 20).exp()
-        correction = sampled_bias_correction(rho, self.policy_sample_advantage, clip)
+        correction = self._correct_bias(behavior, clip)
         return self.policy.score(self.raw_action, weight) + self.policy.score(self.policy_sample, correction)
+
+    def policy_objective(self, weight: Tensor, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        correction = self._correct_bias(behavior, clip)
+        return weight * self.policy.log_prob(self.raw_action) + correction * self.policy.log_prob(self.policy_sample)
+
+    def _correct_bias(self, behavior: ClosedFormDistribution, clip: float) -> Tensor:
+        """Return the weight of the score of a' [T, B]."""
+        rho = self.policy.log_ratio(behavior, self.policy_sample).clamp(-20, 20).exp()
+        return sampled_bias_correction(rho, self.policy_sample_advantage, clip)
 
 
 def _as_categorical(distribution: ClosedFormDistribution) -> Categorical:

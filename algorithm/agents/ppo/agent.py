@@ -16,15 +16,14 @@ from torch import Tensor
 
 from algorithm.agents.agent import (
     LossReport,
-    make_stream_metrics,
     mean_weights,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
-from algorithm.losses import clipped_error, clipped_importance, squared_error, surrogate_loss
+from algorithm.losses import clipped_error, clipped_importance, clipped_objective, squared_error, surrogate_loss
 from algorithm.networks import Blueprint, batch_statistics
 from algorithm.returns import RewardStream, add_advantages
 from algorithm.rollout import Rollout
@@ -109,7 +108,11 @@ class Ppo(StateValueAgent):
             }
             for name, value in stream_values.items():
                 metric_values |= make_stream_metrics(name, stream_targets[name], value)
-            return weighted_means(weights, metric_values)
+            objective = clipped_objective(rho, advantage, clip_ratio)
+            return {
+                **weighted_means(weights, metric_values),
+                **compute_diagnostics(weights, targets["value"], v, {"train/policy_objective": objective}),
+            }
 
         report = LossReport(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess

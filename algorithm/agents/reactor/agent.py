@@ -24,8 +24,8 @@ from algorithm.agents.agent import (
     mean_weights,
     select_statistics_rows,
     td_error_stats,
-    weighted_means,
 )
+from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.reward_transform import RewardTransform
@@ -104,7 +104,10 @@ class Reactor(Agent):
                 policy=all_policies,
             )
             critic = self.critic.evaluate(outputs.values.detach(), target_values, experience)
-            gradient = self._compute_policy_gradient(critic, policy, behavior, experience.taken, rho)
+            estimate = self._estimate_policy_gradient(critic, policy, behavior, experience.taken, rho)
+            # The gradient of J + entropy_coef * H with respect to the probabilities. That of the entropy has one more
+            # term, a constant, which has no effect.
+            gradient = estimate - settings.entropy_coef * policy.log_probs
             weights = mean_weights(valid, rollout.weight).unsqueeze(-1)
             # d pi(a) / d logits = (1 - e) p(a) ([a] - p), with p = softmax(logits).
             softmax = Categorical(logits[:-1])
@@ -118,20 +121,33 @@ class Reactor(Agent):
                 "train/importance_ratio": rho,
                 "train/value": policy.expectation(critic.q),
             }
-            return weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values)
+            plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
+            q_taken = critic.q.gather(-1, experience.taken.unsqueeze(-1)).squeeze(-1)
+            policy_values = {
+                "train/clip_fraction": (rho > 1).float(),
+                "train/policy_objective": policy.expectation(estimate),
+            }
+            return {
+                **weighted_means(plain_weights, metric_values),
+                **compute_diagnostics(plain_weights, critic.retrace_target, q_taken, policy_values),
+            }
 
         loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
             value_direction.clone(), outputs.values[:-1]
         )
-        report = LossReport(compute_metrics, lambda: td_error_stats(valid, critic.error), outputs.features)
+        report = LossReport(
+            compute_metrics,
+            lambda: td_error_stats(valid, critic.error),
+            outputs.features,
+            compute_row_errors=lambda: critic.error,
+        )
         return {"reactor": loss}, report
 
-    def _compute_policy_gradient(
+    def _estimate_policy_gradient(
         self, critic: CriticOutput, policy: Categorical, behavior: Categorical, taken: Tensor, rho: Tensor
     ) -> Tensor:
-        """Return the gradient of J + entropy_coef * H with respect to the probabilities of the policy [T, B, K]."""
+        """Return the estimate of the gradient of J with respect to the probabilities of the policy [T, B, K]."""
         settings, q, index = self.settings, critic.q, taken.unsqueeze(-1)
-        entropy_gradient = -settings.entropy_coef * policy.log_probs  # and a constant, which has no effect
         if settings.policy_gradient == "leave_one_out":  # Eq. 8
             inverse = 1 / behavior.probs.gather(-1, index).squeeze(-1)
             beta = {
@@ -139,13 +155,13 @@ class Reactor(Agent):
                 "inverse": inverse,
                 "truncated": inverse.clamp(max=settings.importance_clip),
             }[settings.loo_beta]
-            return entropy_gradient + leave_one_out(q, critic.retrace_target, index, beta)
+            return leave_one_out(q, critic.retrace_target, index, beta)
         # Truncated importance sampling with bias correction (Wang et al. 2017, Eq. 8-9): weights of scores, which are
         # the gradients of log pi(a).
         v, clip = policy.expectation(q), settings.importance_clip
         weight = bias_correction(policy.probs, behavior.probs, q - v.unsqueeze(-1), clip)
         weight = weight.scatter_add(-1, index, truncated_importance(rho, critic.retrace_target - v, clip).unsqueeze(-1))
-        return entropy_gradient + weight / policy.probs.clamp(min=torch.finfo(weight.dtype).tiny)
+        return weight / policy.probs.clamp(min=torch.finfo(weight.dtype).tiny)
 
     @torch.no_grad()
     def features(self, rollout: Rollout) -> Tensor:

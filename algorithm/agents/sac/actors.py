@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import ParameterGroup
+from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
@@ -55,6 +56,14 @@ class PolicyOutput:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActorLosses:
+    """The losses of an actor: a scalar for each group, of which only the gradient has a meaning; and their metrics."""
+
+    by_group: Mapping[str, Tensor] = field(default_factory=dict)
+    compute_metrics: Callable[[], dict[str, Tensor]] = dict  # of each row [T, B]
+
+
 class SacActor(ABC):
     """The part of SAC that selects actions and learns from the critics."""
 
@@ -96,8 +105,8 @@ class SacActor(ABC):
     @abstractmethod
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> dict[str, Tensor]:
-        """Return a scalar for each group; only its gradient has a meaning.
+    ) -> ActorLosses:
+        """Return the losses of a batch.
 
         Args:
             policy_output: The policy at T rows.
@@ -177,7 +186,7 @@ class SoftPolicy(SacActor):
 
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> dict[str, Tensor]:
+    ) -> ActorLosses:
         """Return scalars with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
@@ -195,7 +204,11 @@ class SoftPolicy(SacActor):
                     for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
             losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall), self.temperature.log_alpha)
-        return losses
+
+        def compute_metrics() -> dict[str, Tensor]:
+            return {"train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
+
+        return ActorLosses(by_group=losses, compute_metrics=compute_metrics)
 
     def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
         terms = self._log_prob_terms(policy_output.policy, policy_output.reparameterized)
@@ -261,8 +274,8 @@ class EpsilonGreedy(SacActor):
 
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> dict[str, Tensor]:
-        return {}
+    ) -> ActorLosses:
+        return ActorLosses()
 
 
 def compute_target_entropy(settings: SacSettings) -> float:
@@ -272,19 +285,3 @@ def compute_target_entropy(settings: SacSettings) -> float:
     """
     std = settings.target_entropy_std
     return -settings.target_c_alpha if std is None else 0.5 * math.log(2 * math.pi * math.e * std**2)
-
-
-def make_adam_group(module: nn.Module, settings: SacSettings, rate: float, max_grad_norm: float) -> ParameterGroup:
-    """Return the parameter group of a module of SAC, with its learning rate and its gradient norm."""
-    return ParameterGroup(
-        module=module,
-        learning_rate=rate,
-        learning_rate_schedule=settings.learning_rate_schedule,
-        learning_rate_final_fraction=settings.learning_rate_final_fraction,
-        optimizer=settings.optimizer,
-        weight_decay=settings.weight_decay,
-        optimizer_beta1=settings.optimizer_beta1,
-        optimizer_decay=settings.optimizer_decay,
-        optimizer_epsilon=settings.optimizer_epsilon,
-        max_grad_norm=max_grad_norm,
-    )

@@ -26,12 +26,13 @@ from algorithm.agents.agent import (
     select_statistics_rows,
     td_error_stats,
     unroll,
-    weighted_means,
 )
+from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.sac.actors import EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy, make_adam_group
+from algorithm.agents.sac.actors import ActorLosses, EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
 from algorithm.agents.sac.evaluation import ActionEvaluator
+from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
 from algorithm.losses import surrogate_loss
@@ -145,24 +146,35 @@ class Sac(Agent):
             experience = self._make_experience(rollout, target_features, policy, critic_indices)
             critic = self.critic.evaluate(taken_values, next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
-        losses = {"critic": surrogate_loss(direction, taken_values)}
+        losses, actor_losses = {"critic": surrogate_loss(direction, taken_values)}, ActorLosses()
         if policy.outputs is not None:
             evaluate_actions = partial(self._evaluate_policy_actions, acting_features[:-1], values, critic_indices)
-            losses |= self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
+            actor_losses = self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
+            losses |= actor_losses.by_group
         taken_values = taken_values.detach()
 
         def compute_metrics() -> dict[str, Tensor]:
+            values = self.critic.compute_values(taken_values).mean(0)
             metric_values = {
                 "train/critic_loss": critic.compute_loss(),
-                "train/value": self.critic.compute_values(taken_values).mean(0),
+                "train/value": values,
                 **self.actor.compute_metrics(policy.learned_steps),
             }
+            further_values = {**actor_losses.compute_metrics(), **self.critic.compute_metrics(experience)}
+            plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
             return {
-                **weighted_means(mean_weights(valid, torch.ones_like(rollout.weight)), metric_values),
+                **weighted_means(plain_weights, metric_values),
                 **self.actor.get_temperatures(),
+                **compute_diagnostics(plain_weights, critic.compute_target_values(), values, further_values),
             }
 
-        return losses, LossReport(compute_metrics, lambda: td_error_stats(valid, critic.compute_error()), features)
+        report = LossReport(
+            compute_metrics,
+            lambda: td_error_stats(valid, critic.compute_error()),
+            features,
+            compute_row_errors=critic.compute_error,
+        )
+        return losses, report
 
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.

@@ -37,6 +37,10 @@ class TakenActions:
     behavior: HybridDistribution  # mu at the T rows
     entropy_cost: Tensor  # w alpha log pi of the executed actions [T, B]
 
+    def compute_ratio(self) -> Tensor:
+        """Return rho, the ratio of policy and behavior policy [T, B]."""
+        return self.policy.log_ratio(self.behavior, self.raw_action).clamp(-20, 20).exp()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experience:
@@ -59,6 +63,7 @@ class CriticOutput:
 
     ascent_direction: Tensor  # the negative gradient of each critic's loss with respect to its outputs [N, T, B, *v]
     compute_loss: Callable[[], Tensor]  # the mean loss of all critics [T, B]
+    compute_target_values: Callable[[], Tensor]  # the target of the critics' values [T, B], on the scale of the critics
     compute_error: Callable[[], Tensor]  # the TD error, whose magnitude determines the priority of a sequence [T, B]
 
 
@@ -90,6 +95,7 @@ class Critic(ABC):
         return CriticOutput(
             ascent_direction=self._compute_direction(target, outputs, experience),
             compute_loss=lambda: self._compute_loss(target, outputs),
+            compute_target_values=lambda: self._compute_target_values(target),
             compute_error=lambda: self._compute_error(target, outputs),
         )
 
@@ -105,9 +111,17 @@ class Critic(ABC):
         values = self.compute_values(outputs)
         return values.amin(0) if self.takes_minimum else values.mean(0)
 
+    def compute_metrics(self, experience: Experience) -> dict[str, Tensor]:
+        """Return metrics of each row [T, B] about the targets of a batch."""
+        return {}
+
     @abstractmethod
     def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
         """Return the target of the outputs for the taken actions [T, B, *v]."""
+
+    @abstractmethod
+    def _compute_target_values(self, target: Tensor) -> Tensor:
+        """Return the values [T, B] that `target` is the target of."""
 
     @abstractmethod
     def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor: ...
@@ -138,6 +152,11 @@ class ScalarCritic(Critic):
     def compute_values(self, outputs: Tensor) -> Tensor:
         return outputs
 
+    def compute_metrics(self, experience: Experience) -> dict[str, Tensor]:
+        if experience.taken is None or not self.settings.use_n_step_is:
+            return {}
+        return {"train/clip_fraction": (experience.taken.compute_ratio() > self.settings.v_c).float()}
+
     def reduce_ensemble(self, outputs: Tensor) -> Tensor:
         return super().reduce_ensemble(unscale(outputs) if self.settings.rescale_values else outputs)
 
@@ -157,7 +176,7 @@ class ScalarCritic(Critic):
         that the reward is r - alpha log pi(a); without that term E[r + gamma V' - V] would be -alpha H. Q(x, a) does
         not include it, so that neither the first reward of a target nor any reward of Retrace has the term.
         """
-        rho = taken.policy.log_ratio(taken.behavior, taken.raw_action).clamp(-20, 20).exp()
+        rho = taken.compute_ratio()
         # Neither V nor Q of the first row enters the target of an action value: they cancel.
         v = torch.cat((torch.zeros_like(next_v[:1]), next_v))
         entropy_cost, q_taken = torch.zeros_like(rho), v[:-1]
@@ -176,6 +195,9 @@ class ScalarCritic(Critic):
             prob_taken=lambda: taken.policy.log_prob(taken.raw_action).exp(),
         )
         return self.estimator.estimate(inputs, self.trace_clipping).q_target + entropy_cost
+
+    def _compute_target_values(self, target: Tensor) -> Tensor:
+        return target
 
     def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
         """Return target - Q (Eq. 5), the ascent direction; 0 where `clip_epsilon` forbids the step."""
@@ -232,6 +254,9 @@ class CategoricalCritic(Critic):
         smallest = (distributions @ self.support.make_atoms(distributions)).argmin(0)
         index = smallest[None, ..., None].expand(1, *distributions.shape[1:])
         return distributions.gather(0, index).squeeze(0)
+
+    def _compute_target_values(self, target: Tensor) -> Tensor:
+        return target @ self.support.make_atoms(target)
 
     def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
         """Return target - q, the ascent direction of the logits, since the entries of the target sum to 1."""

@@ -21,7 +21,6 @@ from algorithm.runs.session import open_new_run
 from algorithm.runs.tuning.space import Values, make_tree
 from algorithm.runs.tuning.study import OpenTrial
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.progress import Progress
 
 EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
 WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
@@ -130,20 +129,17 @@ class Pruner(Callback):
     def __init__(self, trial: ReportedTrial, earlier: int, objective: Objective):
         self.trial, self.earlier, self.objective = trial, earlier, objective
         self.pruned = False
-        self._env_steps = 0
-
-    def on_progress(self, progress: Progress) -> None:
-        self._env_steps = progress.counters.env_steps
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool:
         mean = compute_mean_return(results)
+        env_steps = max(result.env_steps for result in results.values())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that an interrupted trial has reported this step before
             self.trial.report(
                 mean if self.objective.maximize else -mean,
-                self.earlier + self._env_steps // self.objective.evaluate_every,
+                self.earlier + env_steps // self.objective.evaluate_every,
             )
-        self.pruned = self._env_steps < self.objective.max_step and self.trial.should_prune()
+        self.pruned = env_steps < self.objective.max_step and self.trial.should_prune()
         return self.pruned
 
 
@@ -187,7 +183,9 @@ class TrialRunner:
     def _run_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
         """Train the run of a trial with a seed."""
         given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
-        settings = resolve([self.layers[0], *given, ("--tune", self.objective.make_run_settings(seed))])
+        own = self.objective.make_run_settings(seed)
+        own["tracker_config"] = {"group": self.objective.settings.tracker.group or self.study}
+        settings = resolve([self.layers[0], *given, ("--tune", own)])
         check_effects(settings, given[-1:])
         name = f"{self.study}/{trial.number}/seed-{seed}"
         shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial

@@ -24,6 +24,7 @@ from tests.agents.literal import (
     make_literal_role,
 )
 from tests.builders import PassThrough, make_a2c, random_rollout_of, to_float64
+from tests.oracles import explain_variance
 
 
 def compute_literal_terms(agent, spec, rollout):
@@ -75,14 +76,19 @@ def test_metrics_are_means_over_valid_rows(kind):
     agent = make_exact(make_a2c, role)
     rollout = replace(to_float64(random_rollout_of(agent, role)), weight=torch.ones(COLUMNS).double())
     terms = compute_literal_terms(agent, SPECS[kind], rollout)
-    _, v = compute_outputs_by_step(agent, rollout, ROWS)
+    _, v = compute_outputs_by_step(agent, rollout, ROWS + 1)
     report = agent.loss(rollout)[1]
     metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    values = np.array([v[row].item() for row in terms])
+    target = estimate_by_definition(rollout, v.detach().numpy(), agent.settings.gae_lambda)
+    targets = np.array([target[row] for row in terms])
     assert metrics == pytest.approx(
         {
             "train/critic_loss": np.mean([critic.item() for _, critic, _ in terms.values()]),
             "train/entropy": np.mean([entropy.item() for *_, entropy in terms.values()]),
-            "train/value": np.mean([v[row].item() for row in terms]),
+            "train/policy_objective": np.mean([policy.item() for policy, *_ in terms.values()]),
+            "train/value": values.mean(),
+            "train/explained_variance": explain_variance(targets, values),
         }
     )
     largest, mean = report.compute_td_errors()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from algorithm.agents.acer.critics import ActionAdvantages, StateValueCritic, StochasticDuelingCritic
+from algorithm.agents.acer.critics import ActionAdvantages, ActionValueCritic, StateValueCritic, StochasticDuelingCritic
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
 from algorithm.networks import Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
@@ -287,6 +287,39 @@ def test_on_policy_there_is_no_correction_and_without_truncation_only_the_correc
     above = (advantages[1] - advantages[2:].mean(0)).view(1, 1)
     expected = policy.score(action_advantages.policy_sample, above)
     torch.testing.assert_close(output.policy_gradient(0 * weight, policy, 0.0), expected, rtol=0, atol=1e-12)
+
+
+def test_the_policy_objective_of_action_values_has_the_weights_of_the_paper():
+    torch.manual_seed(0)
+    family, taken, clip = make_family(0, (3,), ClippedGaussianFamily, Gaussian), torch.tensor([[2.0], [0.0]]), 0.7
+    statistics, mu, q, weight = (torch.randn(*shape).double() for shape in ((3, 1, 3), (2, 1, 3), (3, 1, 3), (2, 1)))
+    behavior, action = family(mu), taken.unsqueeze(-1).double()
+    pi, log_pi = statistics[:-1].softmax(-1), statistics[:-1].log_softmax(-1)
+    v = (statistics.softmax(-1) * q).sum(-1)[:-1]
+    correction = (pi - clip * mu.softmax(-1)).clamp(min=0) * (q[:-1] - v.unsqueeze(-1))
+    of_taken = weight * log_pi.gather(-1, action.long()).squeeze(-1)
+    assert (correction != 0).any()
+    output = ActionValueCritic(3).evaluate(q, family(statistics), action, None)
+    expected = of_taken + (correction * log_pi).sum(-1)
+    torch.testing.assert_close(output.policy_objective(weight, behavior, clip), expected)
+    output = StateValueCritic(0).evaluate(q[..., :1], family(statistics), action, None)
+    torch.testing.assert_close(output.policy_objective(weight, behavior, clip), of_taken)
+
+
+def test_the_policy_objective_of_a_stochastic_dueling_critic_corrects_a_sample():
+    torch.manual_seed(0)
+    family, clip = make_family(2, (), ClippedGaussianFamily, Gaussian), 0.7
+    statistics, mu, weight = (torch.randn(*shape).double() for shape in ((3, 1, 4), (2, 1, 4), (2, 1)))
+    advantages, action, sample = (torch.randn(*shape).double() for shape in ((7, 2, 1), (2, 1, 2), (2, 1, 2)))
+    critic = StochasticDuelingCritic(family, 5)
+    values = torch.zeros(3, 1, 1).double()
+    output = critic.evaluate(values, family(statistics), action, ActionAdvantages(advantages, sample))
+    policy, behavior = (Independent(Normal(each[..., :2], each[..., 2:].exp()), 1) for each in (statistics[:-1], mu))
+    rho = (policy.log_prob(sample) - behavior.log_prob(sample)).exp()
+    correction = (1 - clip / rho).clamp(min=0) * (advantages[1] - advantages[2:].mean(0))
+    assert (correction != 0).any()
+    expected = weight * policy.log_prob(action) + correction * policy.log_prob(sample)
+    torch.testing.assert_close(output.policy_objective(weight, family(mu), clip), expected)
 
 
 def test_truncation_and_correction_together_are_unbiased():

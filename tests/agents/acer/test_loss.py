@@ -4,25 +4,38 @@ import numpy as np
 import pytest
 import torch
 
+from tests.agents.literal import GAMMA, estimate_by_definition
 from tests.builders import make_exact_acer, random_rollout, to_float64
+from tests.oracles import explain_variance
 
 
 def test_metrics_are_means_over_valid_rows():
-    agent = make_exact_acer(gamma=0.875, estimator="n_step", critic="state_value", trust_region="off")
+    agent = make_exact_acer(
+        gamma=GAMMA, estimator="n_step", critic="state_value", trust_region="off", importance_clip=1.2
+    )
     rollout = to_float64(random_rollout(np.random.default_rng(0)))
     logits, values = agent.policy.compute_outputs(rollout.obs["obs"]).detach().split([3, 1], -1)
     average = agent.average_policy.network.compute_outputs(rollout.obs["obs"]).detach()[:-1, :, :3].log_softmax(-1)
     log_pi, log_mu = logits[:-1].log_softmax(-1), rollout.behavior.log_softmax(-1)
     log_ratio = (log_pi - log_mu).gather(-1, rollout.raw_action.long()).squeeze(-1)
     metrics = agent.loss(rollout)[1].compute_metrics()
+    v, rho = values.squeeze(-1), log_ratio.exp()
+    target = torch.from_numpy(estimate_by_definition(rollout, v.numpy(), 1.0))
+    truncated = rho.clamp(max=1.2) * (target - v[:-1])
     expected = {
+        "train/critic_loss": 0.5 * (target - v[:-1]) ** 2,
+        "train/clip_fraction": (rho > 1.2).double(),
+        "train/policy_objective": truncated * log_pi.gather(-1, rollout.raw_action.long()).squeeze(-1),
         "train/entropy": -(log_pi.exp() * log_pi).sum(-1),
         "train/kl_to_average": (average.exp() * (average - log_pi)).sum(-1),
         "train/importance_ratio": log_ratio.exp(),
         "train/value": values[:-1].squeeze(-1),
         "train/trust_region_fraction": torch.zeros_like(log_ratio),
     }
-    assert metrics.keys() == {"train/critic_loss", *expected}
+    assert metrics.keys() == {"train/explained_variance", *expected}
+    explained = explain_variance(*(each[rollout.valid].numpy() for each in (target, v[:-1])))
+    assert metrics["train/explained_variance"].item() == pytest.approx(explained)
+    assert 0 < metrics["train/clip_fraction"] < 1
     for name, value in expected.items():
         assert metrics[name].item() == pytest.approx(value[rollout.valid].mean().item(), rel=1e-9), name
 

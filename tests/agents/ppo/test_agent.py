@@ -21,6 +21,7 @@ from tests.agents.literal import (
     make_literal_role,
 )
 from tests.builders import make_ppo, random_rollout_of, to_float64
+from tests.oracles import explain_variance
 
 SETTINGS = [
     {"normalize_advantages": False},
@@ -139,14 +140,17 @@ def test_metrics_are_means_over_valid_rows(kind):
     report = agent.loss(rollout)[1]
     metrics = {name: value.item() for name, value in report.compute_metrics().items()}
     columns = list(zip(*((value.item() for value in row) for row in terms.values()), strict=True))
-    _, critic, entropy, ratio, kl = map(np.array, columns)
+    objective, critic, entropy, ratio, kl = map(np.array, columns)
+    targets, values = (np.array([each[row].item() for row in terms]) for each in (rollout.targets["value"], v))
     assert metrics == pytest.approx(
         {
             "train/critic_loss": critic.mean(),
             "train/entropy": entropy.mean(),
             "train/kl_to_old_policy": kl.mean(),
             "train/clip_fraction": (abs(ratio - 1) > clip).mean(),
-            "train/value": np.mean([v[row].item() for row in terms]),
+            "train/policy_objective": objective.mean(),
+            "train/value": values.mean(),
+            "train/explained_variance": explain_variance(targets, values),
         }
     )
     assert report.ends_epochs  # the behavior is a random policy

@@ -172,6 +172,8 @@ class LiteralTerms:
     td_error: Tensor  # the magnitude of the error in the priority
     rho: Tensor
     value: Tensor  # sum_a pi(a) Q(a)
+    q_taken: Tensor  # Q(a_t) of the critic
+    return_: Tensor  # its Retrace target
 
 
 def compute_literal_terms(agent: Reactor, spec: ActionSpec, rollout: Rollout) -> LiteralTerms:
@@ -224,7 +226,14 @@ def compute_literal_terms(agent: Reactor, spec: ActionSpec, rollout: Rollout) ->
         policy = truncated * pi_taken.log() + (correction * log_pi).sum(-1)
     entropy = -torch.special.xlogy(pi[:-1], pi[:-1].clamp(min=1e-300)).sum(-1)
     return LiteralTerms(
-        policy=policy, critic=critic, entropy=entropy, td_error=td_error.detach().abs(), rho=rho, value=value
+        policy=policy,
+        critic=critic,
+        entropy=entropy,
+        td_error=td_error.detach().abs(),
+        rho=rho,
+        value=value,
+        q_taken=q.gather(-1, index).squeeze(-1),
+        return_=return_,
     )
 
 

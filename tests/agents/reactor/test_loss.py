@@ -14,6 +14,7 @@ from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS, compute_gradient, make_literal_role
 from tests.agents.reactor.literal import compute_literal_loss, compute_literal_terms, compute_outputs_by_step
 from tests.builders import PassThrough, make_exact_reactor, random_rollout_of, to_float64
+from tests.oracles import explain_variance
 
 KINDS = {
     "one branch": ("discrete", False),
@@ -187,9 +188,14 @@ def test_metrics_are_means_over_valid_rows(kind, critic):
         "train/critic_loss": terms.critic,
         "train/entropy": terms.entropy,
         "train/importance_ratio": terms.rho,
+        "train/clip_fraction": (terms.rho > 1).double(),
+        "train/policy_objective": terms.policy,
         "train/value": terms.value,
     }
-    assert metrics == pytest.approx({name: value[rollout.valid].mean().item() for name, value in means.items()})
+    expected = {name: value[rollout.valid].mean().item() for name, value in means.items()}
+    targets, values = (each[rollout.valid].numpy() for each in (terms.return_, terms.q_taken))
+    expected["train/explained_variance"] = explain_variance(targets, values)
+    assert metrics == pytest.approx(expected)
 
 
 def test_targets_are_from_the_target_network_and_the_present_policy():

@@ -21,7 +21,7 @@ from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import PassThrough, make_sac, random_boundaries, to_float64, update
-from tests.oracles import retrace_by_definition, soft_vtrace_by_definition
+from tests.oracles import explain_variance, retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
     "continuous": ActionSpec(2),
@@ -395,7 +395,7 @@ def test_the_known_step_of_the_temperature(share, step):
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
     losses = agent.actor.compute_losses(
         policy_output, policy.statistics.clone(), weights, lambda numbers: (values, None)
-    )
+    ).by_group
     (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
 
@@ -414,7 +414,7 @@ def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     policy_output = replace(policy_output, policy=rest, entropy_cost=alpha * rest.log_probs)
     losses = agent.actor.compute_losses(
         policy_output, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
-    )
+    ).by_group
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
     (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
@@ -479,6 +479,15 @@ def test_metrics_are_means_over_valid_rows(spec):
     taken = {row: literal.taken(agent.critics, *row) for row in rows}
     wanted["train/critic_loss"] = [(0.5 * (target[row] - taken[row]).square()).mean().item() for row in rows]
     wanted["train/value"] = [taken[row].mean().item() for row in rows]
+    wanted["train/explained_variance"] = [explain_variance([target[row] for row in rows], wanted["train/value"])]
+    wanted["train/clip_fraction"] = [literal.log_rho(*row) > math.log(agent.settings.v_c) for row in rows]
+    wanted["train/policy_objective"] = [
+        sum(
+            (log_d.exp() * (literal.reduced(literal.q(agent.critics, *row, k, c)) - literal.cost(log_d, log_c))).item()
+            for k, (log_d, log_c, c) in enumerate(literal.policy_output[row])
+        )
+        for row in rows
+    ]
     for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
         if of_kind:
             wanted[f"train/alpha_{KINDS[kind]}"] = [literal.alpha[kind]]

@@ -84,8 +84,7 @@ def test_evaluations_are_reported_in_the_direction_of_the_objective(sections, si
     trial = Reports(prune=False)
     pruner = Pruner(trial, 11, objective(**sections, base_config={"max_step": 300}))
     for env_steps, mean in [(30, 1.0), (61, 2.0)]:
-        pruner.on_progress(SimpleNamespace(counters=Counters(env_steps=env_steps)))
-        assert not pruner.on_evaluation({"agent": EvaluationResult([mean], [1])})
+        assert not pruner.on_evaluation({"agent": EvaluationResult([mean], [1], env_steps=env_steps)})
     assert trial.reports == [(sign * 1.0, 12), (sign * 2.0, 13)]
     assert not pruner.pruned
 
@@ -93,5 +92,5 @@ def test_evaluations_are_reported_in_the_direction_of_the_objective(sections, si
 @pytest.mark.parametrize(("env_steps", "pruned"), [(30, True), (300, False), (301, False)])
 def test_a_run_is_pruned_before_its_end_only(env_steps, pruned):
     pruner = Pruner(Reports(prune=True), 0, objective(base_config={"max_step": 300}))
-    pruner.on_progress(SimpleNamespace(counters=Counters(env_steps=env_steps)))
-    assert pruner.on_evaluation({"agent": EvaluationResult([1.0], [1])}) == pruner.pruned == pruned
+    results = {"agent": EvaluationResult([1.0], [1], env_steps=env_steps)}
+    assert pruner.on_evaluation(results) == pruner.pruned == pruned

@@ -1,0 +1,109 @@
+"""Videos of episodes: environments inside Gymnasium's RecordVideo, and off-screen rendering without a display."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from ctypes.util import find_library
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import RecordVideo
+
+from algorithm.adapters.adapter import Recording, UnsupportedEnvironment
+from algorithm.adapters.env_errors import EnvName, get_env_name, suppress_warnings
+from algorithm.program import get_install_command
+
+PIXELS = "rgb_array"  # the render mode in which an environment returns pictures
+# MuJoCo's off-screen backends and their libraries, in the order of their speed. Without MUJOCO_GL it takes GLFW, which
+# needs a display.
+OFFSCREEN_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+
+EnvMaker = Callable[[], gymnasium.Env]
+
+
+def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording: Recording | None) -> list[EnvMaker]:
+    """Return the maker of each environment, those with an episode in `recording` inside RecordVideo.
+
+    Args:
+        make: Makes an environment that was asked for pictures.
+        name: Its name, for messages.
+        n_envs: Number of environments.
+        recording: The episodes to record; None for none.
+
+    Raises:
+        UnsupportedEnvironment: The package that writes videos is missing. The makers raise it, too, for an environment
+            without pictures.
+    """
+    choose_offscreen_backend()
+    if find_spec("moviepy") is None:
+        raise UnsupportedEnvironment(f"videos need the package moviepy: {get_install_command('video')}")
+    makers: list[EnvMaker] = [partial(_make_with_pixels, make, name)] * n_envs
+    if recording is not None:
+        for env, numbers in recording.episodes.items():
+            makers[env] = partial(_make_recorded, makers[env], recording, env, frozenset(numbers))
+    return makers
+
+
+def choose_offscreen_backend() -> None:
+    """Set MUJOCO_GL to a backend that needs no display, if there is no display and the user has set nothing."""
+    has_display = not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if has_display or os.environ.get("MUJOCO_GL"):
+        return
+    for backend, library in OFFSCREEN_LIBRARIES.items():
+        if find_library(library):
+            os.environ["MUJOCO_GL"] = backend
+            return
+
+
+def _make_with_pixels(make: EnvMaker, name: EnvName) -> gymnasium.Env:
+    with suppress_warnings():  # about the render mode, which is checked here
+        env = make()
+    if env.render_mode != PIXELS:
+        modes = ", ".join(env.metadata.get("render_modes", ())) or "none"
+        env.close()
+        raise UnsupportedEnvironment(
+            f"the environment {get_env_name(name)!r} has no pictures for a video: its render modes are {modes}, "
+            f"without {PIXELS}"
+        )
+    return env
+
+
+class SeededRecordVideo(RecordVideo):
+    """A RecordVideo that counts episodes from the last reset with a seed, which starts an evaluation.
+
+    An adapter may reset its environments before that, for example to find out whether actions are masked.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; episode 0 begins if there is a seed."""
+        if seed is not None:
+            self.episode_id = -1
+        return super().reset(seed=seed, options=options)
+
+    def stop_recording(self) -> None:
+        """Write the video with all of its frames.
+
+        moviepy writes int(duration * fps) of them, one too few where the sum of their durations is rounded down. The
+        frames per second are raised by less than 0.01% to a number with which it is not.
+        """
+        frames, fps = len(self.recorded_frames), self.frames_per_sec
+        rates: Iterator[Any] = (fps * (1 + 1e-6 * step) for step in range(100))
+        self.frames_per_sec = next((rate for rate in rates if int(sum([1 / rate] * frames) * rate) == frames), fps)
+        with suppress_warnings():  # about an episode without a frame, whose error is reported
+            super().stop_recording()
+        self.frames_per_sec = fps
+
+
+def _make_recorded(make: EnvMaker, recording: Recording, env: int, episodes: Collection[int]) -> gymnasium.Env:
+    with suppress_warnings():  # about a folder that contains videos
+        return SeededRecordVideo(
+            make(),
+            str(recording.folder),
+            episode_trigger=episodes.__contains__,
+            name_prefix=recording.get_prefix(env),
+            disable_logger=True,
+        )

@@ -1,0 +1,130 @@
+"""Pages of a run: templates of Jinja, a base page in one file without a network, and the formats of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from algorithm import __version__
+from algorithm.errors import UserError
+from algorithm.program import get_install_command
+from algorithm.training.metrics import format_number
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+PACKAGES = ("jinja2", "matplotlib")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegendEntry:
+    """An entry of a legend, with the last value of its line.
+
+    Attributes:
+        color: number of its color.
+        label: its name.
+        column: the column of metrics.csv that it shows; empty if it shows no column.
+        exact: its last value; None without one.
+        text: text instead of a last value.
+    """
+
+    color: int
+    label: str
+    column: str = ""
+    exact: float | None = None
+    text: str | None = None
+
+    @property
+    def value(self) -> str | None:
+        """Its last value as text; None without one."""
+        return self.text if self.exact is None else format_number(self.exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartFigure:
+    """A chart with its title, its legend and a note below it."""
+
+    title: str
+    svg: Any
+    legend: tuple[LegendEntry, ...] = ()
+    note: str = ""
+
+
+def check_packages() -> None:
+    """Raise UserError, with the command that installs it, if a package that reports need is missing."""
+    for name in PACKAGES:
+        try:
+            import_module(name)
+        except ImportError as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"a report needs the extra report ({line}): {get_install_command('report')}") from error
+
+
+def render(template: str, **values: Any) -> str:
+    """Return the text of a template with values.
+
+    The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
+    commas), `duration` (of seconds), and `cell` (of a table in Markdown). A template `*.html` escapes values, except
+    those of `mark_safe`.
+
+    Args:
+        template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
+        values: values by the names that the template uses; a missing one is an error.
+    """
+    return make_environment().get_template(template).render(version=__version__, **values)
+
+
+def mark_safe(html: str) -> Any:
+    """Return HTML that a page contains as it is, such as a chart."""
+    from markupsafe import Markup
+
+    return Markup(html)
+
+
+@cache
+def make_environment() -> Environment:
+    """Return the environment of the templates."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=lambda name: bool(name and name.endswith(".html")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters: Mapping[str, Any] = {
+        "number": format_number,
+        "count": format_count,
+        "duration": format_duration,
+        "cell": format_cell,
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def format_cell(text: str) -> str:
+    """Return a text as a cell of a table in Markdown."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def format_count(value: float | None) -> str:
+    """Return an integer with commas; a dash for None."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a time: 19.5 s, 12 min 5 s, 3 h 20 min; a dash for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

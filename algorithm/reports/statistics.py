@@ -1,0 +1,139 @@
+"""Statistics over repeated runs and their bootstrap intervals: means, profiles, probability of improvement.
+
+The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice", arXiv 2108.13264. Scores are one array [..., runs] per task; runs of a task may differ in number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from algorithm.training.metrics import format_number
+
+Scores = Sequence[np.ndarray]  # of each task: [..., runs]
+LEVEL = 0.95  # of all intervals that are shown
+RESAMPLES = 2000
+MAX_VALUES = 20_000_000  # scores of resamples that are in memory at once
+SEED = 0  # of the resamples, so that the same runs have the same intervals
+TRIMMED = 0.25  # fraction of the runs that the interquartile mean leaves out at each end
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A statistic, and the ends of its interval, which are NaN if a task has a single run. Each: [...]."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def __str__(self) -> str:
+        """Return the value and, if it has one, the interval of a single number."""
+        value, low, high = (format_number(float(number)) for number in (self.value, self.low, self.high))
+        return value if np.isnan(self.low) else f"{value} [{low}, {high}]"
+
+
+def compute_mean(scores: Scores) -> np.ndarray:
+    """Return the mean over tasks of the mean over runs, [...]."""
+    return np.mean([task.mean(-1) for task in scores], 0)
+
+
+def compute_iqm(scores: Scores) -> np.ndarray:
+    """Return the interquartile mean [...]: the mean of the middle half of the runs of all tasks together.
+
+    A quarter of the runs, rounded down, is left out at each end.
+    """
+    runs = np.sort(np.concatenate(scores, -1), -1)
+    n_trimmed = int(TRIMMED * runs.shape[-1])
+    return runs[..., n_trimmed : runs.shape[-1] - n_trimmed].mean(-1)
+
+
+def compute_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
+    """Return the performance profile [thresholds, ...]: the fraction of runs above each threshold, mean over tasks."""
+    return np.stack([np.mean([(task > threshold).mean(-1) for task in scores], 0) for threshold in thresholds])
+
+
+def compute_improvement(scores: Scores, others: Scores) -> np.ndarray:
+    """Return the probability [...] that a run scores above a run of `others` on the same task, mean over tasks.
+
+    A tie counts half, so that each task has the Mann-Whitney statistic U / (runs * other runs).
+    """
+    return np.mean([_compare_pairs(task, other) for task, other in zip(scores, others, strict=True)], 0)
+
+
+def _compare_pairs(task: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the fraction [...] of pairs whose first is larger; a tie counts half."""
+    signs = [np.sign(run[..., None] - other).mean(-1) for run in np.moveaxis(task, -1, 0)]
+    return (np.mean(signs, 0) + 1) / 2
+
+
+def estimate(
+    statistic: Callable[..., np.ndarray], *groups: Scores, level: float | None = None, resamples: int = RESAMPLES
+) -> Estimate:
+    """Return a statistic of one or more groups of runs with its percentile bootstrap interval.
+
+    The bootstrap is stratified: it draws the runs of every task of every group with replacement.
+
+    Args:
+        statistic: function of the scores of each group that returns [...].
+        groups: the scores of each group.
+        level: probability between the two quantiles of the resampled statistic; None for `widen_level` of `LEVEL`.
+        resamples: number of resamples.
+    """
+    value = np.asarray(statistic(*groups))
+    counts = [task.shape[-1] for tasks in groups for task in tasks]
+    if min(counts) < 2:
+        return Estimate(value=value, low=np.full_like(value, np.nan), high=np.full_like(value, np.nan))
+    level = widen_level(LEVEL, counts) if level is None else level
+    rng = np.random.default_rng(SEED)
+    n_values = resamples * sum(task.size for tasks in groups for task in tasks)
+    parts = np.array_split(np.arange(resamples), 1 + n_values // MAX_VALUES)
+    resampled = [
+        statistic(*([_resample(task, rng, len(part)) for task in tasks] for tasks in groups)) for part in parts
+    ]
+    low, high = np.quantile(np.concatenate(resampled, -1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    return Estimate(value=value, low=low, high=high)
+
+
+def _resample(task: np.ndarray, rng: np.random.Generator, resamples: int) -> np.ndarray:
+    """Return resamples [..., resamples, runs] of scores [..., runs]."""
+    runs = task.shape[-1]
+    return task[..., rng.integers(runs, size=(resamples, runs))]
+
+
+def widen_level(level: float, counts: Sequence[int]) -> float:
+    """Return the level at which a percentile interval of few runs covers about `level`.
+
+    The bootstrap underestimates the variance of a mean of n runs by (n - 1) / n, and has no equivalent of Student's t.
+    The level is chosen so that the quantiles of a normal distribution with this variance are those of Student's t:
+    the expanded percentile interval of Hesterberg 2015, arXiv 1411.5279. With many runs it is `level`.
+
+    Args:
+        level: the level to cover.
+        counts: the runs in each stratum of the bootstrap, each at least 2.
+    """
+    runs = np.asarray(counts, float)
+    variance_ratio = (1 / runs).sum() / ((runs - 1) / runs**2).sum()
+    quantile = _compute_t_quantile((1 + level) / 2, (runs - 1).sum())
+    return 2 * _NORMAL.cdf(np.sqrt(variance_ratio) * quantile) - 1
+
+
+def _compute_t_quantile(probability: float, freedom: float) -> float:
+    """Return a quantile of Student's t by its expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5).
+
+    Its error is below 0.01 from 3 degrees of freedom on, for probabilities up to 0.975. With fewer, the interval is the
+    whole range of the resampled statistic in any case.
+    """
+    x = _NORMAL.inv_cdf(probability)
+    terms = (
+        x,
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))

@@ -1,0 +1,1 @@
+"""Trackers of runs: TensorBoard, and the services Weights & Biases, MLflow and Trackio."""

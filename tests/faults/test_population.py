@@ -1,0 +1,116 @@
+"""Populations on Ray, whose members are killed or hang, and which are stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from algorithm.cli import main
+from tests.faults.namespaces import MAIN, NamespaceRun, start_run  # noqa: F401
+from tests.runs.test_population import CONFIG, NN
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
+    pytest.mark.usefixtures("start_run"),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+WORKER = "ray::_Actor"  # a process of Ray
+MEMBER = "spawn_main"  # the process in which it trains a member
+# A member whose folder contains this file waits, so that a test has the time to kill it.
+WAIT = "import time\nfrom pathlib import Path\nwhile Path({pause!r}).exists():\n    time.sleep(0.05)\n"
+
+
+@pytest.fixture(autouse=True)
+def pause() -> Path:
+    """Create the folder mine/task, whose members wait while the file `pause` exists."""
+    folder, pause = Path("envs/mine/task"), Path("pause").absolute()
+    folder.mkdir(parents=True)
+    tree = yaml.safe_load(CONFIG)
+    tree["default"]["base_config"]["save_every"] = 20
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    (folder / "nn.py").write_text(f"{WAIT.format(pause=str(pause))}{NN}")
+    return pause
+
+
+def make_command(name: str, *settings: str) -> list[str]:
+    arguments = ["mine/task", "-n", name, "--population", "4", "--ray", "local"]
+    return [*MAIN, *arguments, "--set", "cluster_config.token_auth=false", *settings]
+
+
+def read_lineage(name: str) -> list[dict]:
+    return [json.loads(line) for line in Path(f"runs/mine/task/{name}/lineage.jsonl").read_text().splitlines()]
+
+
+def read_state(name: str) -> dict[str, bytes]:
+    """Return weights, moments, replay and environments in the last checkpoints of the members."""
+    runs = [Path(f"runs/mine/task/{name}-{member}/checkpoints") for member in range(1, 5)]
+    newest = [max(run.glob("[0-9]*")) for run in runs]
+    return {
+        f"{number}/{path.relative_to(folder)}": path.read_bytes()
+        for number, folder in enumerate(newest)
+        for path in folder.rglob("*")
+        if path.suffix in (".pt", ".npz")
+    }
+
+
+def assert_equal_to_processes(name: str) -> None:
+    """Check that lineage and checkpoints are those of the same population in processes of this machine."""
+    arguments = "mine/task -n here --population 4 --max_step 180 --set population_config.processes=2"
+    assert main.main(arguments.split()) == 0
+    assert read_lineage(name) == read_lineage("here") and len(read_lineage(name)) == 12
+    assert read_state(name) == read_state("here")
+
+
+def signal_while_paused(run: NamespaceRun, pause: Path, number: int) -> int:
+    """Send a signal to the process of Ray whose member waits. Return its id."""
+    member = run.wait_for_process(MEMBER)
+    worker = int(Path(f"/proc/{member}/stat").read_text().split()[3])  # its parent
+    assert worker in run.find(WORKER)
+    os.kill(worker, number)
+    pause.unlink()
+    return worker
+
+
+def test_a_population_continues_without_a_process_of_ray(start_run, pause):  # noqa: F811
+    pause.touch()
+    run = start_run(*make_command("there"))
+    signal_while_paused(run, pause, signal.SIGKILL)
+    assert run.wait() == 0, run.out.read_text()
+    assert "it continues from its last checkpoint" in run.out.read_text()
+    assert_equal_to_processes("there")
+
+
+def test_a_member_that_hangs_is_replaced(start_run, pause):  # noqa: F811
+    pause.touch()
+    run = start_run(*make_command("there", "cluster_config.timeout=30", "population_config.timeout=120"))
+    hung = signal_while_paused(run, pause, signal.SIGSTOP)
+    assert run.wait() == 0, run.out.read_text()
+    assert "has not replied for 30 s (cluster_config.timeout)" in run.out.read_text()
+    assert hung not in run.find(WORKER)
+    assert_equal_to_processes("there")
+
+
+def test_a_population_that_is_terminated_is_saved_and_resumed(start_run):  # noqa: F811
+    run = start_run(*make_command("there"))
+    run.wait_for("interval 1")
+    os.kill(run.find("main.py")[0], signal.SIGTERM)
+    assert run.wait() == 143, run.out.read_text()
+    assert "Terminated. Checkpoints saved" in run.out.read_text()
+    resumed = start_run(*MAIN, "mine/task", "-n", "there", "--resume")
+    assert resumed.wait() == 0, resumed.out.read_text()
+    assert_equal_to_processes("there")
+
+
+def test_a_population_whose_main_process_is_killed_resumes_in_processes(start_run):  # noqa: F811
+    run = start_run(*make_command("there"))
+    run.wait_for("interval 1")
+    run.kill()  # with all processes of the namespace
+    assert main.main("mine/task -n there --resume --set base_config.runtime=LOCAL".split()) == 0
+    assert_equal_to_processes("there")

@@ -1,0 +1,135 @@
+"""Layers with batch norms as one operation against the same modules by autograd."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from algorithm.networks import Mlp, Residual, batch_statistics, mlp, residual
+from algorithm.networks.fused_norms import can_fuse_steps
+from algorithm.networks.mlp import make_orthogonal_linear, run_with_head
+from algorithm.networks.normalization import find_batch_norms
+
+INPUTS, OUTPUTS = 5, 3
+FACTORIES = {
+    "residual": Residual(8, 2, expansion=2, norm="batch"),
+    "residual, renormalized": Residual(8, 1, norm="batch_renorm", unit_weights=True),
+    "mlp": Mlp(16, 8, norm="batch"),
+    "mlp, renormalized": Mlp(16, norm="batch_renorm"),
+}
+ROWS = {"rows": (40,), "sequences": (5, 8)}
+STATISTICS = {"running": None, "all rows": 0.0, "valid rows": 0.3}  # the fraction of invalid rows
+
+
+@pytest.fixture(params=FACTORIES)
+def layers(request) -> nn.Module:
+    """Layers with other parameters and running statistics than the initial ones."""
+    torch.manual_seed(0)
+    module = FACTORIES[request.param](INPUTS)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        for norm in find_batch_norms([module]):
+            norm.running[: norm.size].normal_()
+            norm.running[norm.size : 2 * norm.size].uniform_(0.5, 2)
+            norm.running[2 * norm.size :] = 10**6  # batch renormalization is warm
+    return module
+
+
+def make_inputs(*rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return 2 * torch.randn(*rows, INPUTS, generator=generator) + torch.arange(INPUTS)
+
+
+def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, kind: str, commits: bool) -> list[Tensor]:
+    """Return outputs, gradients of the inputs alone and of everything, and increments; `kind` is that of the outputs.
+
+    Outputs and increments come from a pass without gradients, too.
+    """
+    head = make_orthogonal_linear(layers.size, OUTPUTS, gain=1.0) if kind != "hidden" else None
+    valid = (
+        None if fraction is None else torch.rand(x.shape[:-1], generator=torch.Generator().manual_seed(3)) >= fraction
+    )
+    if head is not None:
+        with torch.no_grad():
+            head.weight.copy_(torch.linspace(-1, 1, head.weight.numel()).view_as(head.weight))
+
+    def run(inputs: Tensor) -> Tensor:
+        with batch_statistics(valid, commits=commits):
+            return run_with_head(layers, head, inputs, by_output=kind == "by output") if head else layers(inputs)
+
+    x = x.clone().requires_grad_()
+    parameters = [*layers.parameters(), *(head.parameters() if head else ())]
+    norms, results = find_batch_norms([layers]), []
+    for norm in norms:
+        norm.increment.zero_()
+    with torch.no_grad():
+        results += [run(x), *(norm.increment.clone() for norm in norms)]
+    outputs = run(x)
+    direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(5))
+    loss = (outputs * direction).sum()
+    results += [outputs.detach(), *torch.autograd.grad(loss, x, retain_graph=True)]
+    results += torch.autograd.grad(loss, parameters, retain_graph=True)
+    results += torch.autograd.grad(loss, [x, *parameters])
+    return results + [norm.increment.clone() for norm in norms]
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["kept", "committed"])
+@pytest.mark.parametrize("kind", ["hidden", "head", "by output"])
+@pytest.mark.parametrize("statistics", STATISTICS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_steps_have_the_numbers_of_modules(monkeypatch, layers, rows, statistics, kind, commits):
+    x = make_inputs(*ROWS[rows])
+    fused = compute_results(layers, x, STATISTICS[statistics], kind, commits)
+    for module in (mlp, residual):
+        monkeypatch.setattr(module, "can_fuse_steps", lambda *args: False)
+        monkeypatch.setattr(module, "run_steps", None)  # raises if it is called
+    separate = compute_results(layers, x, STATISTICS[statistics], kind, commits)
+    for ours, expected in zip(fused, separate, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
+
+
+def test_the_memory_of_a_pass_is_freed_without_garbage_collection(layers):
+    x = make_inputs(6)
+    gc.disable()
+    try:
+        with batch_statistics(torch.ones(6, dtype=torch.bool)):
+            for run in (layers, lambda x: run_with_head(layers, nn.Linear(layers.size, OUTPUTS), x)):
+                outputs = run(x)
+                node = weakref.ref(outputs)
+                del outputs
+                assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_a_change_of_the_parameters_before_the_backward_pass_is_an_error(layers):
+    outputs = layers(make_inputs(6))
+    with torch.no_grad():
+        next(layers.parameters()).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+def test_modules_are_separate_where_they_cannot_be_fused(layers):
+    x = make_inputs(6)
+    assert can_fuse_steps(x, layers.steps)
+    assert not can_fuse_steps(x.to("meta"), layers.steps)
+    assert not can_fuse_steps(x.double(), layers.steps)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not can_fuse_steps(x, layers.steps)
+    layers.requires_grad_(False)
+    assert not can_fuse_steps(x, layers.steps)
+    with torch.no_grad():
+        assert can_fuse_steps(x, layers.steps)
+
+
+@pytest.mark.parametrize(
+    "factory", [Mlp(8), Mlp(8, norm="layer"), Mlp(8, norm="batch", activation="tanh"), Residual(8, norm="layer")]
+)
+def test_layers_without_batch_norms_and_relu_are_separate(factory):
+    assert getattr(factory(INPUTS), "steps", None) is None

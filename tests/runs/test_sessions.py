@@ -1,0 +1,47 @@
+"""The record of the processes that have trained a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+import pytest
+
+from algorithm.config.loader import resolve
+from algorithm.runs.sessions import describe_machine, read_sessions, record_session
+
+
+@pytest.fixture
+def base():
+    return resolve([("test", {"base_config": {"env_name": "CartPole-v1", "seed": 3}})]).base
+
+
+def test_each_session_is_a_line(tmp_path, base):
+    (tmp_path / "environment.txt").write_text("gym/cartpole\n")
+    for env_steps in (0, 500):
+        record_session(tmp_path, base, env_steps)
+    first, second = read_sessions(tmp_path, pytest.fail)
+    assert (first["env_steps"], second["env_steps"], second["seed"]) == (0, 500, 3)
+    assert first["versions"]["python"] == platform.python_version()
+    assert first["machine"] == describe_machine() and first["started"].endswith("+00:00")
+
+
+def test_damaged_lines_are_left_out_with_a_line_each(tmp_path, base):
+    (tmp_path / "environment.txt").write_text("gym/cartpole\n")
+    record_session(tmp_path, base, 0)
+    with (tmp_path / "sessions.jsonl").open("a") as file:
+        file.write('{"env_steps": 1}\n[]\n{"env_')
+    lines = []
+    assert len(read_sessions(tmp_path, lines.append)) == 1
+    assert [line.partition(" is damaged")[0].rpartition(", ")[2] for line in lines] == ["line 2", "line 3", "line 4"]
+
+
+def test_a_run_of_an_earlier_version_has_no_sessions(tmp_path):
+    assert read_sessions(tmp_path, pytest.fail) == []
+
+
+def test_the_name_of_the_machine_is_not_recorded():
+    machine = describe_machine()
+    assert machine["cores"] == os.cpu_count() and machine["processor"]
+    assert platform.node() not in json.dumps(machine).split('"')

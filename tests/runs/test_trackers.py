@@ -1,0 +1,194 @@
+"""The trackers of runs: missing packages, failures, names, groups, histograms, and the metrics that the guide lists."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from algorithm import Callback, train
+from algorithm.cli import main
+from algorithm.config import registry
+from algorithm.config.loader import read_yaml
+from algorithm.errors import UserError
+from algorithm.runs.session import RunRequest, plan_runs
+from algorithm.tracking.tracker import Tracker
+
+SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 100, "goal": None}
+TRACKED = {**SHORT, "base_config.tracker": "mlflow"}
+
+
+class FakeService(Tracker):
+    """A service in memory, which fails when the test requests it."""
+
+    runs: ClassVar[list] = []
+    fails_to_open = fails_to_log = False
+
+    def __init__(self, run):
+        if FakeService.fails_to_open:
+            raise ConnectionError("the server does not answer")
+        self.run, self.rows, self.results, self.histograms = run, [], [], {}
+        self.run_id = run.read_id("mlflow") or f"id-{len(self.runs)}"
+        run.write_id("mlflow", self.run_id)
+        self.runs.append(self)
+
+    def log(self, env_steps, values):
+        if FakeService.fails_to_log and env_steps >= 200:
+            raise ConnectionError("the server does not answer")
+        self.rows.append((env_steps, values))
+
+    def log_histograms(self, env_steps, values):
+        self.histograms = values
+
+    def finish(self, record):
+        self.results.append(record)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setitem(registry.TRACKERS, "mlflow", f"{__name__}:FakeService")
+    monkeypatch.setattr(FakeService, "runs", [])
+    monkeypatch.setattr(FakeService, "fails_to_open", False)
+    monkeypatch.setattr(FakeService, "fails_to_log", False)
+    return FakeService
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
+def test_a_missing_package_is_one_line_with_the_command(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, f"{name}.tracking", None)
+    with pytest.raises(UserError, match=rf"base_config.tracker {name} needs its packages .*pip install .*\[{name}\]"):
+        train("gym/cartpole", name="a", settings={**SHORT, "base_config.tracker": name})
+
+
+def test_a_tracker_receives_names_settings_rows_and_the_result(service):
+    result = train("gym/cartpole", name="a", settings={**TRACKED, "tracker_config.project": "mine"})
+    (tracker,) = service.runs
+    run = tracker.run
+    assert (run.name, run.project, run.group, run.online) == ("gym/cartpole/a", "mine", None, False)
+    assert run.settings["acer_config.learning_rate"] > 0
+    sections = {path.partition(".")[0] for path in run.settings}
+    assert not sections & {"sac_config", "ppo_config", "cluster_config", "tune", "population_config"}
+    with (result.folder / "metrics.csv").open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    assert [{"env_steps": step, **values} for step, values in tracker.rows] == rows
+    record = json.loads((result.folder / "result.json").read_text())
+    assert [{**each, "seconds": None} for each in tracker.results] == [
+        {**{name: record[name] for name in tracker.results[0]}, "seconds": None}
+    ]
+
+
+def test_a_resumed_run_continues_in_the_tracker(service):
+    train("gym/cartpole", name="a", settings=TRACKED)
+    train("gym/cartpole", name="a", resume=True, settings={"base_config.max_step": 500})
+    first, second = service.runs
+    assert first.run_id == second.run_id
+    assert second.run.env_steps == first.rows[-1][0]
+    assert second.rows[0][0] > first.rows[-1][0]
+
+
+def test_a_failure_during_the_run_is_one_line_and_does_not_end_it(service):
+    lines = []
+    service.fails_to_log = True
+    result = train("gym/cartpole", name="a", settings=TRACKED, log=lines.append)
+    assert result.counters.env_steps >= 300
+    failures = [line for line in lines if "the tracker mlflow has failed" in line]
+    assert len(failures) == 1 and "ConnectionError: the server does not answer" in failures[0]
+    (tracker,) = service.runs
+    assert len(tracker.rows) == 1 and tracker.results == []
+
+
+def test_a_tracker_that_does_not_open_ends_a_new_run_and_not_a_resumed_one(service):
+    service.fails_to_open = True
+    with pytest.raises(UserError, match="the tracker mlflow cannot be opened: ConnectionError: the server does not"):
+        train("gym/cartpole", name="a", settings=TRACKED)
+    service.fails_to_open = False
+    train("gym/cartpole", name="a", settings=TRACKED)
+    lines = []
+    service.fails_to_open = True
+    result = train("gym/cartpole", name="a", resume=True, settings={"base_config.max_step": 500}, log=lines.append)
+    assert result.counters.env_steps >= 500
+    assert len([line for line in lines if "the tracker mlflow has failed" in line]) == 1
+
+
+def test_a_run_that_ends_by_an_error_has_its_status(service):
+    class Failing(Callback):
+        def on_progress(self, progress):
+            if progress.counters.env_steps >= 200:
+                raise RuntimeError("of a callback")
+
+    with pytest.raises(RuntimeError):
+        train("gym/cartpole", name="a", settings=TRACKED, callbacks=[Failing()])
+    assert [record["status"] for record in service.runs[0].results] == [1]
+
+
+def test_repeated_runs_have_the_group_of_their_common_name(service):
+    request = RunRequest(env="gym/cartpole", repeat=2, layers=[("test", {"base_config": {"name": "seeds"}})])
+    assert [(name, settings.tracker.group) for name, settings in plan_runs(request)] == [
+        ("seeds-1", "seeds"),
+        ("seeds-2", "seeds"),
+    ]
+    own = [("test", {"base_config": {"name": "seeds", "tracker": "mlflow"}, "tracker_config": {"group": "own"}})]
+    assert {
+        settings.tracker.group for _, settings in plan_runs(RunRequest(env="gym/cartpole", repeat=2, layers=own))
+    } == {"own"}
+    ((_, single),) = plan_runs(RunRequest(env="gym/cartpole"))
+    assert single.tracker.group is None
+
+
+def test_members_of_a_population_have_its_group(service):
+    arguments = ["gym/cartpole", "-n", "p", "--population", "2", "--max-step", "200", "--set"]
+    words = [
+        "population_config.interval=100",
+        "population_config.processes=1",
+        "base_config.log_every=100",
+        "goal=null",
+    ]
+    assert main.main([*arguments, *words, "goal=null"]) == 0
+    for member in ("p-1", "p-2"):
+        assert read_yaml(Path("runs/gym/cartpole", member, "config.yaml"))["tracker_config"] == {
+            "project": "samara",
+            "group": "p",
+            "mode": "offline",
+            "address": None,
+        }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tracker_config.project": "a"}, "tracker_config.project has no effect, since tracker is none"),
+        (
+            {"base_config.tracker": "mlflow", "tracker_config.address": "http://a:1"},
+            "tracker_config.address is for mode online, not for offline",
+        ),
+        (
+            {"base_config.runtime": "WORKERS", "base_config.histograms": ["actions"]},
+            "histograms of actions are not for runtime WORKERS",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        train("gym/cartpole", name="a", settings=settings)
+
+
+def test_histograms_of_actions_and_weights(service):
+    train("gym/pendulum", name="a", settings={**TRACKED, "base_config.histograms": ["actions", "weights"]})
+    (tracker,) = service.runs
+    actions = tracker.histograms["actions/0"]
+    assert len(actions) > 1 and abs(actions).max() <= 1
+    weights = {name: values for name, values in tracker.histograms.items() if name.startswith("weights/acer/")}
+    assert len(weights) >= 6 and all(values.ndim == 1 for values in weights.values())
+    events = EventAccumulator(str(tracker.run.folder / "tensorboard")).Reload()
+    assert {"actions/0", *weights} <= set(events.Tags()["histograms"])
+
+
+def test_without_the_setting_there_are_no_histograms(service):
+    train("gym/cartpole", name="a", settings=TRACKED)
+    assert service.runs[0].histograms == {}

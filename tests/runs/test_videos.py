@@ -1,0 +1,148 @@
+"""Videos show the best, the median and the worst episode, all of their steps, or a line states why there are none."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from algorithm.adapters.adapter import EnvironmentStartError, Recording, UnsupportedEnvironment
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.recording import choose_offscreen_backend
+from algorithm.errors import UserError
+from algorithm.runs.videos import VideoRecorder, choose_episodes, record_videos
+from algorithm.training.components import Timer
+from tests.adapters.configs import config
+from tests.adapters.pictured import Pictured
+from tests.doubles import ParityAgent
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="the extra video is not installed")
+
+
+def open_recorded(make, n_envs, recording):
+    return GymAdapter(config(make, n_envs, render_mode="rgb_array", recording=recording))
+
+
+def record(folder, make=Pictured, n_envs=5, episodes=5):
+    lines = []
+    agent = ParityAgent(rollout_length=4)
+    opened, target = partial(open_recorded, make, n_envs), folder / "videos" / "100"
+    results = record_videos(opened, lambda role, adapter: agent, True, episodes, 3, target, lines.append)
+    return results["agent"], lines
+
+
+def read_brightness(path):
+    """Return the number of the step that each frame shows, read without moviepy, which drops a frame at the end."""
+    frames = imageio_ffmpeg.read_frames(str(path), output_params=["-fps_mode", "passthrough"])
+    next(frames)  # a record of the format
+    return [np.frombuffer(frame, np.uint8).mean() / 20 for frame in frames]
+
+
+@pytest.mark.parametrize(
+    ("returns", "chosen"),
+    [
+        ([3.0, 1.0, 2.0], {"best": 0, "worst": 1, "median": 2}),
+        ([1.0, 4.0, 3.0, 2.0], {"best": 1, "worst": 0, "median": 3}),  # the lower one of the two in the middle
+        ([1.0, 2.0], {"best": 1, "worst": 0}),
+        ([1.0], {"best": 0}),
+    ],
+)
+def test_best_median_and_worst_are_chosen(returns, chosen):
+    assert choose_episodes(returns) == chosen
+
+
+@pytest.mark.parametrize(("n_envs", "episodes"), [(5, 5), (2, 7)])
+def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_path, n_envs, episodes):
+    result, lines = record(tmp_path, n_envs=n_envs, episodes=episodes)
+    expected = {label: result.lengths[number] for label, number in choose_episodes(result.returns).items()}
+    assert len(set(expected.values())) == 3
+    for label, length in expected.items():
+        brightness = read_brightness(tmp_path / "videos" / f"100-{label}.mp4")
+        np.testing.assert_allclose(brightness, range(length + 1), atol=0.3)
+        assert (tmp_path / "videos" / f"100-{label}.gif").stat().st_size > 0
+        assert any(f"{label} episode" in line and f"{length} steps" in line for line in lines)
+    assert len(list((tmp_path / "videos").iterdir())) == 6  # nothing else is left
+    assert not any("does not repeat" in line for line in lines)
+
+
+def test_an_environment_that_does_not_repeat_its_episodes_is_reported(tmp_path):
+    _, lines = record(tmp_path, make=partial(Pictured, noise=True))
+    assert all("the environment does not repeat its episodes" in line for line in lines)
+
+
+def test_the_reset_that_looks_for_masks_is_no_episode(tmp_path):
+    """Discrete actions may have masks, so that the adapter resets once before the evaluation."""
+    recording = Recording(tmp_path, {0: [0]})
+    adapter = open_recorded(Pictured, 1, recording)
+    step = adapter.reset(5)["agent"]
+    length = 0
+    while not length or not step.first[0]:
+        step, length = adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"], length + 1
+    adapter.close()
+    np.testing.assert_allclose(read_brightness(recording.get_path(0, 0)), range(length), atol=0.3)
+
+
+def test_an_environment_without_pictures_is_refused(tmp_path):
+    with pytest.raises(UnsupportedEnvironment, match="no parameter render_mode"):
+        record(tmp_path, make=lambda: Pictured("rgb_array"))
+
+    class Shown(Pictured):
+        metadata = {"render_modes": ["human"]}
+
+        def __init__(self, render_mode=None):
+            super().__init__("human")
+
+    with pytest.raises(UnsupportedEnvironment, match="its render modes are human, without rgb_array"):
+        record(tmp_path, make=Shown)
+
+
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("algorithm.adapters.recording.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedEnvironment, match=r"videos need the package moviepy: pip install .*\[video\]"):
+        record(tmp_path)
+
+
+def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path):
+    class Dark(Pictured):
+        def render(self):
+            raise RuntimeError("no display")
+
+    with pytest.raises(EnvironmentStartError, match="no display"):
+        record(tmp_path, make=Dark)
+
+
+def test_an_offscreen_backend_is_chosen_only_without_a_display(monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    import os
+
+    for libraries, environment, expected in [
+        ({"EGL", "OSMesa"}, {}, "egl"),
+        ({"OSMesa"}, {}, "osmesa"),
+        (set(), {}, None),
+        ({"EGL"}, {"DISPLAY": ":0"}, None),
+        ({"EGL"}, {"MUJOCO_GL": "glfw"}, "glfw"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr("algorithm.adapters.recording.find_library", lambda name, found=libraries: name in found)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            choose_offscreen_backend()
+            assert os.environ.pop("MUJOCO_GL", None) == expected
+            if "MUJOCO_GL" in environment:
+                patch.setenv("MUJOCO_GL", environment["MUJOCO_GL"])
+
+
+def test_every_nth_evaluation_is_recorded_until_that_fails():
+    lines, calls = [], []
+
+    def fail_at_third():
+        calls.append(1)
+        if len(calls) == 3:
+            raise UserError("nothing to see")
+
+    recorder = VideoRecorder(2, fail_at_third, Timer(), lines.append)
+    for evaluation in range(1, 11):
+        recorder.on_evaluation({})
+        assert len(calls) == min(evaluation // 2, 3)
+    assert lines == ["no videos (report_config.video_every): nothing to see"]
