@@ -4,12 +4,14 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import MAIN, ROOT, start_run  # noqa: F401
-from tests.faults.runs import assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import BASE, assert_playable, run_folder, saved_steps, write_task
 from tests.faults.test_cluster import ENDLESS, RUN, SETTINGS, wait_for_steps, wait_until
 
 pytestmark = [
@@ -41,8 +43,11 @@ def test_two_learners_learn_and_are_equal_after_every_update(start_run):  # noqa
 
 
 def test_learners_without_a_replay_are_equal_after_every_update(start_run):  # noqa: F811
-    write_task(algorithm="PPO")
-    run = start_run(*COMPARING, *RUN[len(MAIN) :], "--ray", "local", *LEARNERS, "ppo_config.rollout_length=16")
+    write_task()
+    agent = {"rollout_length": 16, "epochs": 2, "minibatches": 2}
+    tree = {"base_config": {**BASE, "algorithm": "PPO", "max_step": 1000}, "ppo_config": agent}
+    Path("envs/own/task/config.yaml").write_text(yaml.safe_dump({"default": tree}))
+    run = start_run(*COMPARING, "own/task", "-n", "a", "--ray", "local", *LEARNERS)
     assert run.wait(400) == 0, run.out.read_text()
     compared = read_comparisons(run)
     assert len(compared) >= 2 and all(equal for equal, _ in compared)
