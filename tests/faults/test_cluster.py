@@ -129,7 +129,7 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
     assert read_last_metric("cluster/actors") == 2
     run.execute("ip", "link", "set", "near", "down")
     run.wait_for("another actor replaces it")
-    wait_for_steps(run, 1000)
+    wait_for_steps(run, 500)
     assert read_last_metric("cluster/actors") == 1
     assert read_last_metric("cluster/lost_env_steps") > 0
     run.execute("ip", "link", "set", "near", "up")
@@ -138,7 +138,7 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
     assert read_last_metric("cluster/restarts") == 1
     os.kill(max(run.find("raylet/raylet")), signal.SIGKILL)
     wait_until(lambda: read_last_metric("cluster/restarts") == 2, run)
-    wait_for_steps(run, 1000)
+    wait_for_steps(run, 500)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_run_that_is_cut_off_from_the_head_ends_and_resumes(start_run):  # noq
     write_task()
     run = start_run("bash", "-c", f'{LINKED_CLUSTER} on_other "$@"', "bash", *LINKED_RUN)
     run.wait_for("steps/s")
-    wait_for_steps(run, 1000)
+    wait_for_steps(run, 500)
     run.execute("ip", "link", "delete", "near")
     assert run.wait() == 1, run.out.read_text()
     assert "Failed to connect to GCS" in run.out.read_text()

@@ -71,7 +71,7 @@ def test_a_run_that_loses_a_learner_ends_and_resumes(start_run):  # noqa: F811
 def lose_learner(run, number: int) -> None:
     """Send a signal to learner 1 when the run has learned for some time, and wait for the end of the run."""
     run.wait_for("steps/s")
-    wait_for_steps(run, 1000)
+    wait_for_steps(run, 500)
     (learner,) = run.find(LEARNER)
     os.kill(learner, number)
     assert run.wait() == 1, run.out.read_text()

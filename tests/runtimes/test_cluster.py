@@ -161,7 +161,7 @@ def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_pa
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_values_are_learned_through_lag(lag, hosts, tmp_path):
     layer = {
-        "base_config": {"env_name": "leak", "max_step": 12_000},
+        "base_config": {"env_name": "leak", "max_step": 6_000},
         "acer_config": {"learning_rate": 0.01, "learning_rate_schedule": "linear"},
     }
     settings, folder, _ = train(
@@ -216,13 +216,18 @@ def test_a_run_on_a_cluster_keeps_its_environments(changes, message, hosts, tmp_
         assert settings.cluster.actors == 3
 
 
-def test_a_run_of_one_actor_continues_in_one_process(hosts, tmp_path, monkeypatch):
+def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path, monkeypatch):
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
     monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
-    changes = {"base_config": {"runtime": "LOCAL", "max_step": 300}}
-    with resume_run(RunRequest(env="test", layers=[("test", changes)]), print) as (resumed, settings):
-        assert build.train(settings, resumed, print).counters.env_steps >= 300
-    assert folder.find_latest().lanes("agent") == (3, 3)
+    on_two = {"cluster_config": {"actors": 2}}
+    for runtime, cluster_layer, env_steps, lanes in (("LOCAL", {}, 300, 3), ("RAY", on_two, 450, 6)):
+        layer = {"base_config": {"runtime": runtime, "max_step": env_steps}, **cluster_layer}
+        before = folder.find_latest().counters
+        with resume_run(RunRequest(env="test", layers=[("test", layer)]), print) as (resumed, settings):
+            counters = build.train(settings, resumed, print).counters
+        assert counters.env_steps >= env_steps and counters.updates > before.updates
+        assert folder.find_latest().lanes("agent")[0] == lanes
+    assert len(hosts) == 2  # no actors while the runtime is LOCAL
 
 
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
