@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,13 +72,17 @@ class NamespaceRun:
         with self.out.open("w") as out:
             self.process = subprocess.Popen([*WITH_LOOPBACK, *command], stdout=out, stderr=out, env=environ)
 
-    def wait_for(self, text: str, seconds: float = 200) -> None:
-        """Wait until the output contains `text`."""
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 200) -> Any:
+        """Wait until `condition` returns a true value, and return it."""
         deadline = time.monotonic() + seconds
-        while text not in self.out.read_text():
-            assert self.process.poll() is None, self.out.read_text()
-            assert time.monotonic() < deadline, self.out.read_text()
+        while not (value := condition()):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.out.read_text()
             time.sleep(0.05)
+        return value
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the output contains `text`."""
+        self.wait_until(lambda: text in self.out.read_text())
 
     def find(self, part: str) -> list[int]:
         """Return the ids of the processes of this run whose command line contains `part`."""
@@ -91,14 +96,6 @@ class NamespaceRun:
         """Execute a command in the namespace of the first machine."""
         first = _list_descendants(self.process.pid)[0]
         subprocess.run(["nsenter", f"--target={first}", "--net", "--pid", "--mount", *command], check=True)
-
-    def wait_for_process(self, part: str, seconds: float = 200) -> int:
-        """Wait until a process has a command line that contains `part`. Return its id."""
-        deadline = time.monotonic() + seconds
-        while not (found := self.find(part)):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.out.read_text()
-            time.sleep(0.05)
-        return found[0]
 
     def wait(self, seconds: float = 200) -> int:
         """Wait for the end. Return the exit status."""

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -38,15 +37,7 @@ def read_last_metric(name: str) -> float:
 def wait_for_steps(run, more: int) -> None:
     """Wait until the run has made more env steps."""
     target = count_env_steps() + more
-    wait_until(lambda: count_env_steps() >= target, run)
-
-
-def wait_until(condition, run) -> None:
-    deadline = time.monotonic() + 200
-    while not condition():
-        assert run.process.poll() is None, run.out.read_text()
-        assert time.monotonic() < deadline, run.out.read_text()
-        time.sleep(0.1)
+    run.wait_until(lambda: count_env_steps() >= target)
 
 
 @pytest.mark.timeout(240)
@@ -76,11 +67,11 @@ def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_with
     wait_for_steps(run, 500)
     os.kill(second, signal.SIGSTOP)
     run.wait_for("has not replied for 20 s")
-    wait_until(lambda: second not in run.find(ACTOR), run)
-    wait_until(lambda: read_last_metric("cluster/actors") == 2, run)
+    run.wait_until(lambda: second not in run.find(ACTOR))
+    run.wait_until(lambda: read_last_metric("cluster/actors") == 2)
     for pid in run.find(ACTOR):
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4, run)
+    run.wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4)
     wait_for_steps(run, 500)
     assert read_last_metric("cluster/restarts") == 4
     assert read_last_metric("cluster/lost_env_steps") > 0
@@ -97,7 +88,7 @@ def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_with
 
 def kill_evaluator(run) -> None:
     """Kill the evaluation actor of a run, and wait until another one has repeated the evaluation."""
-    wait_until(lambda: run.find(f"{ACTOR}.evaluate"), run)
+    run.wait_until(lambda: run.find(f"{ACTOR}.evaluate"))
     for pid in run.find(f"{ACTOR}.evaluate"):
         os.kill(pid, signal.SIGKILL)
     run.wait_for("another actor repeats the evaluation")
@@ -134,10 +125,10 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
     assert read_last_metric("cluster/lost_env_steps") > 0
     run.execute("ip", "link", "set", "near", "up")
     run.execute("bash", "-c", ON_OTHER + JOIN)
-    wait_until(lambda: read_last_metric("cluster/actors") == 2, run)
+    run.wait_until(lambda: read_last_metric("cluster/actors") == 2)
     assert read_last_metric("cluster/restarts") == 1
     os.kill(max(run.find("raylet/raylet")), signal.SIGKILL)
-    wait_until(lambda: read_last_metric("cluster/restarts") == 2, run)
+    run.wait_until(lambda: read_last_metric("cluster/restarts") == 2)
     wait_for_steps(run, 500)
 
 

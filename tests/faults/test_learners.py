@@ -12,7 +12,7 @@ import yaml
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import MAIN, ROOT, start_run  # noqa: F401
 from tests.faults.runs import BASE, assert_playable, run_folder, saved_steps, write_task
-from tests.faults.test_cluster import ENDLESS, RUN, SETTINGS, wait_for_steps, wait_until
+from tests.faults.test_cluster import ENDLESS, RUN, SETTINGS, wait_for_steps
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
@@ -61,7 +61,7 @@ def test_a_run_that_loses_a_learner_ends_and_resumes(start_run):  # noqa: F811
     assert "learner 1 has ended" in run.out.read_text()
     saved = saved_steps()[-1]
     resumed = start_run(*RUN, "--resume")
-    wait_until(lambda: saved_steps()[-1] > saved, resumed)
+    resumed.wait_until(lambda: saved_steps()[-1] > saved)
     lose_learner(resumed, signal.SIGSTOP)
     assert "did not answer within 20 s" in resumed.out.read_text()
     assert len(read_table(run_folder().path / "metrics.csv").rows) > 3

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,12 +70,13 @@ def assert_equal_to_processes(name: str) -> None:
 
 
 def wait_for_workers(run: NamespaceRun) -> list[int]:
-    """Wait until the members of both processes of Ray wait. Return the ids of these processes."""
-    deadline = time.monotonic() + 200
-    while len(parents := {read_parent(member) for member in run.find(MEMBER)}.intersection(run.find(WORKER))) < 2:
-        assert run.process.poll() is None and time.monotonic() < deadline, run.out.read_text()
-        time.sleep(0.05)
-    return sorted(parents)
+    """Wait until two processes of Ray have a member each, which waits. Return the ids of the processes of Ray."""
+
+    def find_workers() -> list[int]:
+        return sorted({read_parent(member) for member in run.find(MEMBER)}.intersection(run.find(WORKER)))
+
+    run.wait_until(lambda: len(find_workers()) == 2)
+    return find_workers()
 
 
 def read_parent(process: int) -> int:
