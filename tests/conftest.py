@@ -41,3 +41,12 @@ def registered_fakes(monkeypatch):
         (registry.EXPLORERS, "mixture", "Mixture"),
     ]:
         monkeypatch.setitem(table, name, f"tests.fakes:{fake}")
+
+
+@pytest.fixture
+def prepared_workers(monkeypatch):
+    """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
+    from algorithm.runs import worker
+    from tests.prepared_processes import PREPARED
+
+    monkeypatch.setattr(worker, "PROCESSES", PREPARED)

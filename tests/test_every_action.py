@@ -121,6 +121,7 @@ REACTOR = {
 }
 # The other action spaces are tested with these algorithms only among the slow tests.
 FAST = {
+    "ACER": {"Discrete masked by info", "Box", "MultiDiscrete masked by observation", "Dict", "Tuple", "squashed"},
     "SAC": {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"},
     "REACTOR": {"Discrete", "MultiDiscrete masked by observation", "scalar critic"},
     "A2C": {"Box", "MultiDiscrete masked by observation"},
@@ -131,7 +132,7 @@ KINDS = [
         algorithm,
         *kind,
         id=f"{algorithm}-{name}",
-        marks=[pytest.mark.slow] * (name not in FAST.get(algorithm, kinds)),
+        marks=[pytest.mark.slow] * (name not in FAST[algorithm]),
     )
     for algorithm, kinds in (
         ("ACER", ACER),
@@ -217,11 +218,11 @@ MEMORY_STEPS = {"ACER": 2500, "SAC": 2500, "REACTOR": 2500, "A2C": 12_000, "PPO"
 ATTENTION_STEPS = {**MEMORY_STEPS, "ACER": 5000, "SAC": 8000, "REACTOR": 5000}
 KINDS_WITH_MEMORY = {"REACTOR": ("discrete", "multi-discrete")}
 FAST_MEMORIES = {
-    "ACER": [(memory, kind) for memory in MEMORIES for kind in ("discrete", "box", "dict")],
+    "ACER": [("gru", "dict"), ("lstm", "box"), ("attention", "discrete"), ("frame stack", "discrete")],
     "SAC": [("gru", "dict"), ("frame stack", "box")],
     "REACTOR": [("gru of policy and critic", "discrete"), ("frame stack", "multi-discrete")],
     "A2C": [("gru", "dict")],
-    "PPO": [("lstm", "discrete")],
+    "PPO": [("frame stack", "discrete")],
 }
 
 

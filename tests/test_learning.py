@@ -179,7 +179,7 @@ REACTORS = {
 every_reactor = pytest.mark.parametrize(
     "changes",
     [
-        pytest.param(changes, id=name, marks=[pytest.mark.slow] * (name not in ("categorical", "scalar")))
+        pytest.param(changes, id=name, marks=[pytest.mark.slow] * (name != "categorical"))
         for name, changes in REACTORS.items()
     ],
 )
@@ -217,7 +217,10 @@ def learn_values(tmp_path, env_name, max_step, estimator, critic):
     return evaluate_states(settings, folder)[0]
 
 
-@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+QUICK_PAIRS = [("retrace", "action_value"), ("vtrace", "state_value")]
+
+
+@pytest.mark.parametrize(("estimator", "critic"), [pair if pair in QUICK_PAIRS else slow_case(*pair) for pair in PAIRS])
 def test_a_time_limit_is_not_a_termination(tmp_path, estimator, critic):
     learned = learn_values(tmp_path, "truncation", 6000, estimator, critic)
     np.testing.assert_allclose(learned, 10, atol=0.5)  # as a termination it would be 4.4
@@ -230,8 +233,10 @@ def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
     np.testing.assert_allclose(learned[1], 10, atol=1)  # with a leak about -32
 
 
-@pytest.mark.parametrize("space", ["logits", "probs"])
-@pytest.mark.parametrize("probe", ["choice", "chain"])
+@pytest.mark.parametrize(
+    ("probe", "space"),
+    [("choice", "logits"), slow_case("choice", "probs"), slow_case("chain", "logits"), ("chain", "probs")],
+)
 def test_simple_decisions_are_learned(tmp_path, probe, space):
     layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"trust_region_space": space}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
@@ -241,7 +246,7 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
     assert (policy.argmax(-1) == best).all()
 
 
-@pytest.mark.parametrize("probe", ["choice", "chain"])
+@pytest.mark.parametrize("probe", [slow_case("choice"), "chain"])
 def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe, monkeypatch):
     pairs, search = [], natural_step._line_search
 
@@ -274,7 +279,7 @@ def test_a_simple_decision_is_learned_in_bfloat16(tmp_path):
 NOISY = "from algorithm.networks import Blueprint, NoisyMlp\nblueprint = Blueprint(body=NoisyMlp(32))"
 
 
-@pytest.mark.parametrize("probe", ["choice", "chain"])
+@pytest.mark.parametrize("probe", [slow_case("choice"), "chain"])
 def test_noisy_layers_explore_without_an_entropy_bonus(tmp_path, probe):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "nn.py").write_text(NOISY)
@@ -316,7 +321,7 @@ def test_evaluation_does_not_affect_training(tmp_path, greedy):
 # with a bonus are tested.
 UNREACHED = ["exploration/deep_sea", "exploration/noisy_tv", "gym/mountain_car"]
 LONGEST = 1_000_000  # env steps of the largest goal that is tested: it takes minutes on one core
-QUICK = 50000  # env steps up to which the first seed of a goal is not marked slow
+QUICK = {"acrobot", "cartpole", "coins", "lights", "recall"}  # whose first seed is not marked slow
 
 
 @pytest.mark.parametrize(
@@ -324,10 +329,12 @@ QUICK = 50000  # env steps up to which the first seed of a goal is not marked sl
     [
         ("hybrid/parking", "sac"),
         ("gym/mountain_car", "episodic"),
-        pytest.param("gym/pendulum", "sac", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-        pytest.param("exploration/deep_sea", "ppo_rnd", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        ("gym/pendulum", "sac"),
+        ("exploration/deep_sea", "ppo_rnd"),
     ],
 )
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_environment_reaches_its_goal_by_a_variant(tmp_path, task, variant):
     assert_reached(PROJECT_ENVS / task / "config.yaml", variant, 0)
 
@@ -340,7 +347,7 @@ def learning_tests():
         has_goal = goal is not None and goal.return_ is not None
         is_tested = has_goal and goal.step_budget <= LONGEST and name not in UNREACHED
         for seed in range(3 if is_tested else 0):
-            slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or goal.step_budget > QUICK else []
+            slow = [pytest.mark.slow, pytest.mark.timeout(600)] if seed or config.parent.name not in QUICK else []
             yield pytest.param(config, seed, marks=slow, id=f"{config.parent.name}-{seed}")
 
 

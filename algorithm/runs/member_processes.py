@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection, wait
 
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.errors import UserError, describe_exit, summarize_error
+from algorithm.runs import worker
 from algorithm.runs.member import Members
 from algorithm.runs.user_code import find_user_error
-from algorithm.runs.worker import end_with_parent
 from algorithm.runtimes.population import MemberFailed, MemberReport, MemberTask
 from algorithm.runtimes.signals import Terminated, raise_on_stop_signals
 
@@ -39,7 +39,7 @@ class MemberProcess:
         self.task: MemberTask | None = None
         self.timeout, self.deadline = timeout, inf
         self.connection, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(members, theirs))
+        self._process = worker.PROCESSES.Process(target=_serve, args=(members, theirs))
         self._process.start()
         theirs.close()
 
@@ -160,7 +160,7 @@ def _serve(members: Members, connection: Connection) -> None:
     prepare_worker()
     if hasattr(os, "setsid"):  # a Ctrl-C in the terminal reaches the main process only, which ends this one
         os.setsid()
-    end_with_parent()
+    worker.end_with_parent()
     try:
         with raise_on_stop_signals():
             while True:

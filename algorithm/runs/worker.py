@@ -35,6 +35,7 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 
+PROCESSES = multiprocessing.get_context("spawn")  # that are started: a fork would copy the locks of threads
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: the signal that the process receives when its parent ends (Linux)
 
 

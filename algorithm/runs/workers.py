@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
+from algorithm.runs import worker
 from algorithm.runs.components_builder import Sharing
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.worker import WorkerTask, run_worker
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.runtimes.worker_group import WorkerGroup
 
@@ -69,7 +68,7 @@ def _spawn_worker(
         import cloudpickle  # which Gymnasium needs
 
         make_env = cloudpickle.dumps(folder.make_env)
-    task = WorkerTask(
+    task = worker.WorkerTask(
         settings=settings,
         folder=(folder.path, folder.nn_from),
         make_env=make_env,
@@ -78,7 +77,7 @@ def _spawn_worker(
         replacements=replacements,
     )
     name = f"worker-{index}"
-    process = multiprocessing.get_context("spawn").Process(target=run_worker, args=(task, connection), name=name)
+    process = worker.PROCESSES.Process(target=worker.run_worker, args=(task, connection), name=name)
     process.start()
     return process
 

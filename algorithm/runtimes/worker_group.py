@@ -211,7 +211,7 @@ class WorkerGroup:
         self.memory.close()
 
     def _start(self, index: int, replacements: int) -> Worker:
-        connection, own_end = multiprocessing.get_context("spawn").Pipe()
+        connection, own_end = multiprocessing.Pipe()
         process = self.spawn(index, replacements, own_end)
         own_end.close()
         return Worker(

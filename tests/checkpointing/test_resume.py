@@ -446,7 +446,7 @@ def content(checkpoint: Checkpoint) -> dict:
     """Return every value in a checkpoint but the seconds."""
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     for name in ("seconds", "cpu_seconds"):
-        about["counters"].pop(name)
+        about["counters"].pop(name, None)
     found = {"about": about}
     for path in sorted(checkpoint.folder.rglob("*.npz")):
         with np.load(path) as arrays:
@@ -477,8 +477,8 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(kind, seed, tmp_path):
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_and_resumed_run_ends_as_uninterrupted_ones(kind, seed, tmp_path):
     straight = new_run(tmp_path, "straight", kind, seed=seed)
     end = train_run(straight)
     saved = sorted((straight.path / "checkpoints").glob("0*"))
@@ -492,13 +492,7 @@ def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(kind, seed, tmp_p
         for name in rows(straight)[0]:
             if name.startswith(("rollout/", "eval/")):
                 assert [row[name] for row in rows(resumed)] == [row[name] for row in rows(straight)]
-
-
-@pytest.mark.parametrize("kind", RUNS)
-def test_saving_changes_nothing(kind, tmp_path):
-    often = train_run(new_run(tmp_path, "often", kind))
-    never = train_run(new_run(tmp_path, "never", kind, save_every=None))
-    assert_equal(often, never)
+    assert_equal(train_run(new_run(tmp_path, "saved only at its end", kind, seed=seed, save_every=None)), end)
 
 
 @pytest.mark.parametrize(

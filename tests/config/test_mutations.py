@@ -8,6 +8,8 @@ from tests.config.mutations import KINDS, mutated, run, wrong
 
 INPUTS = 300
 AT_ONCE = 30
+QUICK = 120  # the inputs before this one are not among the slow tests
+CHUNKS = [pytest.param(first, marks=[] if first < QUICK else [pytest.mark.slow]) for first in range(0, INPUTS, AT_ONCE)]
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +19,7 @@ def _without_bytecode_and_curves(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
-@pytest.mark.parametrize("first", range(0, INPUTS, AT_ONCE))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_every_mutated_input_ends_as_documented(first):
     found = {}
     for seed in range(first, first + AT_ONCE):

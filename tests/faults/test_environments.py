@@ -246,7 +246,7 @@ def test_repeated_runs_start_in_the_same_working_directory(capsys):
     here = Path.cwd()
     assert main.main([*ARGUMENTS, "--repeat", "2"]) == 0
     assert capsys.readouterr().err == ""
-    assert sorted(path.name for path in (here / "runs" / "own" / "task").iterdir()) == ["a-1", "a-2"]
+    assert sorted(path.name for path in (here / "runs" / "own" / "task").glob("a-?")) == ["a-1", "a-2"]
     assert Path.cwd() == here
 
 

@@ -222,6 +222,7 @@ class TestDraws:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are killed by signals of POSIX")
+@pytest.mark.usefixtures("prepared_workers")
 class TestProcesses:
     def test_a_member_that_is_killed_continues_from_its_last_checkpoint(self, capfd):
         expected = train_new("whole", population_config={"size": 2}, base_config={"max_step": 120})

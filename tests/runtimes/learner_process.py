@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
 import os
 import signal
 from contextlib import suppress
@@ -19,6 +18,7 @@ from algorithm.runtimes.actor_host import ActorLost
 from algorithm.runtimes.collection import pack_weights
 from algorithm.runtimes.learner_group import close_group
 from algorithm.runtimes.learner_peers import LearnerFiles
+from tests.prepared_processes import PREPARED
 
 
 def pack_learner(learner) -> np.ndarray:
@@ -54,9 +54,8 @@ class LearnerProcess:
     """
 
     def __init__(self):
-        context = multiprocessing.get_context("spawn")
-        self.connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other,), daemon=True)
+        self.connection, other = PREPARED.Pipe()
+        self.process = PREPARED.Process(target=serve, args=(other,), daemon=True)
         self.process.start()
         other.close()
         self.replies, self.is_lost = {}, False

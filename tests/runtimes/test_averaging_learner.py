@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import time
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from tests.builders import (
     random_rollout_of,
     update,
 )
+from tests.prepared_processes import PREPARED
 
 pytestmark = pytest.mark.timeout(300)  # processes that wait for each other are slow on busy processors
 
@@ -369,8 +369,7 @@ def run_member(folder, rank):
 def results(tmp_path_factory):
     """Return the results of both learners, by rank and scenario."""
     folder = tmp_path_factory.mktemp("learners")
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=run_member, args=(folder, rank)) for rank in range(SIZE)]
+    processes = [PREPARED.Process(target=run_member, args=(folder, rank)) for rank in range(SIZE)]
     for process in processes:
         process.start()
     for process in processes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from tests.builders import make_acer, make_role, random_rollout, update
+from tests.prepared_processes import PREPARED
 
 if sys.platform == "win32":
     pytest.skip("workers need the locks of POSIX", allow_module_level=True)
@@ -27,7 +27,6 @@ from algorithm.training.optimizers import Optimizer
 from algorithm.training.rewards import RewardNormalizer
 from tests.training.test_auxiliary_set import WithEncoder
 
-SPAWN = multiprocessing.get_context("spawn")
 STEPS = 100
 RATE = 2.0**-10  # so that theta - 200 rate g is exact in float32
 
@@ -58,7 +57,7 @@ def everything(learner):
 
 
 def run(target, *arguments, count=2):
-    processes = [SPAWN.Process(target=target, args=(*arguments, number)) for number in range(count)]
+    processes = [PREPARED.Process(target=target, args=(*arguments, number)) for number in range(count)]
     for process in processes:
         process.start()
     for process in processes:
@@ -137,7 +136,7 @@ def observe_in_turn(memory, lock, barrier, number):
 def test_the_largest_return_of_all_processes_is_kept(lock):
     memory = SharedMemory(2)
     learner = make_learner(memory, lock, return_bound=5.0)
-    assert run(observe_in_turn, memory, lock, SPAWN.Barrier(2)) == [0, 0]
+    assert run(observe_in_turn, memory, lock, PREPARED.Barrier(2)) == [0, 0]
     learner.fetch()
     moments = learner.reward_normalizer.moments
     alone = RewardNormalizer(learner.agent.reward_transform, make_role().lanes)

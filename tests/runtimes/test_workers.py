@@ -18,7 +18,10 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.training.learner import Learner
 from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, rows, train_run
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX"),
+    pytest.mark.usefixtures("prepared_workers"),
+]
 NN = """
 from algorithm.networks import Blueprint, Gru, Mlp, NoisyMlp, Vector
 blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
@@ -266,10 +269,10 @@ def test_a_setting_of_workers_is_refused_for_a_local_run():
 def test_workers_without_a_lock_solve_a_bandit(tmp_path):
     RUNS["bandit"] = {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "algorithm": "A2C"},
-        "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.01},
+        "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03},
     }
     folder = new_run(
-        tmp_path, "bandit", "bandit", runtime="WORKERS", worker_lock="none", max_step=9_000, save_every=None, seed=1
+        tmp_path, "bandit", "bandit", runtime="WORKERS", worker_lock="none", max_step=3_000, save_every=None, seed=1
     )
     seen = SimpleNamespace(returns={})
     train(folder.load_settings(), folder, lambda line: None, [Recorder(seen)])
