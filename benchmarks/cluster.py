@@ -1,10 +1,12 @@
-"""Clusters: env steps per second by actors, env steps to the goal of gym/cartpole, learners, weights and rollouts.
+"""Clusters: env steps per second by actors, env steps to the goal of gym/cartpole, costs and the model of them.
 
 With `speed`, each step of a CartPole environment sleeps 20 ms; the env steps per second of several actors, with one
-environment each, are compared with those of one. With `learning`, ACER learns gym/cartpole with two actors and in one
-process. With `learners`, ACER learns gym/cartpole with one and with two learners; the updates per second are compared.
-With `weights`, each of several actors receives a flat array and copies it. With `rollouts`, rollouts of images arrive
-and are added to a replay. All processes run in a network namespace that has only loopback.
+environment each, are compared with those of one; with `unity`, those of a scripted Unity player. With `learning`, ACER
+learns gym/cartpole with two actors and in one process. With `learners`, ACER learns gym/cartpole with one and with two
+learners; the updates per second are compared. With `weights`, each of several actors receives a flat array and copies
+it. With `rollouts`, rollouts of images arrive and are added to a replay. With `model`, costs are measured at several
+sizes and fitted, and the env steps per second of many actors are predicted. All processes run in a network namespace
+that has only loopback.
 """
 
 from __future__ import annotations
@@ -14,26 +16,64 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
 import numpy as np
+import yaml
+from cluster_costs import (
+    ACTIONS,
+    IMAGE,
+    SEQUENCE_LENGTH,
+    CopyingServer,
+    count_parameters,
+    make_learner,
+    measure_rollouts,
+    measure_update,
+    measure_weights,
+    open_host,
+    print_rollouts,
+    print_weights,
+    start_actors,
+)
+from cluster_model import ClusterModel, LinearCost, Measurement, Workload, compute_relative_errors, fit_cost
 from measure import describe_setup, format_sleeping_env, format_spread, run_in_subprocesses, train_folder
 
 from algorithm import train
-from algorithm.replay import Replay
-from algorithm.rollout import Rollout
+from algorithm.runs.torch_setup import configure_torch
 from algorithm.runtimes.ray_host import RayHost
+from tests.unity_player.launcher import make_player
 
 INSIDE = "SAMARA_BENCHMARK_NAMESPACE"
 SLEEP_SECONDS = 0.02
-ENV = format_sleeping_env(SLEEP_SECONDS)
-CONFIG = """
+ROLLOUT_LENGTH = 40
+CONFIG = f"""
 default:
-  base_config: {env_type: GYM, env_name: env.py, algorithm: ACER, runtime: RAY, n_envs: 1, log_every: 500}
-  cluster_config: {token_auth: false, cpus_per_actor: 0.1}
-  acer_config: {rollout_length: 40, replay_ratio: 4, batch_size: 8}
+  base_config: {{env_type: GYM, env_name: env.py, algorithm: ACER, n_envs: 1}}
+  acer_config: {{rollout_length: {ROLLOUT_LENGTH}, sequence_length: {SEQUENCE_LENGTH}, replay_ratio: 4, batch_size: 8}}
+"""
+IMAGE_ENV = f"""
+import time
+import gymnasium
+import numpy as np
+
+
+class Images(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, {IMAGE}, np.uint8)
+    action_space = gymnasium.spaces.Discrete({ACTIONS})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {{}}
+
+    def step(self, action):
+        time.sleep({SLEEP_SECONDS})
+        image = np.full({IMAGE}, self.np_random.integers(255), np.uint8)
+        return image, 1.0, self.np_random.random() < 0.01, False, {{}}
+
+
+def make():
+    return Images()
 """
 ON_RAY = (
     "base_config.runtime=RAY",
@@ -41,23 +81,111 @@ ON_RAY = (
     "cluster_config.actors=2",
     "cluster_config.token_auth=false",
 )
-IMAGES = (40, 8, 4, 84, 84)  # rows, lanes, and the shape of an observation
+PREDICTED = (100, 1000)  # actors
+TERMS = {
+    "rollout": ("constant", "megabytes", "actors"),
+    "publish": ("constant", "parameters"),
+    "receive": ("constant", "parameters"),
+    "update": ("constant", "rows"),
+}
 
 
-def measure_speed(actors: int, env_steps: int) -> dict[str, float]:
-    """Return env steps per second and mean lag of a run with slow environments, after the first rows of metrics."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run whose speed is measured: an env.py that is written into a new folder, or a folder below envs/."""
+
+    env: str = ""
+    folder: str = ""
+    assignments: tuple[str, ...] = ()
+
+
+SLEEPING = Run(env=format_sleeping_env(SLEEP_SECONDS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task whose speed on a cluster is predicted.
+
+    Attributes:
+        name: its name.
+        env: the text of its env.py.
+        shape: shape of an observation.
+        dtype: dtype of an observation.
+        sequences: sequences in a batch.
+        replay_ratio: replayed batches per rollout.
+        held_out_runs: actors and replay_ratio of runs that the model is compared with.
+    """
+
+    name: str
+    env: str
+    shape: tuple[int, ...]
+    dtype: str
+    sequences: int
+    replay_ratio: float
+    held_out_runs: tuple[tuple[int, float], ...]
+
+    @property
+    def updates(self) -> dict[int, float]:
+        """Return the updates after a rollout: one with the rollout itself, the others with replayed batches."""
+        return {ROLLOUT_LENGTH: 1, self.sequences * SEQUENCE_LENGTH: self.replay_ratio}
+
+    def make_run(self) -> Run:
+        """Return a run of the task."""
+        assignments = (
+            f"acer_config.replay_ratio={self.replay_ratio}",
+            f"acer_config.batch_size={self.sequences}",
+            "acer_config.learning_starts=100",
+        )
+        return Run(env=self.env, assignments=assignments)
+
+
+TASKS = (
+    Task(
+        name="CartPole, 20 ms per step",
+        env=format_sleeping_env(SLEEP_SECONDS),
+        shape=(4,),
+        dtype="float32",
+        sequences=8,
+        replay_ratio=4,
+        held_out_runs=((8, 4), (8, 32)),
+    ),
+    Task(
+        name="images of 84x84x4, 20 ms per step",
+        env=IMAGE_ENV,
+        shape=IMAGE,
+        dtype="uint8",
+        sequences=4,
+        replay_ratio=1,
+        held_out_runs=((4, 1), (8, 4)),
+    ),
+)
+
+
+def measure_speed(run: Run, actors: int, env_steps: int) -> dict[str, float]:
+    """Return env steps per second and mean lag of a run with slow environments, after the first rows of metrics.
+
+    Args:
+        run: the run.
+        actors: number of actors.
+        env_steps: env steps of each actor.
+    """
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
-        folder = Path("envs/benchmark/sleeping")
-        folder.mkdir(parents=True)
-        (folder / "env.py").write_text(ENV)
-        (folder / "config.yaml").write_text(CONFIG)
+        if run.env:
+            folder = Path("envs/benchmark/task")
+            folder.mkdir(parents=True)
+            (folder / "env.py").write_text(run.env)
+            (folder / "config.yaml").write_text(CONFIG)
         settings = {
-            "cluster_config.actors": actors,
+            **{name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in run.assignments)},
+            "base_config.runtime": "RAY",
             "base_config.max_step": env_steps * actors,
             "base_config.log_every": env_steps * actors // 12,
+            "cluster_config.actors": actors,
+            "cluster_config.cpus_per_actor": 0.1,
+            "cluster_config.token_auth": False,
         }
-        result = train("benchmark/sleeping", name="run", settings=settings)
+        result = train(run.folder or "benchmark/task", name="run", settings=settings)
         table = np.genfromtxt(result.folder / "metrics.csv", delimiter=",", names=True, deletechars="")
         os.chdir("/")
     first = len(table) // 4
@@ -65,9 +193,10 @@ def measure_speed(actors: int, env_steps: int) -> dict[str, float]:
     return {"env_steps_per_second": env_steps_made / seconds, "lag": float(np.nanmean(table["cluster/lag"][first:]))}
 
 
-def compare_speed(counts: list[int], repeats: int, env_steps: int) -> None:
+def compare_speed(run: Run, counts: list[int], repeats: int, env_steps: int) -> None:
     """Print the env steps per second of each number of actors, measured in turn, and the ratios to the first one."""
-    results = run_in_subprocesses(measure_speed, [(actors, env_steps) for _ in range(repeats) for actors in counts])
+    settings = [(run, actors, env_steps) for _ in range(repeats) for actors in counts]
+    results = run_in_subprocesses(measure_speed, settings)
     references = [result["env_steps_per_second"] for result in results[:: len(counts)]]
     for index, actors in enumerate(counts):
         found = results[index :: len(counts)]
@@ -92,6 +221,21 @@ def compare_learning(seeds: int, first_seed: int) -> None:
         reached = sum(result["reached"] for result in results)
         print(f"{name}: reached {reached} of {seeds}; env steps {format_spread(steps)}")
     print(f"ratio of the medians {medians[1] / medians[0]:.2f}")
+
+
+def compare_unity(counts: list[int], repeats: int, env_steps: int) -> None:
+    """Print the env steps per second of a Unity player that sleeps in every tick, by the number of actors."""
+    with tempfile.TemporaryDirectory() as place:
+        player = make_player(Path(place), "balance_ball", "--slow", str(SLEEP_SECONDS))
+        run = Run(
+            folder="unity/3dball",
+            assignments=(
+                f'base_config.unity_args.build_path="{player}"',
+                "goal.return=null",
+                "acer_config.replay_ratio=1",
+            ),
+        )
+        compare_speed(run, counts, repeats, env_steps)
 
 
 def measure_updates(learners: int, env_steps: int) -> dict[str, float]:
@@ -133,134 +277,112 @@ def compare_learners(repeats: int, env_steps: int) -> None:
         )
 
 
-class CopyingServer:
-    """An actor that copies the array that it receives, and returns the seconds."""
-
-    def __init__(self, index: int, replacements: int):
-        self.copy = np.empty(0, np.float32)
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def collect(self, weights: dict[str, np.ndarray], size: int) -> tuple[float, float]:
-        """Return the seconds of the first copy into an existing array, and of a second one."""
-        if len(self.copy) != size:
-            self.copy = np.ones(size, np.float32)
-        seconds = []
-        for _ in range(2):
-            start = perf_counter()
-            self.copy[:] = weights["agent"]
-            seconds.append(perf_counter() - start)
-        return seconds[0], seconds[1]
-
-
-class ImageServer:
-    """An actor that returns rollouts of images."""
-
-    def __init__(self, index: int, replacements: int):
-        self.rng = np.random.default_rng(index)
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def collect(self, weights: None, number: int) -> Rollout:
-        """Return a rollout."""
-        return make_rollout(self.rng, number > 0)
-
-
-def make_rollout(rng: np.random.Generator, continues_previous: bool) -> Rollout:
-    """Return a rollout of random images."""
-    rows, lanes, *shape = IMAGES
-    return Rollout(
-        obs={"obs": rng.integers(0, 255, (rows + 1, lanes, *shape), np.uint8)},
-        first=np.zeros((rows + 1, lanes), bool),
-        raw_action=np.zeros((rows, lanes, 1), np.float32),
-        reward=np.zeros((rows, lanes), np.float32),
-        alive=np.ones((rows, lanes), bool),
-        behavior=np.zeros((rows, lanes, 4), np.float32),
-        memory=np.zeros((lanes, 0), np.float32),
-        lane=np.arange(lanes),
-        continues_previous=np.full(lanes, continues_previous),
-        weight=np.ones(lanes, np.float32),
-        index=np.full(lanes, -1),
-        version=np.zeros(lanes, np.int64),
+def measure_costs(repeats: int) -> dict[str, tuple[list[Measurement], list[Measurement]]]:
+    """Return the measurements that each cost is fitted to, and those that are held out."""
+    sizes = [((16,), 2), ((16,), 32), ((16,), 512), ((7056,), 16), (IMAGE, 2), (IMAGE, 8)]
+    held_out_sizes = [((16,), 128), ((7056,), 4), (IMAGE, 4)]
+    rollouts, held_out_rollouts = (
+        [measure_rollouts(ROLLOUT_LENGTH, shape, actors, repeats) for shape, actors in each]
+        for each in (sizes, held_out_sizes)
     )
+    host = open_host(RayHost, CopyingServer)
+    handles = start_actors(host, 8)
 
+    def measure_broadcasts(settings: list[tuple[int, int]]) -> tuple[list[Measurement], list[Measurement]]:
+        published, received = [], []
+        for parameters, actors in settings:
+            seconds = measure_weights(host, handles[:actors], parameters, repeats)
+            millions = {"parameters": parameters / 1e6}
+            published.append(Measurement(millions, float(np.median(seconds["publish_cpu"]))))
+            received.append(Measurement(millions, min(seconds["receive"])))
+        return published, received
 
-def open_host(server: Any, actors: int) -> tuple[RayHost, list[Any]]:
-    """Return a local cluster, and the handles of actors that are ready."""
-    host = RayHost(server, address="local", cpus=0.1, gpus=0, local_cpus=2, uses_tokens=False)
-    handles = [host.start(index, 0) for index in range(actors)]
-    fetch_all(host, [host.open(handle) for handle in handles])
-    return host, handles
-
-
-def fetch_all(host: RayHost, tickets: list[Any]) -> list[Any]:
-    """Wait for all tickets, and return the replies."""
-    waiting = set(tickets)
-    while waiting:
-        waiting -= set(host.wait(list(waiting), 60.0))
-    return [host.fetch(ticket) for ticket in tickets]
-
-
-def measure_weights(parameters: int, actors: int, repeats: int) -> None:
-    """Print the time per actor in which actors receive and copy weights, and the time of a copy."""
-    host, handles = open_host(CopyingServer, actors)
-    weights = {"agent": np.ones(parameters, np.float32)}
-    published, received, copies = [], [], []
-    for repeat in range(repeats + 1):  # the first one allocates memory
-        start = perf_counter()
-        reference = host.publish(weights)
-        published_at = perf_counter()
-        seconds = fetch_all(host, [host.request(handle, reference, parameters) for handle in handles])  # type: ignore
-        if repeat:
-            published.append(1000 * (published_at - start))
-            received.append(1000 * (perf_counter() - published_at) / actors)
-            copies += [1000 * second for _, second in seconds]
+    weights = measure_broadcasts([(10**digits, actors) for digits in (4, 5, 6, 7) for actors in (2, 8)])
+    held_out_weights = measure_broadcasts([(30_000, 4), (300_000, 4), (3_000_000, 4)])
     host.close()
+    return {
+        "rollout": (rollouts, held_out_rollouts),
+        "publish": (weights[0], held_out_weights[0]),
+        "receive": (weights[1], held_out_weights[1]),
+    }
+
+
+def fit_model(task: Task, repeats: int, env_steps: int, shared: dict[str, LinearCost]) -> tuple[ClusterModel, Workload]:
+    """Fit the updates of a task, measure the seconds of a rollout of one actor, and print both."""
+    learner = make_learner(task.shape, task.dtype)
+    fitted, held_out = (
+        [measure_update(learner, task.shape, task.dtype, sequences, repeats) for sequences in each]
+        for each in ((1, 2, 8, 32), (4, 16))
+    )
+    update = fit_cost(TERMS["update"], fitted)
+    print_cost(f"update, {task.name}", update, fitted, held_out)
+    model = ClusterModel(update=update, **shared)
+    load = Workload(
+        env_steps=ROLLOUT_LENGTH,
+        seconds=0.0,
+        megabytes=(ROLLOUT_LENGTH + 1) * np.dtype(task.dtype).itemsize * float(np.prod(task.shape)) / 1e6,
+        parameters=count_parameters(learner),
+        updates=task.updates,
+    )
+    (alone,) = run_in_subprocesses(measure_speed, [(task.make_run(), 1, env_steps)])
+    seconds = ROLLOUT_LENGTH / alone["env_steps_per_second"] - model.compute_actor_seconds(load)
+    return model, replace(load, seconds=seconds)
+
+
+def print_model(repeats: int, env_steps: int) -> None:
+    """Print the costs of a cluster with their errors, and the env steps per second that they predict."""
+    shared = {}
+    for name, (fitted, held_out) in measure_costs(repeats).items():
+        shared[name] = fit_cost(TERMS[name], fitted)
+        print_cost(name, shared[name], fitted, held_out)
+    for task in TASKS:
+        model, load = fit_model(task, repeats, env_steps, shared)
+        print(
+            f"{task.name}: an actor takes {1000 * model.compute_actor_seconds(load):.0f} ms, the learner "
+            f"{1000 * model.compute_learner_seconds(load, 1):.1f} ms per rollout"
+        )
+        for actors, replay_ratio in task.held_out_runs:
+            run = replace(task, replay_ratio=replay_ratio)
+            predicted = model.predict_speed(replace(load, updates=run.updates), actors)
+            (measured,) = run_in_subprocesses(measure_speed, [(run.make_run(), actors, env_steps)])
+            speed = measured["env_steps_per_second"]
+            print(
+                f"  held-out run, {actors} actors, replay_ratio {replay_ratio:g}: predicted {predicted:,.0f}, "
+                f"measured {speed:,.0f} env steps per second, error {predicted / speed - 1:+.0%}"
+            )
+        for name, each in (("learner on this CPU", load), ("learner without updates", replace(load, updates={}))):
+            speeds = ", ".join(f"{actors} actors {model.predict_speed(each, actors):,.0f}" for actors in PREDICTED)
+            print(
+                f"  prediction, {name}: {speeds} env steps per second; saturated from "
+                f"{model.find_saturation(each):,} actors",
+                flush=True,
+            )
+
+
+def print_cost(name: str, cost: LinearCost, fitted: list[Measurement], held_out: list[Measurement]) -> None:
+    """Print a fitted cost with its relative errors."""
+    terms = " + ".join(f"{1000 * seconds:.4g} {unit}" for unit, seconds in cost.seconds_per_unit.items())
+    errors, held_out_errors = (compute_relative_errors(cost, each) for each in (fitted, held_out))
     print(
-        f"weights of {parameters:,} parameters to {actors} actors: publish {format_spread(published, 1)} ms, receive "
-        f"{format_spread(received, 1)} ms per actor; a copy in an actor takes {format_spread(copies, 1)} ms"
+        f"{name}: {terms} (ms); error of {len(fitted)} fitted settings {_format_errors(errors)}, of {len(held_out)} "
+        f"held-out ones {_format_errors(held_out_errors)}",
+        flush=True,
     )
 
 
-def measure_rollouts(repeats: int) -> None:
-    """Print the time in which a rollout of images is received and added to a replay, and the time of a copy."""
-    host, (handle,) = open_host(ImageServer, 1)
-    rows, lanes = IMAGES[:2]
-    replay = Replay(capacity=10 * rows * lanes, lanes=lanes, chunk=rows, length=rows, rng=np.random.default_rng(0))
-    fetched, added, copies = [], [], []
-    for number in range(repeats + 10):  # the first ones allocate memory
-        ticket = host.request(handle, None, number)  # type: ignore[arg-type]
-        host.wait([ticket], 60.0)
-        start = perf_counter()
-        rollout = host.fetch(ticket)
-        arrived = perf_counter()
-        replay.add(rollout)
-        end = perf_counter()
-        target = np.empty_like(rollout.obs["obs"]) if not number else target
-        before = perf_counter()
-        target[:] = rollout.obs["obs"]
-        if number >= 10:
-            fetched.append(1000 * (arrived - start))
-            added.append(1000 * (end - arrived))
-            copies.append(1000 * (perf_counter() - before))
-    host.close()
-    size = rollout.obs["obs"].nbytes / 1e6
-    print(
-        f"rollouts of {size:.0f} MB: fetch {format_spread(fetched, 2)} ms, add to the replay {format_spread(added, 2)} "
-        f"ms; a copy takes {format_spread(copies, 2)} ms"
-    )
+def _format_errors(errors: list[float]) -> str:
+    return f"{np.median(np.abs(errors)):.0%} [{min(errors):+.0%} - {max(errors):+.0%}]"
 
 
 def main() -> None:
     """Print the measured figures."""
-    kinds = ["speed", "learning", "learners", "weights", "rollouts"]
+    kinds = ["speed", "unity", "learning", "learners", "weights", "rollouts", "model"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=kinds, nargs="*", default=kinds)
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 8, 16], help="numbers of actors, for speed")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each number of actors, for speed")
-    parser.add_argument("--env-steps", type=int, default=3000, help="env steps of each actor, for speed")
+    parser.add_argument("--unity-actors", type=int, nargs="+", default=[1, 4], help="numbers of actors, for unity")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each number of actors")
+    parser.add_argument("--env-steps", type=int, default=3000, help="env steps of each actor")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--parameters", type=int, default=10_000_000)
@@ -269,17 +391,22 @@ def main() -> None:
         enter = 'ip link set lo up && exec "$@"'
         command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", enter, "bash"]
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env={**os.environ, INSIDE: "1"}))
+    configure_torch()
     print(f"{describe_setup()}; load average {os.getloadavg()[0]:.1f}")
     if "speed" in options.what:
-        compare_speed(options.actors, options.repeats, options.env_steps)
+        compare_speed(SLEEPING, options.actors, options.repeats, options.env_steps)
+    if "unity" in options.what:
+        compare_unity(options.unity_actors, options.repeats, options.env_steps)
     if "learning" in options.what:
         compare_learning(options.seeds, options.first_seed)
     if "learners" in options.what:
         compare_learners(options.repeats, 4 * options.env_steps)
     if "weights" in options.what:
-        measure_weights(options.parameters, 8, 20)
+        print_weights(options.parameters, 8, 20)
     if "rollouts" in options.what:
-        measure_rollouts(50)
+        print_rollouts(50)
+    if "model" in options.what:
+        print_model(30, options.env_steps)
 
 
 if __name__ == "__main__":

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.errors import UserError, summarize_error
-from algorithm.runs.lock import LOCK_FILE, FolderLock
 from algorithm.runs.member import Members
 from algorithm.runs.member_files import ChangedFiles, MemberFiles, write_member
 from algorithm.runs.member_processes import MemberProcess, wait_for_processes
 from algorithm.runs.run_folder import RunFolder
+from algorithm.runs.temporary_folder import make_temporary_folder
 from algorithm.runtimes.population import MemberFailed, MemberReport, MemberTask
 
-FOLDER_PREFIX = "samara-member-"  # of the temporary folder of a server
 POLL_SECONDS = 1.0  # longest time of a reply while a member trains
 
 
@@ -49,11 +44,7 @@ class MemberServer:
     """
 
     def __init__(self, members: Members, timeout: float | None):
-        _remove_abandoned_folders()
-        self._root = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        atexit.register(shutil.rmtree, self._root, ignore_errors=True)
-        self._locks = ExitStack()
-        self._locks.enter_context(FolderLock(self._root, str(self._root)))
+        self._root = make_temporary_folder("samara-member-")
         self._original = members.folders[0].parent
         folders = tuple(self._root / folder.name for folder in members.folders)
         self._members, self._timeout = replace(members, folders=folders), timeout
@@ -118,14 +109,6 @@ class MemberServer:
 
     def _restore_paths(self, text: str) -> str:
         return text.replace(str(self._root), str(self._original))
-
-
-def _remove_abandoned_folders() -> None:
-    """Remove the temporary folders of servers that were killed on this machine; others hold their locks."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        if (folder / LOCK_FILE).exists():
-            with suppress(UserError, OSError), FolderLock(folder, str(folder)):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_member_server(members: Members, timeout: float | None, index: int, replacements: int) -> MemberServer:

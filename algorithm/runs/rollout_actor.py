@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import pickle
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +20,7 @@ from algorithm.runs.make_env import Environments
 from algorithm.runs.make_explorer import make_explorer
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, seed_process
+from algorithm.runs.temporary_folder import make_temporary_folder
 from algorithm.runs.torch_setup import choose_placement, configure_torch
 from algorithm.runs.worker import make_sendable_error, refuse_lanes, refuse_role
 from algorithm.runtimes.collection import (
@@ -150,8 +147,7 @@ def make_receiving_learner(
 
 def write_folder(task: ActorTask) -> RunFolder:
     """Write the files of a task to a folder that is removed with this process. Return it as a run folder."""
-    path = Path(tempfile.mkdtemp(prefix="samara-actor-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    path = make_temporary_folder("samara-actor-")
     for name, content in task.files.items():
         (path / name).write_bytes(content)
     folder = RunFolder(path)

@@ -70,12 +70,10 @@ class RayHost(ActorHost):
             raise
 
     def start(self, index: int, replacements: int) -> _Handle:
-        actor = self._actor_class.remote(self._make_server, index, replacements)
-        return _Handle(actor, actor.locate.remote())
+        return _start(self._actor_class, self._make_server, index, replacements)
 
     def start_evaluator(self, replacements: int) -> _Handle:
-        actor = self._actor_class.options(num_cpus=0, num_gpus=0).remote(self._make_evaluator, replacements)
-        return _Handle(actor, actor.locate.remote())
+        return _start(self._actor_class.options(num_cpus=0, num_gpus=0), self._make_evaluator, replacements)
 
     def open(self, handle: _Handle) -> Hashable:
         return handle.actor.open.remote()
@@ -86,14 +84,14 @@ class RayHost(ActorHost):
     def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
         return handle.actor.collect.remote(weights, request)
 
-    def start_learner(self, make_server: Callable[[int], Any], rank: int, *, cpus: float, gpus: float) -> Any:
+    def start_learner(self, make_server: MakeServer, rank: int, *, cpus: float, gpus: float) -> _Handle:
         """Start a process with the object of a learner, as soon as there are resources. Return a handle of it."""
         options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
-        return self._ray.remote(**options)(_Learner).remote(make_server, rank)
+        return _start(self._ray.remote(**options)(_Learner), make_server, rank)
 
-    def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
+    def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
         """Call a method of the object in a process. Return the ticket of its result."""
-        return handle.call.remote(method, *arguments)
+        return handle.actor.call.remote(method, *arguments)
 
     @property
     def node_address(self) -> str:
@@ -165,14 +163,14 @@ class _Actor:
         return getattr(self._server, method)(*arguments)
 
 
-class _Learner:
-    """A process of a learner, as Ray calls it."""
+class _Learner(_Actor):
+    """A process of a learner, as Ray calls it; Ray shows the name of the class."""
 
-    def __init__(self, make_server: Callable[[int], Any], rank: int):
-        self._server = make_server(rank)
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._server, method)(*arguments)
+def _start(actor_class: Any, make_server: Any, *numbers: int) -> _Handle:
+    """Start an actor of Ray as soon as there are resources."""
+    actor = actor_class.remote(make_server, *numbers)
+    return _Handle(actor, actor.locate.remote())
 
 
 def _make_kill_process() -> Callable[[int], None]:

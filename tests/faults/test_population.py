@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def pause() -> Path:
 
 def make_command(name: str, *settings: str) -> list[str]:
     arguments = ["mine/task", "-n", name, "--population", "4", "--ray", "local"]
-    return [*MAIN, *arguments, "--set", "cluster_config.token_auth=false", *settings]
+    return [*MAIN, *arguments, "--set", "cluster_config.token_auth=false", "population_config.processes=2", *settings]
 
 
 def read_lineage(name: str) -> list[dict]:
@@ -68,49 +69,45 @@ def assert_equal_to_processes(name: str) -> None:
     assert read_state(name) == read_state("here")
 
 
-def signal_while_paused(run: NamespaceRun, pause: Path, number: int) -> int:
-    """Send a signal to the process of Ray whose member waits. Return its id."""
-    member = run.wait_for_process(MEMBER)
-    worker = int(Path(f"/proc/{member}/stat").read_text().split()[3])  # its parent
-    assert worker in run.find(WORKER)
-    os.kill(worker, number)
+def wait_for_workers(run: NamespaceRun) -> list[int]:
+    """Wait until two processes of Ray have a member each, which waits. Return the ids of the processes of Ray."""
+
+    def find_workers() -> list[int]:
+        return sorted({read_parent(member) for member in run.find(MEMBER)}.intersection(run.find(WORKER)))
+
+    run.wait_until(lambda: len(find_workers()) == 2)
+    return find_workers()
+
+
+def read_parent(process: int) -> int:
+    """Return the id of the parent of a process; 0 if it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().split()[3])
+    return 0
+
+
+def test_a_population_continues_without_processes_that_are_killed_or_hang(start_run, pause):  # noqa: F811
+    pause.touch()
+    run = start_run(*make_command("there", "cluster_config.timeout=20", "population_config.timeout=120"))
+    killed, hung = wait_for_workers(run)
+    os.kill(killed, signal.SIGKILL)
+    os.kill(hung, signal.SIGSTOP)
     pause.unlink()
-    return worker
-
-
-def test_a_population_continues_without_a_process_of_ray(start_run, pause):  # noqa: F811
-    pause.touch()
-    run = start_run(*make_command("there"))
-    signal_while_paused(run, pause, signal.SIGKILL)
     assert run.wait() == 0, run.out.read_text()
-    assert "it continues from its last checkpoint" in run.out.read_text()
+    lines = run.out.read_text().splitlines()
+    assert sum("it continues from its last checkpoint" in line for line in lines) == 2
+    assert sum("has not replied for 20 s (cluster_config.timeout)" in line for line in lines) == 1
     assert_equal_to_processes("there")
 
 
-def test_a_member_that_hangs_is_replaced(start_run, pause):  # noqa: F811
-    pause.touch()
-    run = start_run(*make_command("there", "cluster_config.timeout=30", "population_config.timeout=120"))
-    hung = signal_while_paused(run, pause, signal.SIGSTOP)
-    assert run.wait() == 0, run.out.read_text()
-    assert "has not replied for 30 s (cluster_config.timeout)" in run.out.read_text()
-    assert hung not in run.find(WORKER)
-    assert_equal_to_processes("there")
-
-
-def test_a_population_that_is_terminated_is_saved_and_resumed(start_run):  # noqa: F811
+def test_a_population_that_is_terminated_and_one_that_is_killed_are_resumed(start_run):  # noqa: F811
     run = start_run(*make_command("there"))
     run.wait_for("interval 1")
     os.kill(run.find("main.py")[0], signal.SIGTERM)
     assert run.wait() == 143, run.out.read_text()
     assert "Terminated. Checkpoints saved" in run.out.read_text()
     resumed = start_run(*MAIN, "mine/task", "-n", "there", "--resume")
-    assert resumed.wait() == 0, resumed.out.read_text()
-    assert_equal_to_processes("there")
-
-
-def test_a_population_whose_main_process_is_killed_resumes_in_processes(start_run):  # noqa: F811
-    run = start_run(*make_command("there"))
-    run.wait_for("interval 1")
-    run.kill()  # with all processes of the namespace
+    resumed.wait_for("interval 2")
+    resumed.kill()  # with all processes of the namespace
     assert main.main("mine/task -n there --resume --set base_config.runtime=LOCAL".split()) == 0
     assert_equal_to_processes("there")

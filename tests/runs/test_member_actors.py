@@ -18,7 +18,6 @@ from algorithm.api import run_training
 from algorithm.cli import main
 from algorithm.errors import UserError, summarize_error
 from algorithm.runs import member_server
-from algorithm.runs.member import Members
 from algorithm.runs.member_actors import MemberActors
 from algorithm.runs.member_processes import MemberProcess, wait_for_processes
 from algorithm.runs.member_server import MemberServer
@@ -308,20 +307,6 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
     rows = train_new("there", **SHORT, make_runner=make_runner())
     assert rows == train_new("here", **SHORT)
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
-
-
-def test_a_server_removes_the_folders_of_servers_that_were_killed(tmp_path):
-    folders = (Path("runs/a-1"),)
-    members = Members(environment="mine/task", variant=None, folders=folders, tree={}, train=train_quickly)
-    running = MemberServer(members, None)
-    (used,) = tmp_path.glob("samara-member-*")
-    killed, other = tmp_path / "samara-member-1", tmp_path / "samara-member-2"
-    for folder in (killed, other):
-        folder.mkdir()
-    (killed / ".lock").touch()
-    MemberServer(members, None)
-    assert used.exists() and running
-    assert not killed.exists() and other.exists()  # another process may be about to lock it
 
 
 def hang(*_):

@@ -161,7 +161,7 @@ def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_pa
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_values_are_learned_through_lag(lag, hosts, tmp_path):
     layer = {
-        "base_config": {"env_name": "leak", "max_step": 12_000},
+        "base_config": {"env_name": "leak", "max_step": 6_000},
         "acer_config": {"learning_rate": 0.01, "learning_rate_schedule": "linear"},
     }
     settings, folder, _ = train(
@@ -216,13 +216,18 @@ def test_a_run_on_a_cluster_keeps_its_environments(changes, message, hosts, tmp_
         assert settings.cluster.actors == 3
 
 
-def test_a_run_of_one_actor_continues_in_one_process(hosts, tmp_path, monkeypatch):
+def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path, monkeypatch):
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
     monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
-    changes = {"base_config": {"runtime": "LOCAL", "max_step": 300}}
-    with resume_run(RunRequest(env="test", layers=[("test", changes)]), print) as (resumed, settings):
-        assert build.train(settings, resumed, print).counters.env_steps >= 300
-    assert folder.find_latest().lanes("agent") == (3, 3)
+    on_two = {"cluster_config": {"actors": 2}}
+    for runtime, cluster_layer, env_steps, lanes in (("LOCAL", {}, 300, 3), ("RAY", on_two, 450, 6)):
+        layer = {"base_config": {"runtime": runtime, "max_step": env_steps}, **cluster_layer}
+        before = folder.find_latest().counters
+        with resume_run(RunRequest(env="test", layers=[("test", layer)]), print) as (resumed, settings):
+            counters = build.train(settings, resumed, print).counters
+        assert counters.env_steps >= env_steps and counters.updates > before.updates
+        assert folder.find_latest().lanes("agent")[0] == lanes
+    assert len(hosts) == 2  # no actors while the runtime is LOCAL
 
 
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
@@ -257,15 +262,21 @@ def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, mo
     assert hosts[0].n_published == len(rollouts)
 
 
-def test_a_lost_actor_is_replaced_and_no_rollout_is_learned_from_twice(hosts, tmp_path, monkeypatch):
+LARGER = {"base_config": {"max_step": 400}, "replay_config": {"capacity": 400}}
+
+
+@pytest.mark.parametrize(("actors", "lost"), [(2, [1]), (4, [1, 3])], ids=["one of two", "two of four"])
+def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, lost, hosts, tmp_path, monkeypatch):
     rollouts, lines = record_rollouts(monkeypatch), []
-    monkeypatch.setattr(InlineHost, "lost", {(1, 0, 3)})  # its third request
-    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2), lines=lines)
-    assert hosts[0].started == [(0, 0), (1, 0), (1, 1)]
-    message = (
-        r"env step [\d,]+: actor 1 ended \(killed\): about [1-9]\d env steps are lost, and another actor replaces it"
-    )
-    assert any(re.fullmatch(message, line) for line in lines), lines
+    monkeypatch.setattr(InlineHost, "lost", {(index, 0, 3) for index in lost})  # their third requests
+    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, LARGER, on_ray(actors=actors), lines=lines)
+    assert hosts[0].started == [*((index, 0) for index in range(actors)), *((index, 1) for index in lost)]
+    for index in lost:
+        message = (
+            rf"env step [\d,]+: actor {index} ended \(killed\): about [1-9]\d env steps are lost, "
+            "and another actor replaces it"
+        )
+        assert any(re.fullmatch(message, line) for line in lines), lines
     # The rollouts that continue the previous one have its last observation as their first one.
     last = {}
     breaks = 0
@@ -276,11 +287,11 @@ def test_a_lost_actor_is_replaced_and_no_rollout_is_learned_from_twice(hosts, tm
             else:
                 breaks += 1
             last[lane] = rollout.obs["obs"][-1, column]
-    assert breaks == 6 + 3
+    assert breaks == 3 * (actors + len(lost))
     rows = read_table(folder.path / "metrics.csv").rows
-    assert float(rows[-1]["cluster/restarts"]) == 1
+    assert float(rows[-1]["cluster/restarts"]) == len(lost)
     assert float(rows[-1]["cluster/lost_env_steps"]) > 0
-    assert sum(rollout.reward.size for rollout in rollouts) >= result.counters.env_steps - 2 * 3
+    assert len({id(rollout.obs["obs"]) for rollout in rollouts}) == len(rollouts)
 
 
 def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):

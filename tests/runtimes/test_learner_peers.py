@@ -146,7 +146,8 @@ def test_the_state_of_every_learner_is_restored(kind, hosts, tmp_path, monkeypat
     (manifest, metadata), expected = states[0], content(last)
     assert json.loads(json.dumps(metadata)) == {name: expected["about"][name] for name in metadata}
     manifest.digests = dict(manifest.digests)
-    (manifest.folder / "counters.json").write_text(json.dumps(expected["about"] | {"counters": {"seconds": 0}}))
+    counters = {"counters": {"seconds": 0, "cpu_seconds": 0}}
+    (manifest.folder / "counters.json").write_text(json.dumps(expected["about"] | counters))
     again = content(type(last)(manifest.folder))
     assert again.keys() == expected.keys()
     assert any(name.startswith("worker-1/") for name in again)
