@@ -1,4 +1,4 @@
-"""Limit libraries to one thread, and check array shapes in the mathematical packages."""
+"""Limit libraries to one thread, check array shapes in the tests of mathematics, and provide fixtures."""
 
 import os
 import random
@@ -14,10 +14,26 @@ from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook(["algorithm.returns", "algorithm.losses", "algorithm.distributions"], "beartype.beartype")
 
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+# Tests of these packages check array shapes, which takes up to a fifth of the time of a test that trains.
+CHECKED_PACKAGES = ("returns", "losses", "distributions", "agents", "training", "auxiliaries")
+
+
+@pytest.fixture(autouse=True)
+def _shape_checks(request):
+    """Check array shapes only in the tests of the mathematical packages and of what calls them directly."""
+    package = request.path.relative_to(request.config.rootpath / "tests").parts[0]
+    jaxtyping.config.update("jaxtyping_disable", package not in CHECKED_PACKAGES)
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    """Write files without waiting for the disk: no test ends the power of its machine."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(autouse=True)
