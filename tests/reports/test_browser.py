@@ -1,7 +1,10 @@
-"""A report and a comparison in a browser: no console error, no network, readable in light, dark and on a phone."""
+"""Pages in a browser: a report, a comparison, a gallery. No console error, no network, light, dark and phone width."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,9 @@ pytest.importorskip("jinja2")
 
 from algorithm.reports.comparison import compare
 from algorithm.reports.comparison_page import write_page
+from algorithm.reports.gallery import write_gallery
 from algorithm.reports.report_files import write_files
+from algorithm.reports.run_data import read_run
 from tests.reports import compared_folders
 from tests.reports.browser import DARK, DESKTOP, EXECUTABLE, LIGHT, PHONE, Browser, VisitedPage
 from tests.reports.run_folders import write_run
@@ -22,6 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(EXECUTABLE is None, reason="no browser: install Chromium, for example apt-get install chromium"),
 ]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 VIEWS = {"light": (LIGHT, DESKTOP), "dark": (DARK, DESKTOP), "phone": (LIGHT, PHONE)}
 
 
@@ -61,6 +67,21 @@ def comparison(tmp_path_factory) -> Path:
     return write_page(compare([str(runs)], None, pytest.fail), runs, "compare")
 
 
+@pytest.fixture(scope="module")
+def gallery(run, tmp_path_factory) -> Path:
+    """The page of a gallery in a site that is built as the documentation is."""
+    for package in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(package)
+    source = tmp_path_factory.mktemp("site")
+    write_gallery(source / "gallery", [read_run(run)], {"unity/roller": "its config.yaml has no goal"}, 300)
+    (source / "index.md").write_text("# Site\n\n```{toctree}\ngallery/index\n```\n")
+    shutil.copy(DOCS / "conf.py", source)
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", ".", "built"], cwd=source, check=True
+    )
+    return source / "built/gallery/index.html"
+
+
 def visit(browser: Browser, page: Path, pictures: Path) -> dict[str, VisitedPage]:
     """Open a page in all views, and check that it loads nothing and fits; return what was recorded of each view."""
     visited = {}
@@ -74,18 +95,22 @@ def visit(browser: Browser, page: Path, pictures: Path) -> dict[str, VisitedPage
         with Image.open(picture) as image:
             assert image.size == (window[0], visited[name].size[1])
             pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
-        is_background = (pixels == pixels[0]).all(1).mean()
-        assert 0.6 < is_background < 0.995  # text and charts on a page
-        assert (pixels[0].mean() < 60) == (name == "dark")
+        colors, counts = np.unique(pixels.astype(int) @ (1 << 16, 1 << 8, 1), return_counts=True)
+        assert 0.5 < counts.max() / len(pixels) < 0.995  # text and charts on a page
+        assert (colors[counts.argmax()] < 0x404040) == (name == "dark")
     print("screenshots:", *pictures.glob(f"{page.stem}-*.png"))
+    return visited
+
+
+def check_backgrounds(visited: dict[str, VisitedPage]) -> None:
+    """Check that a page of the project's own style follows the theme of the browser."""
     assert visited["light"].background == visited["phone"].background == "rgb(255, 255, 255)"
     assert visited["dark"].background == "rgb(21, 24, 27)"
-    return visited
 
 
 def test_a_report_in_a_browser(run, pictures, tmp_path):
     with Browser(tmp_path) as browser:
-        visit(browser, run / "report.html", pictures)
+        check_backgrounds(visit(browser, run / "report.html", pictures))
         (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://127.0.0.1:9/a.png'>")
         broken = browser.visit(tmp_path / "broken.html", LIGHT, DESKTOP, tmp_path / "broken.png")
         assert broken.errors and "http://127.0.0.1:9/a.png" in broken.requests
@@ -94,5 +119,13 @@ def test_a_report_in_a_browser(run, pictures, tmp_path):
 def test_a_comparison_in_a_browser(comparison, pictures, tmp_path):
     with Browser(tmp_path) as browser:
         visited = visit(browser, comparison, pictures)
+    check_backgrounds(visited)
     (url,) = visited["light"].requests  # the page alone
     assert url == comparison.resolve().as_uri()
+
+
+def test_a_gallery_in_a_browser(gallery, pictures, tmp_path):
+    with Browser(tmp_path) as browser:
+        visited = visit(browser, gallery, pictures)
+    assert any(url.endswith("gym_cartpole.svg") for url in visited["light"].requests)
+    assert any(url.endswith("gym_cartpole.gif") for url in visited["light"].requests)
