@@ -77,7 +77,7 @@ def _write_entry(folder: Path, run: RunData) -> GalleryEntry:
     figure = draw_returns(run.metrics, run.goal)
     if figure:
         legend = [(entry.color, entry.label) for entry in figure.legend]
-        panel = Panel(title=f"Return in {run.environment}", svg=figure.svg, legend=legend)
+        panel = Panel(title=f"Return in {run.environment}", svg=str(figure.svg), legend=legend)
         replace_text(folder / f"{name}.svg", draw_picture([panel], MAIN_SIZE))
     videos = [path for path in run.videos if path.suffix == ".gif"]
     video = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), next(iter(videos), None))
