@@ -198,29 +198,30 @@ def compare_speed(run: Run, counts: list[int], repeats: int, env_steps: int) -> 
     settings = [(run, actors, env_steps) for _ in range(repeats) for actors in counts]
     results = run_in_subprocesses(measure_speed, settings)
     references = [result["env_steps_per_second"] for result in results[:: len(counts)]]
+    print("\n| actors | env steps per second | relative to the first | mean lag, in versions |")
+    print("| ---: | ---: | ---: | ---: |")
     for index, actors in enumerate(counts):
         found = results[index :: len(counts)]
         speeds = [result["env_steps_per_second"] for result in found]
         ratios = [speed / reference for speed, reference in zip(speeds, references, strict=True)]
         lag = np.mean([result["lag"] for result in found])
-        print(
-            f"{actors} actors: {format_spread(speeds)} env steps per second, {format_spread(ratios, 2)} times one; "
-            f"mean lag {lag:.1f} versions"
-        )
+        print(f"| {actors} | {format_spread(speeds)} | {format_spread(ratios, 2)} | {lag:.1f} |")
 
 
 def compare_learning(seeds: int, first_seed: int) -> None:
     """Print the env steps to the goal of gym/cartpole in one process and with two actors."""
     numbers = range(first_seed, first_seed + seeds)
     medians = []
+    print("\n| | reached | env steps to the goal | env steps of the run |\n| --- | ---: | ---: | ---: |")
     for name, assignments in (("one process", ()), ("two actors", ON_RAY)):
         arguments = [("gym/cartpole", seed, ("base_config.max_step=60000", *assignments), 0) for seed in numbers]
         results = run_in_subprocesses(train_folder, arguments)
         steps = [result["env_steps"] for result in results]
         medians.append(np.median(steps))
         reached = sum(result["reached"] for result in results)
-        print(f"{name}: reached {reached} of {seeds}; env steps {format_spread(steps)}")
-    print(f"ratio of the medians {medians[1] / medians[0]:.2f}")
+        at_end = format_spread(result["run_env_steps"] for result in results)
+        print(f"| {name} | {reached} of {seeds} | {format_spread(steps)} | {at_end} |", flush=True)
+    print(f"\nratio of the medians of the env steps to the goal: {medians[1] / medians[0]:.2f}")
 
 
 def compare_unity(counts: list[int], repeats: int, env_steps: int) -> None:
@@ -264,6 +265,7 @@ def measure_updates(learners: int, env_steps: int) -> dict[str, float]:
 def compare_learners(repeats: int, env_steps: int) -> None:
     """Print the updates per second of one learner and of two, measured in turn."""
     counts = (1, 2)
+    print("\n| learners | updates per second | fraction of waiting of learner 0 |\n| ---: | ---: | ---: |")
     results = run_in_subprocesses(
         measure_updates, [(learners, env_steps) for _ in range(repeats) for learners in counts]
     )
@@ -271,10 +273,7 @@ def compare_learners(repeats: int, env_steps: int) -> None:
         found = results[index :: len(counts)]
         speeds = [result["updates_per_second"] for result in found]
         waiting = [result["waiting"] for result in found]
-        print(
-            f"{learners} learners: {format_spread(speeds)} updates per second; learner 0 waits for "
-            f"{format_spread(waiting, 2)} of the time"
-        )
+        print(f"| {learners} | {format_spread(speeds)} | {format_spread(waiting, 2)} |")
 
 
 def measure_costs(repeats: int) -> dict[str, tuple[list[Measurement], list[Measurement]]]:

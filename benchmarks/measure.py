@@ -64,9 +64,11 @@ def train_folder(
         callbacks: Callbacks of the run.
 
     Returns:
-        env_steps, updates, cpu_seconds (of training), reached (whether the goal was reached), evaluation (mean return
-        of the last evaluation), greedy (mean return of the greedy episodes), trust_region_fraction (mean over the
-        logged metrics), and curve (env steps and returns of the logged metrics).
+        env_steps (until the weights that reached the goal; of the whole run without it), run_env_steps (of the whole
+        run: on a cluster it continues until the goal is confirmed), updates, cpu_seconds (of training), reached
+        (whether the goal was reached), evaluation (mean return of the last evaluation), greedy (mean return of the
+        greedy episodes), trust_region_fraction (mean over the logged metrics), and curve (env steps and returns of the
+        logged metrics).
     """
     source = run_folder.find_environment_folder(env)
     layers = [
@@ -86,9 +88,12 @@ def train_folder(
                 play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)
             ).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
+        best = folder.find_best()
+        until = best.counters if result.goal_reached and best else result.counters
     table = np.atleast_1d(table)
     return {
-        "env_steps": result.counters.env_steps,
+        "env_steps": until.env_steps,
+        "run_env_steps": result.counters.env_steps,
         "updates": result.counters.updates,
         "cpu_seconds": seconds,
         "reached": bool(result.goal_reached),

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_res
 RUN = [*MAIN, "own/task", "-n", "a"]
 ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
 ACTOR = "ray::_Actor"
+# 127.0.0.1, the same as an IPv6 address, and ::1, as the system writes them in /proc.
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
 def count_env_steps() -> int:
@@ -43,7 +46,10 @@ def wait_for_steps(run, more: int) -> None:
 @pytest.mark.timeout(240)
 def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
     write_task()
-    run = start_run(*RUN, "--ray", "local", *SETTINGS, "base_config.evaluate_every=300")
+    home = ["env", f"HOME={Path.cwd()}"]
+    run = start_run(*home, *RUN, "--ray", "local", "--set", "base_config.evaluate_every=300")
+    run.wait_until(lambda: run.find(ACTOR))
+    assert_private(run)
     assert run.wait() == 0, run.out.read_text()
     assert saved_steps()[-1] >= 600
     assert_playable()
@@ -53,6 +59,18 @@ def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
     evaluated = [int(row["env_steps"]) for row in rows if row["eval/return"]]
     assert len(evaluated) > 1 and set(evaluated) <= set(saved_steps())
     assert run_folder().find_best().folder.name in {f"{env_steps:012d}" for env_steps in evaluated}
+
+
+def assert_private(run) -> None:
+    """Check that other machines cannot connect to a local cluster, and that it has tokens and no dashboard."""
+    (raylet,) = run.find("raylet/raylet")
+    environ = Path(f"/proc/{raylet}/environ").read_text().split("\0")
+    assert {"RAY_AUTH_MODE=token", "RAY_USAGE_STATS_ENABLED=0"} <= set(environ)
+    assert Path(".ray/auth_token").is_file()
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{raylet}/net/{name}").open()]
+    listening = [line[1].split(":") for line in lines if line[3] == "0A"]
+    assert listening and {address for address, _ in listening} <= LOOPBACK
+    assert f"{8265:04X}" not in {port for _, port in listening}  # of the dashboard
 
 
 @pytest.mark.slow
