@@ -145,7 +145,8 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
     run.execute("bash", "-c", ON_OTHER + JOIN)
     run.wait_until(lambda: read_last_metric("cluster/actors") == 2)
     assert read_last_metric("cluster/restarts") == 1
-    os.kill(max(run.find("raylet/raylet")), signal.SIGKILL)
+    for raylet in run.find(f"--node_ip_address={OTHER}"):
+        os.kill(raylet, signal.SIGKILL)
     run.wait_until(lambda: read_last_metric("cluster/restarts") == 2)
     wait_for_steps(run, 500)
 
