@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,14 +139,15 @@ def _list_files(folder: RunFolder) -> dict[str, Stamp]:
     """Return the stamps of all files of a run by path, without checkpoints, locks and files that are being written."""
     checkpoints = folder.checkpoints(keep=1).folder
     stamps = {}
-    for path in sorted(folder.path.rglob("*")):
-        is_in_checkpoint = checkpoints in path.parents[1:]
-        is_temporary = path.name == LOCK_FILE or path.suffix == UNFINISHED_SUFFIX
-        with suppress(FileNotFoundError):
-            if path.is_file() and not (path.is_symlink() or is_in_checkpoint or is_temporary):
-                status = path.stat()
-                name = path.relative_to(folder.path).as_posix()
-                stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    for parent, folders, names in os.walk(folder.path):  # which skips folders that are removed meanwhile
+        folders[:] = [] if Path(parent) == checkpoints else sorted(folders)
+        for path in (Path(parent, name) for name in sorted(names)):
+            is_temporary = path.name == LOCK_FILE or path.suffix == UNFINISHED_SUFFIX
+            with suppress(FileNotFoundError):
+                if path.is_file() and not (path.is_symlink() or is_temporary):
+                    status = path.stat()
+                    name = path.relative_to(folder.path).as_posix()
+                    stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
     return stamps
 
 

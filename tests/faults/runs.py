@@ -20,6 +20,21 @@ from algorithm.runs.run_folder import RunFolder
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}
 CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+# Runs in which a test waits for something leave most of the processors to other processes.
+SLOW_CARTPOLE = """
+import time
+import gymnasium
+
+
+class Slow(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep(0.005)
+        return self.env.step(action)
+
+
+def make():
+    return Slow(gymnasium.make("CartPole-v1"))
+"""
 OUT, ERR = "out.txt", "err.txt"
 ARGUMENTS = ["own/task", "-n", "a"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import HEAD, LINK, MAIN, ON_OTHER, OTHER, start_run, two_machines  # noqa: F401
-from tests.faults.runs import assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import SLOW_CARTPOLE, assert_playable, run_folder, saved_steps, write_task
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
@@ -76,7 +76,7 @@ def assert_private(run) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_without_its_learner(start_run):  # noqa: F811
-    write_task()
+    write_task(SLOW_CARTPOLE)
     run = start_run(*ENDLESS, "cluster_config.timeout=20")
     run.wait_for("steps/s")
     first, second = run.find(ACTOR)
@@ -132,7 +132,7 @@ LINKED_RUN = [*RUN, "--ray", f"{HEAD}:6379", *SETTINGS, "base_config.max_step=nu
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_machines")
 def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):  # noqa: F811
-    write_task()
+    write_task(SLOW_CARTPOLE)
     run = start_run("bash", "-c", LINKED_CLUSTER + '"$@"', "bash", *LINKED_RUN)
     run.wait_for("steps/s")
     assert read_last_metric("cluster/actors") == 2
@@ -145,7 +145,8 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
     run.execute("bash", "-c", ON_OTHER + JOIN)
     run.wait_until(lambda: read_last_metric("cluster/actors") == 2)
     assert read_last_metric("cluster/restarts") == 1
-    os.kill(max(run.find("raylet/raylet")), signal.SIGKILL)
+    for raylet in run.find(f"--node_ip_address={OTHER}"):
+        os.kill(raylet, signal.SIGKILL)
     run.wait_until(lambda: read_last_metric("cluster/restarts") == 2)
     wait_for_steps(run, 500)
 
@@ -154,7 +155,7 @@ def test_a_run_continues_without_a_machine_that_is_cut_off_or_killed(start_run):
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("two_machines")
 def test_a_run_that_is_cut_off_from_the_head_ends_and_resumes(start_run):  # noqa: F811
-    write_task()
+    write_task(SLOW_CARTPOLE)
     run = start_run("bash", "-c", f'{LINKED_CLUSTER} on_other "$@"', "bash", *LINKED_RUN)
     run.wait_for("steps/s")
     wait_for_steps(run, 500)

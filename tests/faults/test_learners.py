@@ -11,7 +11,7 @@ import yaml
 
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import MAIN, ROOT, start_run  # noqa: F401
-from tests.faults.runs import BASE, assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import BASE, SLOW_CARTPOLE, assert_playable, run_folder, saved_steps, write_task
 from tests.faults.test_cluster import ENDLESS, RUN, SETTINGS, wait_for_steps
 
 pytestmark = [
@@ -55,7 +55,7 @@ def test_learners_without_a_replay_are_equal_after_every_update(start_run):  # n
 
 
 def test_a_run_that_loses_a_learner_ends_and_resumes(start_run):  # noqa: F811
-    write_task()
+    write_task(SLOW_CARTPOLE)
     run = start_run(*ENDLESS, *LEARNERS[1:], "cluster_config.timeout=20")
     lose_learner(run, signal.SIGKILL)
     assert "learner 1 has ended" in run.out.read_text()

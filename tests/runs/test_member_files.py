@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def test_changes_are_sent_once_and_without_code(source):
     assert sorted(files.records) == ["log.txt", "metrics.csv"] and not files.code
     files = changed.take()
     assert not files.checkpoints and not files.records and not changed.has_checkpoint()
+
+
+def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source, monkeypatch):
+    """Its folder gets another name then."""
+    changed, scandir = ChangedFiles(source), os.scandir
+
+    def remove_and_scan(path):
+        if "saving" in Path(path).parts:
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    (source.path / "checkpoints" / "saving" / "agent").mkdir(parents=True)
+    (source.path / "log.txt").write_text("line\n")
+    monkeypatch.setattr(os, "scandir", remove_and_scan)
+    assert list(changed.take().records) == ["log.txt"]
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
