@@ -14,11 +14,14 @@ from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook(["algorithm.returns", "algorithm.losses", "algorithm.distributions"], "beartype.beartype")
 
+import hypothesis  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("without deadlines", deadline=None)  # tests measure no time
+hypothesis.settings.load_profile("without deadlines")
 # Tests of these packages check array shapes, which takes up to a fifth of the time of a test that trains.
 CHECKED_PACKAGES = ("returns", "losses", "distributions", "agents", "training", "auxiliaries")
 

@@ -154,7 +154,7 @@ RUNS = {
             "env_args": {"continuous": 1, "branches": [3]},
             "evaluate_every": 50,
         },
-        "acer_config": {"trust_region": "full", "std": "learned", "burn_in_step": 3},
+        "acer_config": {"trust_region": "full", "std": "learned", "burn_in_step": 3, "replay_ratio": 0.5},
         "memory": "Gru(6)",
     },
     "sac, hybrid and recurrent": {

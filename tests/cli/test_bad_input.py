@@ -117,7 +117,7 @@ COMMANDS = [
     ("mine/task --run --resume", "--resume and --run cannot be combined"),
     (
         "mine/task --resume --force",
-        "goes with training, --init, --import_mlagents and --tune, not with --resume",
+        "goes with training, --init, --import_mlagents, --tune and --gallery, not with --resume",
     ),
     ("mine/task --run --max_step 5", "--max_step goes with"),
     ("mine/task --run --config x", "--config goes with training, --doctor and --tune, not with --run"),
