@@ -132,7 +132,7 @@ def learn_state_values(tmp_path, algorithm, env_name, max_step):
     return v.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
 
 
-@pytest.mark.parametrize(("algorithm", "max_step"), [("A2C", 20_000), ("PPO", 8000)])
+@pytest.mark.parametrize(("algorithm", "max_step"), [slow_case("A2C", 20_000), ("PPO", 8000)])
 def test_agents_without_a_replay_learn_the_values_of_probes(tmp_path, algorithm, max_step):
     v, _ = learn_state_values(tmp_path, algorithm, "truncation", max_step)
     np.testing.assert_allclose(v, 10, atol=0.5)  # as a termination it would be 4.4

@@ -39,32 +39,24 @@ STOP_SECONDS = 60  # in which a run that is stopped saves its checkpoint and its
 def show_gallery(options: argparse.Namespace, output: Output) -> None:
     """Train the environment folders that a command line names, and write the page.
 
-    A run of an earlier call is shown as it is, unless `--force` is given.
+    Runs of earlier calls are shown, too; those of the folders that are named are kept, unless `--force` is given.
     """
     check_packages()
     seconds = options.seconds or DEFAULT_SECONDS
-    runs: list[RunData] = []
     left_out: dict[str, str] = {}
-    for environment in select_environments(options.env):
-        folder = RUNS / get_run_group(environment) / NAME
-        if read_variant(_find_config(environment), VARIANT).get("goal") is None:
-            reason: str | None = "its config.yaml has no goal"
-        elif folder.is_dir() and not options.force:
-            reason = None
-        else:
-            output.log(f"training {environment} for at most {seconds} s")
-            reason = train_within(environment, seconds)
-            if reason is None and not folder.is_dir():
-                reason = f"it has learned nothing within {seconds} s"
-        if reason:
+    selected = select_environments(options.env)
+    for environment in selected:
+        if find_run(environment).is_dir() and not options.force:
+            continue
+        if reason := train_within(environment, seconds, output):
             output.log(f"{environment}: not trained: {reason}")
             left_out[environment] = reason
-            continue
-        run = read_run(folder)
-        if run.record["reached"] and not run.videos and (reason := record_video(environment)):
-            output.log(f"{environment}: no video: {reason}")
-        runs.append(read_run(folder))
-        output.log(f"{environment}: {describe_progress(runs[-1])}")
+    runs: list[RunData] = []
+    for environment in sorted({*selected, *list_environments()} - {*left_out}):
+        folder = find_run(environment)
+        if folder.is_dir():
+            runs.append(read_run(folder))
+            output.log(f"{environment}: {describe_progress(runs[-1])}")
     page = write_gallery(Path(options.gallery), runs, left_out, seconds)
     output.result = {"page": page.as_posix(), "reached": [run.environment for run in runs if run.record["reached"]]}
     output.log(f"page: {page}")
@@ -83,15 +75,26 @@ def select_environments(part: str | None) -> list[str]:
     return selected
 
 
-def train_within(environment: str, seconds: float) -> str | None:
-    """Train a run for at most `seconds`. Return why it failed; None if it reached its goal or its time was over."""
+def find_run(environment: str) -> Path:
+    """Return the folder of the run of an environment folder, which need not exist."""
+    return RUNS / get_run_group(environment) / NAME
+
+
+def train_within(environment: str, seconds: float, output: Output) -> str | None:
+    """Train a run for at most `seconds`, and record videos of it if it reached its goal. Return why there is no run."""
+    if read_variant(_find_config(environment), VARIANT).get("goal") is None:
+        return "its config.yaml has no goal"
+    output.log(f"training {environment} for at most {seconds} s")
     result = _run_command([environment, "-n", NAME, "--force"], seconds)
-    return None if result["status"] == TERMINATED else result.get("error")
-
-
-def record_video(environment: str) -> str | None:
-    """Record videos of a run. Return why that is not possible; None if it was."""
-    return _run_command([environment, "-n", NAME, "--run", "--video"], None).get("error")
+    if result["status"] != TERMINATED and "error" in result:
+        return result["error"]
+    if not find_run(environment).is_dir():
+        return f"it has learned nothing within {seconds} s"
+    if result.get("reached"):
+        videos = _run_command([environment, "-n", NAME, "--run", "--video"], None)
+        if "error" in videos:
+            output.log(f"{environment}: no video: {videos['error']}")
+    return None
 
 
 def describe_progress(run: RunData) -> str:

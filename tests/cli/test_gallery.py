@@ -54,6 +54,7 @@ def test_the_folders_of_a_group_are_trained_and_shown(capsys):
 
     before = Path("runs/mine/missed/gallery/result.json").read_bytes()
     assert main.main("mine/missed --gallery page".split()) == 0  # as it is, without training
+    assert "## mine/reached" in Path("page/index.md").read_text(encoding="utf-8")  # of the earlier call
     assert "mine/missed: goal not reached" in capsys.readouterr().out
     assert Path("runs/mine/missed/gallery/result.json").read_bytes() == before
 
