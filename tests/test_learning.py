@@ -194,6 +194,7 @@ def test_reactor_learns_the_values_of_probes(tmp_path, changes):
     np.testing.assert_allclose(values[1], 10, atol=1)  # with a leak about -32
 
 
+@pytest.mark.slow
 @every_reactor
 def test_reactor_learns_simple_decisions(tmp_path, changes):
     for probe, best in (("choice", [0, 1]), ("chain", [1, 1, 1])):
@@ -218,15 +219,18 @@ def learn_values(tmp_path, env_name, max_step, estimator, critic):
 
 
 QUICK_PAIRS = [("retrace", "action_value"), ("vtrace", "state_value")]
+every_pair = pytest.mark.parametrize(
+    ("estimator", "critic"), [pair if pair in QUICK_PAIRS else slow_case(*pair) for pair in PAIRS]
+)
 
 
-@pytest.mark.parametrize(("estimator", "critic"), [pair if pair in QUICK_PAIRS else slow_case(*pair) for pair in PAIRS])
+@every_pair
 def test_a_time_limit_is_not_a_termination(tmp_path, estimator, critic):
     learned = learn_values(tmp_path, "truncation", 6000, estimator, critic)
     np.testing.assert_allclose(learned, 10, atol=0.5)  # as a termination it would be 4.4
 
 
-@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+@every_pair
 def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
     learned = learn_values(tmp_path, "leak", 12000, estimator, critic)
     np.testing.assert_allclose(learned[0], -41, atol=2)  # with a leak about -68

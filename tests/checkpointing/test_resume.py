@@ -476,7 +476,24 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("kind", RUNS)
+# Runs whose parts are also in others.
+SLOW = {
+    "agents that are added, reactor",
+    "agents that are added, ppo",
+    "agents that are added, prioritized",
+    "curiosity, a2c, agents that are added",
+    "curiosity, ppo, recurrent and skipping",
+    "episodic bonus, several roles",
+    "frame stack and lstm, skipping",
+    "ppo, recurrent and skipping",
+    "prediction, ppo, several roles",
+    "reactor, scalar, combinations",
+    "rnd, agents that are added, ppo",
+}
+KINDS = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in RUNS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_and_resumed_run_ends_as_uninterrupted_ones(kind, seed, tmp_path):
     straight = new_run(tmp_path, "straight", kind, seed=seed)
