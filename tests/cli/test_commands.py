@@ -12,6 +12,7 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
+from tests.task_folder import NN, write_task
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -21,7 +22,6 @@ default:
 goal:
   goal: {return: 10}
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 TWENTY_EPISODES = {
     "mean": 10.0,
     "low": 10.0,
@@ -36,11 +36,7 @@ TWENTY_EPISODES = {
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task: episodes of ten steps with return 10 in three lanes."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
-    return folder
+    return write_task(CONFIG)
 
 
 def result(name: str) -> dict:

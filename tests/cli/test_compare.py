@@ -13,22 +13,19 @@ pytest.importorskip("jinja2")
 
 from algorithm.cli import main
 from tests.reports.compared_folders import write_run
+from tests.task_folder import write_task
 
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: choice, max_step: 90, log_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 RUNS = Path("runs/mine/task")
 
 
 @pytest.fixture
 def task():
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
+    write_task(CONFIG)
 
 
 @pytest.fixture

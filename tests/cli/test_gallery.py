@@ -11,6 +11,7 @@ pytest.importorskip("jinja2")
 from algorithm.cli import main
 from algorithm.cli.gallery import select_environments
 from algorithm.errors import UserError
+from tests.task_folder import write_task
 
 CONFIG = """
 default:
@@ -18,7 +19,6 @@ default:
   acer_config: {learning_rate: 0.01, learning_starts: 50}
   goal: GOAL
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 PROBES = {  # name: environment, env steps, goal
     "reached": ("truncation", "4000", "{return: 10}"),  # every episode has ten rewards of 1
     "missed": ("truncation", "500", "{return: 11}"),
@@ -31,13 +31,7 @@ PROBES = {  # name: environment, env steps, goal
 def tasks():
     """Create a folder of the group mine for each probe."""
     for name, (env, steps, goal) in PROBES.items():
-        folder = Path("envs/mine") / name
-        folder.mkdir(parents=True)
-        config = CONFIG.replace("ENV", env).replace("STEPS", steps).replace("GOAL", goal)
-        (folder / "config.yaml").write_text(config)
-        (folder / "nn.py").write_text(
-            "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
-        )
+        write_task(CONFIG.replace("ENV", env).replace("STEPS", steps).replace("GOAL", goal), f"mine/{name}")
 
 
 def test_the_folders_of_a_group_are_trained_and_shown(capsys):

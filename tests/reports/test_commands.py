@@ -13,23 +13,20 @@ pytest.importorskip("jinja2")
 
 from algorithm.cli import main
 from tests.reports.run_folders import PageReader
+from tests.task_folder import write_task
 
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 RUN = Path("runs/mine/task/a")
 
 
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task: episodes of ten steps with return 10 in three lanes."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
+    write_task(CONFIG)
 
 
 def test_a_report_at_the_end_of_a_run_and_on_command(capsys):

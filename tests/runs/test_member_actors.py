@@ -28,7 +28,8 @@ from algorithm.runtimes.actor_host import ActorLost
 from algorithm.runtimes.population import MemberFailed
 from algorithm.training.progress import Counters
 from tests.runs import test_population
-from tests.runs.test_population import CONFIG, NN
+from tests.runs.test_population import CONFIG
+from tests.task_folder import NN, write_task
 
 SHORT = {"base_config": {"max_step": 60}}
 Call = tuple[int, int, int]  # number of an actor, number of its replacements, number of a call
@@ -56,11 +57,7 @@ train_new = partial(test_population.train_new, train=train_quickly)
 @pytest.fixture(autouse=True)
 def task() -> Path:
     """Create the folder mine/task."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
-    return folder
+    return write_task(CONFIG)
 
 
 class InlineProcess:

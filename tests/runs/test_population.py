@@ -25,6 +25,7 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.session import RunRequest, plan_runs
 from algorithm.runtimes.lineage import LineageRow
 from algorithm.runtimes.population import MemberFailed
+from tests.task_folder import NN, write_task
 
 CONFIG = """
 default:
@@ -33,18 +34,13 @@ default:
   acer_config: {rollout_length: 5, sequence_length: 5, learning_starts: 30, batch_size: 4}
   population_config: {interval: 60, random_params: {acer_config.learning_rate: {truncated: [0.0001, 0.01]}}}
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 RATE = "acer_config.learning_rate"
 
 
 @pytest.fixture(autouse=True)
 def task() -> Path:
     """Create the folder mine/task."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
-    return folder
+    return write_task(CONFIG)
 
 
 class InThisProcess:

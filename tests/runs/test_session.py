@@ -13,13 +13,13 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.metrics import read_table
+from tests.task_folder import NN, write_task
 
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
-NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(8))\n"
 EVIL = f"from pathlib import Path\nPath('evil').touch()\n{NN}"
 RESUME = "mine/task --resume --max_step 150"
 
@@ -27,11 +27,7 @@ RESUME = "mine/task --resume --max_step 150"
 @pytest.fixture
 def task():
     """Create the folder mine/task."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "nn.py").write_text(NN)
-    return folder
+    return write_task(CONFIG)
 
 
 @pytest.fixture
