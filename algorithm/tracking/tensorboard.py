@@ -40,6 +40,13 @@ LINES = {
         "fill": r"^train/replay_fill(/.*)?$",
         "age": r"^train/replay_age(/.*)?$",
     },
+    "cluster": {
+        "lag": r"^cluster/lag(_max)?$",
+        "queue": r"^cluster/queue$",
+        "actors and restarts": r"^cluster/(actors|restarts)$",
+        "env steps without use": r"^cluster/(lost|dropped)_env_steps$",
+        "waiting": r"^cluster/\w+_waiting$",
+    },
     "time": {
         "env steps and updates per second": r"^time/\w+_per_second$",
         "fractions": r"^time/\w+_fraction$",

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from algorithm.cli import main
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import HEAD, LINK, MAIN, ON_OTHER, OTHER, start_run, two_machines  # noqa: F401
-from tests.faults.runs import SLOW_CARTPOLE, assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import ARGUMENTS, SLOW_CARTPOLE, assert_playable, run_folder, saved_steps, write_task
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
     pytest.mark.usefixtures("start_run"),
 ]
 SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_restarts=4"]
-RUN = [*MAIN, "own/task", "-n", "a"]
+RUN = [*MAIN, *ARGUMENTS]
 ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
 ACTOR = "ray::_Actor"
 # 127.0.0.1, the same as an IPv6 address, and ::1, as the system writes them in /proc.
@@ -59,6 +60,8 @@ def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
     evaluated = [int(row["env_steps"]) for row in rows if row["eval/return"]]
     assert len(evaluated) > 1 and set(evaluated) <= set(saved_steps())
     assert run_folder().find_best().folder.name in {f"{env_steps:012d}" for env_steps in evaluated}
+    assert main.main([*ARGUMENTS, "--export"]) == 0
+    assert (run_folder().path / "agent.onnx").is_file()
 
 
 def assert_private(run) -> None:

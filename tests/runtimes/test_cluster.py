@@ -294,6 +294,27 @@ def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, l
     assert len({id(rollout.obs["obs"]) for rollout in rollouts}) == len(rollouts)
 
 
+@pytest.mark.parametrize(("algorithm", "in_flight"), [("ACER", 1), ("ACER", 3), ("A2C", 1), ("PPO", 2)])
+def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
+    algorithm, in_flight, hosts, tmp_path, monkeypatch
+):
+    rollouts, counts = record_rollouts(monkeypatch), []
+    request = InlineHost.request
+
+    def count(self, handle, weights, collection):
+        actor, _ = handle.key
+        learned = sum(any(lane // 3 == actor for lane in rollout.lane) for rollout in rollouts)
+        counts.append(handle.n_calls - learned)  # the first call opened the environments
+        return request(self, handle, weights, collection)
+
+    monkeypatch.setattr(InlineHost, "request", count)
+    base = {"base_config": {"algorithm": algorithm}}
+    lag = in_flight - 1 if algorithm != "ACER" else None
+    train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2, rollouts_in_flight=in_flight, max_lag=lag))
+    assert len(counts) > 10
+    assert max(counts) == in_flight
+
+
 def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})

@@ -93,6 +93,8 @@ def test_the_layout_is_read_and_its_lines_are_metrics(tmp_path):
         ("entropy", ["train/entropy", "train/entropy_discrete/left"], ["train/importance_ratio"]),
         ("learning rates", ["train/acer_learning_rate"], ["train/acer_gradient_norm"]),
         ("gradient norms", ["train/curiosity_gradient_norm/left"], ["train/curiosity_loss"]),
+        ("lag", ["cluster/lag", "cluster/lag_max"], ["cluster/queue"]),
+        ("waiting", ["cluster/actor_waiting", "cluster/learner_1_waiting"], ["cluster/learner_1_updates_per_second"]),
         ("env steps and updates per second", ["time/updates_per_second"], ["time/updates"]),
         ("fractions", ["time/acting_fraction"], ["train/clip_fraction"]),
     ],
