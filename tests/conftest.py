@@ -69,3 +69,12 @@ def prepared_workers(monkeypatch):
     from tests.prepared_processes import PREPARED
 
     monkeypatch.setattr(worker, "PROCESSES", PREPARED)
+
+
+@pytest.fixture
+def prepared_scenes(monkeypatch):
+    """Start the processes of scenes in milliseconds; the tests of the adapter start them as users do."""
+    from algorithm.adapters.unity import scene_process
+    from tests.prepared_processes import PREPARED
+
+    monkeypatch.setattr(scene_process, "PROCESSES", PREPARED)

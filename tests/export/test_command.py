@@ -68,6 +68,7 @@ def test_a_run_of_gymnasium_is_exported(task, capsys):
     assert {entry.key: entry.value for entry in model.metadata_props}["env_steps"] == str(int(first))
 
 
+@pytest.mark.usefixtures("prepared_scenes")
 def test_every_behavior_of_a_scene_is_exported_under_its_name(tmp_path, capsys):
     player = {"build_path": str(make_player(tmp_path, "two_behaviors")), "timeout_wait": 20}
     base = {"env_type": "UNITY", "n_envs": 1, "max_step": 200, "unity_args": player, "export": "end"}

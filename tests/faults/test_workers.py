@@ -49,7 +49,9 @@ def test_a_killed_worker_is_replaced():
     deadline = time.monotonic() + 60
     while len(new := set(list_workers(run.pid)) - set(workers)) != 1:
         assert time.monotonic() < deadline
-    time.sleep(8)  # the new worker imports torch
+    (started,) = new
+    while "libtorch" not in Path(f"/proc/{started}/maps").read_text():  # the new worker imports torch
+        time.sleep(0.1)
     run.signal(signal.SIGTERM)
     assert run.status() == 143
     wait_until_dead([*workers, *new], 2)

@@ -25,6 +25,7 @@ from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 from tests.unity_player.launcher import ROOT, make_player
 
+pytestmark = pytest.mark.usefixtures("prepared_scenes")
 QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
 
 

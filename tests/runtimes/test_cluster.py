@@ -230,6 +230,7 @@ def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path
     assert len(hosts) == 2  # no actors while the runtime is LOCAL
 
 
+@pytest.mark.usefixtures("prepared_scenes")
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
     """The behaviors of a Unity scene are known only then."""
     player = {"build_path": str(make_player(tmp_path, "balance_ball")), "timeout_wait": 20}

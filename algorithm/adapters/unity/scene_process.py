@@ -21,7 +21,7 @@ from algorithm.adapters.process_setup import prepare_worker
 from algorithm.adapters.unity.launch import LaunchConfig
 from algorithm.adapters.unity.scene_tick import PlayerExited, SceneTick
 
-SPAWN_CONTEXT = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+PROCESSES = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure
 STABLE_TICKS = 10  # ticks after which the pause is `FIRST_PAUSE` again
 MAX_WAIT = 0.5  # seconds of one wait
@@ -50,8 +50,8 @@ class SceneProcess:
         """Start to open the scene; `receive` returns its first tick, or why it did not open."""
         self.close()
         self._seed, self._sent_parameters, self._ticks = seed, dict(parameters), 0
-        self.pipe, child_pipe = SPAWN_CONTEXT.Pipe()
-        self._process = SPAWN_CONTEXT.Process(
+        self.pipe, child_pipe = PROCESSES.Pipe()
+        self._process = PROCESSES.Process(
             target=run_scene, args=(child_pipe, self.launch, self.number, seed, self._sent_parameters), daemon=True
         )
         self._process.start()

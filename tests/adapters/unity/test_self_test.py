@@ -25,6 +25,7 @@ def test_a_scene_that_never_connects_is_reported(monkeypatch):
         self_test.run_self_test()
 
 
+@pytest.mark.slow
 def test_protobuf_in_pure_python_is_reported(monkeypatch):
     """Test the report: protobuf in pure Python fails in some versions and is slow in others."""
     monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
