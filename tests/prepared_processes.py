@@ -2,5 +2,7 @@
 
 import multiprocessing
 
-multiprocessing.set_forkserver_preload(["algorithm.runs.worker", "algorithm.runtimes.cluster", "algorithm.adapters.unity.communicator"])
+multiprocessing.set_forkserver_preload(
+    ["algorithm.runs.worker", "algorithm.runtimes.cluster", "algorithm.adapters.unity.communicator"]
+)
 PREPARED = multiprocessing.get_context("forkserver")

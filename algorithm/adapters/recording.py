@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.wrappers import RecordVideo
 
 from algorithm.adapters.adapter import Recording, UnsupportedEnvironment
@@ -18,6 +19,7 @@ from algorithm.adapters.env_errors import EnvName, get_env_name, suppress_warnin
 from algorithm.program import get_install_command
 
 PIXELS = "rgb_array"  # the render mode in which an environment returns pictures
+MIN_PICTURE_SIZE = 160  # pixels of the longer side; smaller pictures, for example MinAtar's 10x10, are enlarged
 # MuJoCo's off-screen backends and their libraries, in the order of their speed. Without MUJOCO_GL it takes GLFW, which
 # needs a display.
 OFFSCREEN_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
@@ -69,7 +71,22 @@ def _make_with_pixels(make: EnvMaker, name: EnvName) -> gymnasium.Env:
             f"the environment {get_env_name(name)!r} has no pictures for a video: its render modes are {modes}, "
             f"without {PIXELS}"
         )
-    return env
+    return VideoPictures(env)
+
+
+class VideoPictures(gymnasium.Wrapper):
+    """A wrapper that returns pictures as the writer of videos expects them: bytes, and not smaller than visible."""
+
+    def render(self) -> Any:
+        """Return the picture [H, W, 3] as uint8.
+
+        Fractions of the full brightness (MinAtar) are scaled to bytes, and the pixels of a small picture repeated.
+        """
+        picture = np.asarray(self.env.render())
+        if picture.dtype.kind == "f":
+            picture = np.rint(picture * 255).astype(np.uint8)
+        factor = -(-MIN_PICTURE_SIZE // max(picture.shape[:2]))
+        return picture.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 class SeededRecordVideo(RecordVideo):

@@ -25,7 +25,7 @@ from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number
 from algorithm.training.progress import WINDOW, Counters
 
-GIF_WIDTH, GIF_FPS = 320, 12  # pixels and frames per second, for files that a README may contain
+GIF_WIDTH, GIF_FPS, GIF_SECONDS = 320, 12, 10  # for files that a README may contain
 
 OpenRecorded = Callable[[Recording | None], Adapter]
 
@@ -149,12 +149,13 @@ def make_video_recorder(
 
 
 def _keep_video(source: Path, video: Path) -> None:
-    """Move a video to its place and write a gif of it alongside."""
+    """Move a video to its place and write a gif of its first seconds alongside."""
     from moviepy import VideoFileClip
 
     shutil.move(source, video)
     with VideoFileClip(str(video)) as clip:
-        clip.resized(width=GIF_WIDTH).write_gif(str(video.with_suffix(".gif")), fps=GIF_FPS, logger=None)
+        start = clip.subclipped(0, min(clip.duration, GIF_SECONDS)).resized(width=GIF_WIDTH)
+        start.write_gif(str(video.with_suffix(".gif")), fps=GIF_FPS, logger=None)
 
 
 def _describe_video(video: Path, label: str, result: EvaluationResult, repeated: EvaluationResult, number: int) -> str:

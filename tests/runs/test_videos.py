@@ -9,7 +9,7 @@ from algorithm.adapters.adapter import EnvironmentStartError, Recording, Unsuppo
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.recording import choose_offscreen_backend
 from algorithm.errors import UserError
-from algorithm.runs.videos import VideoRecorder, choose_episodes, record_videos
+from algorithm.runs.videos import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, record_videos
 from algorithm.training.components import Timer
 from tests.adapters.configs import config
 from tests.adapters.pictured import Pictured
@@ -37,6 +37,12 @@ def read_brightness(path):
     return [np.frombuffer(frame, np.uint8).mean() / 20 for frame in frames]
 
 
+def write_clip(path, seconds):
+    from moviepy import ColorClip
+
+    ColorClip((64, 48), color=(200, 40, 40), duration=seconds).write_videofile(str(path), fps=10, logger=None)
+
+
 @pytest.mark.parametrize(
     ("returns", "chosen"),
     [
@@ -61,6 +67,36 @@ def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_pat
         assert any(f"{label} episode" in line and f"{length} steps" in line for line in lines)
     assert len(list((tmp_path / "videos").iterdir())) == 6  # nothing else is left
     assert not any("does not repeat" in line for line in lines)
+
+
+@pytest.mark.parametrize("seconds", [3, 14])
+def test_a_gif_shows_the_first_seconds(tmp_path, seconds):
+    write_clip(tmp_path / "episode.mp4", seconds)
+    _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
+    assert not (tmp_path / "episode.mp4").exists()
+    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.mp4"))
+    assert duration == pytest.approx(seconds, abs=0.2)
+    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.gif"))
+    assert duration == pytest.approx(min(seconds, GIF_SECONDS), abs=0.2)
+
+
+class Dim(Pictured):
+    """Its pictures are small and their pixels are fractions of the full brightness, like those of MinAtar."""
+
+    def render(self):
+        picture = np.zeros((10, 8, 3), np.float32)
+        picture[2:4, 4:6] = [1, 0.5, 0]
+        return picture
+
+
+def test_small_pictures_of_fractions_are_visible(tmp_path):
+    record(tmp_path, make=Dim)
+    frames = imageio_ffmpeg.read_frames(str(tmp_path / "videos" / "100-best.mp4"))
+    width, height = next(frames)["size"]
+    assert (width, height) == (128, 160)
+    picture = np.frombuffer(next(frames), np.uint8).reshape(height, width, 3)
+    np.testing.assert_allclose(picture[40:56, 72:88].mean((0, 1)), [255, 128, 0], atol=12)
+    assert picture[80:].max() < 20
 
 
 def test_an_environment_that_does_not_repeat_its_episodes_is_reported(tmp_path):
