@@ -1,4 +1,4 @@
-"""Processes that start from a server process which has imported torch and the messages of ML-Agents, in milliseconds."""
+"""Processes that start in milliseconds, from a server process that has imported torch and ML-Agents."""
 
 import multiprocessing
 
