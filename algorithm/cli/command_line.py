@@ -27,7 +27,7 @@ EXAMPLES = {
     "unity/3dball -n NAME --export": "write a run as ONNX for Unity",
     "--list": "list all runs with their results",
     "--compare runs/gym/cartpole": "compare the runs of an environment",
-    "--init gym/mountain_car": "write a folder for an environment of Gymnasium",
+    "--init gym/taxi": "write a folder for an environment of Gymnasium",
     "--doctor": "check this machine, with advice for each problem",
 }
 HELP_COLUMN = 30  # at which the meaning of an option begins
