@@ -1,4 +1,8 @@
-"""Compare SAC with Stable-Baselines3's SAC: updates per CPU second, Pendulum to its goal, HalfCheetah's return."""
+"""Compare SAC with Stable-Baselines3's SAC: updates per CPU second, Pendulum to its goal, HalfCheetah's return.
+
+Updates are also compared with those of SBX. On a machine with several cores, run this on one of them
+(`taskset -c 0`), since jax uses all.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,6 +29,7 @@ from algorithm.training.learner import Learner
 
 OBS, ACTIONS, BATCH_SIZE, UNITS, CAPACITY = 17, 6, 256, 256, 10_000
 UPDATES, BLOCKS = 50, 5
+PRECISIONS = ("float32", "bfloat16")
 TARGET, EPISODES, PENDULUM_MAX_STEPS = -200, 20, 20_000
 
 
@@ -67,10 +73,21 @@ def make_row(rng: np.random.Generator, is_first: bool) -> Rollout:
 
 def measure_sb3_updates() -> dict:
     """Return the same of Stable-Baselines3, with a trivial environment outside the measured time."""
+    return {"ms": _measure_peer(_import_sb3_sac(), device="cpu")}
+
+
+def measure_sbx_updates() -> dict:
+    """Return the same of SBX, Stable-Baselines3 in jax: one compiled update for each env step."""
+    from sbx import SAC
+
+    return {"ms": _measure_peer(SAC)}
+
+
+def _measure_peer(sac, **arguments) -> float:
+    """Return the CPU milliseconds of one update for each env step; compilation is outside the measured time."""
     import gymnasium
 
     configure_torch()
-    sac = _import_sb3_sac()
 
     class TrivialEnv(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-1, 1, (OBS,), np.float32)
@@ -83,10 +100,10 @@ def measure_sb3_updates() -> dict:
             return self.np_random.standard_normal(OBS).astype(np.float32), 0.0, False, False, {}
 
     model = sac(
-        "MlpPolicy", TrivialEnv(), batch_size=BATCH_SIZE, learning_starts=100, buffer_size=CAPACITY, device="cpu"
+        "MlpPolicy", TrivialEnv(), batch_size=BATCH_SIZE, learning_starts=100, buffer_size=CAPACITY, **arguments
     )
     model.learn(600)
-    return {"ms": _measure_milliseconds(lambda: model.train(UPDATES, BATCH_SIZE), 1) / UPDATES}
+    return _measure_milliseconds(lambda: model.train(gradient_steps=1, batch_size=BATCH_SIZE))
 
 
 def _measure_milliseconds(update, times: int = UPDATES) -> float:
@@ -144,17 +161,21 @@ def train_sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
 
 def compare_speed(options: argparse.Namespace) -> None:
     """Print the time of an update, measured in alternating rounds, and the ratios of updates per CPU second."""
-    rounds = []
+    peers: dict[str, Callable[[], dict]] = {"SB3": measure_sb3_updates}
+    if options.sbx:
+        peers["SBX"] = measure_sbx_updates
+    times: dict[str, list[float]] = {}
     for _ in range(options.rounds):
-        sb3 = run_in_subprocesses(measure_sb3_updates, [()])[0]["ms"]
-        samara = [
-            run_in_subprocesses(measure_updates, [(precision,)])[0]["ms"] for precision in ("float32", "bfloat16")
-        ]
-        rounds.append((sb3, *samara))
-        print(f"SB3 {sb3:.2f} ms, float32 {samara[0]:.2f} ms, bfloat16 {samara[1]:.2f} ms", flush=True)
-    for index, name in enumerate(("float32", "bfloat16"), start=1):
-        ratios = [times[0] / times[index] for times in rounds]
-        print(f"{name}: updates per CPU second relative to SB3 {format_spread(ratios, 2)}")
+        measured = {name: run_in_subprocesses(measure, [()])[0]["ms"] for name, measure in peers.items()}
+        for precision in PRECISIONS:
+            measured[precision] = run_in_subprocesses(measure_updates, [(precision,)])[0]["ms"]
+        for name, milliseconds in measured.items():
+            times.setdefault(name, []).append(milliseconds)
+        print(", ".join(f"{name} {milliseconds:.2f} ms" for name, milliseconds in measured.items()), flush=True)
+    for precision in PRECISIONS:
+        for peer in peers:
+            ratios = [theirs / ours for theirs, ours in zip(times[peer], times[precision], strict=True)]
+            print(f"{precision}: updates per CPU second relative to {peer} {format_spread(ratios, 2)}")
 
 
 def compare_pendulum(options: argparse.Namespace) -> None:
@@ -202,6 +223,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100_000, help="env steps of cheetah")
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of speed")
+    parser.add_argument("--sbx", action="store_true", help="compare speed with SBX, too (pip install sbx-rl)")
     parser.add_argument(
         "--episodes", type=int, default=20, help="number of greedy episodes at the end, outside the measured time"
     )
