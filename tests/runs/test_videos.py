@@ -7,7 +7,7 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError, Recording, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.recording import choose_offscreen_backend
+from algorithm.adapters.recording import choose_offscreen_backends
 from algorithm.errors import UserError
 from algorithm.runs.videos import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, record_videos
 from algorithm.training.components import Timer
@@ -136,18 +136,28 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
         record(tmp_path)
 
 
-def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path):
+def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path, monkeypatch):
     class Dark(Pictured):
         def render(self):
             raise RuntimeError("no display")
 
-    with pytest.raises(EnvironmentStartError, match="no display"):
-        record(tmp_path, make=Dark)
+    advice = "; without a display, MuJoCo and the Control Suite need EGL or OSMesa"
+    for display, end in ((":0", ""), ("", advice)):
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+        monkeypatch.setenv("DISPLAY", display)
+        monkeypatch.setenv("MUJOCO_GL", "egl")
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        with pytest.raises(
+            EnvironmentStartError, match=f"cannot render pictures: RuntimeError: no display{end}"
+        ) as error:
+            record(tmp_path, make=Dark)
+        assert ("OSMesa" in str(error.value)) == bool(end) and "\n" not in str(error.value)
 
 
-def test_an_offscreen_backend_is_chosen_only_without_a_display(monkeypatch):
+def test_offscreen_backends_are_chosen_only_without_a_display(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     import os
 
@@ -162,8 +172,9 @@ def test_an_offscreen_backend_is_chosen_only_without_a_display(monkeypatch):
             patch.setattr("algorithm.adapters.recording.find_library", lambda name, found=libraries: name in found)
             for name, value in environment.items():
                 patch.setenv(name, value)
-            choose_offscreen_backend()
+            choose_offscreen_backends()
             assert os.environ.pop("MUJOCO_GL", None) == expected
+            assert os.environ.pop("SDL_VIDEODRIVER", None) == (None if "DISPLAY" in environment else "dummy")
             if "MUJOCO_GL" in environment:
                 patch.setenv("MUJOCO_GL", environment["MUJOCO_GL"])
 
