@@ -38,7 +38,7 @@ class GalleryEntry:
         seconds: time of its training.
         limit: seconds for which it was trained at most; None if they are not known.
         mean_return: mean training return at its end; None if no episode has ended.
-        machine: the machine that trained it; empty if it is not known.
+        machine: the machine that trained it, without its system; empty if it is not known.
         facts: its figures, if it reached the goal.
         curve: file with the chart of its returns, next to the page; None without one.
         video: file with a video, next to the page; None without one.
@@ -132,7 +132,7 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
         seconds=run.record["seconds"],
         limit=limit,
         mean_return=next(iter(run.record["returns"].values()), None),
-        machine=", ".join(f"{name} {value}" for name, value in list_machine(run)),
+        machine=", ".join(f"{name} {value}" for name, value in list_machine(run) if name != "system"),
         facts=tuple(list_facts(run)) if reached else (),
         curve=_write_curve(folder, run) if reached else None,
         video=_copy_video(folder, run) if reached else None,
