@@ -10,7 +10,6 @@ import pytest
 from algorithm.errors import UserError
 from algorithm.reports.comparison import compare, find_median
 from algorithm.reports.comparison_record import make_record
-from algorithm.training import metrics
 from tests.reports.compared_folders import write_run
 
 LINE = {0: 0.0, 100: 100.0}
@@ -233,15 +232,6 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     for patterns in (["mine"], ["mine/a-*"], [str(runs / "mine/a-?"), "mine"], [f"mine/a-{k}" for k in range(1, 12)]):
         (group,) = compare(patterns, None, pytest.fail).environments[0].groups.values()
         assert [run.folder.name for run in group.group.runs] == [f"a-{k}" for k in range(1, 12)]
-
-
-def test_metrics_are_read_once(runs, monkeypatch):
-    write_run(runs / "a", LINE)
-    lines = []
-    split = metrics._split_cells
-    monkeypatch.setattr(metrics, "_split_cells", lambda line: lines.append(line) or split(line))
-    compare([str(runs)], None, lambda line: None)
-    assert lines == (runs / "a/metrics.csv").read_text(encoding="utf-8").splitlines()
 
 
 def test_the_order_of_runs_changes_no_figure(runs):

@@ -15,7 +15,6 @@ from algorithm.errors import UserError
 from algorithm.reports import report_files
 from algorithm.reports.model_card import MARK
 from algorithm.reports.report_files import ReportWriter, write_files
-from algorithm.training import metrics
 from tests.reports.run_folders import RESULT, write_run
 
 
@@ -24,15 +23,6 @@ def run(tmp_path_factory) -> Path:
     folder = write_run(tmp_path_factory.mktemp("runs") / "gym/cartpole/first")
     write_files(folder, pytest.fail)
     return folder
-
-
-def test_metrics_are_read_once(run, monkeypatch):
-    """Of a long run, this takes seconds."""
-    lines = []
-    split = metrics._split_cells
-    monkeypatch.setattr(metrics, "_split_cells", lambda line: lines.append(line) or split(line))
-    write_files(run, pytest.fail)
-    assert lines == (run / "metrics.csv").read_text(encoding="utf-8").splitlines()
 
 
 def test_the_model_card_has_metadata_and_the_figures_of_the_result(run):
