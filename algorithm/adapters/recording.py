@@ -41,7 +41,6 @@ def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording:
         UnsupportedEnvironment: The package that writes videos is missing. The makers raise it, too, for an environment
             without pictures.
     """
-    choose_offscreen_backends()
     if find_spec("moviepy") is None:
         raise UnsupportedEnvironment(f"videos need the package moviepy: {get_install_command('video')}")
     makers: list[EnvMaker] = [partial(_make_with_pixels, make, name)] * n_envs
@@ -57,7 +56,10 @@ def has_display() -> bool:
 
 
 def choose_offscreen_backends() -> None:
-    """Set backends of MuJoCo and pygame that need no display, if there is none and the user has set no backend."""
+    """Set backends of MuJoCo and pygame that need no display, if there is none and the user has set no backend.
+
+    The Control Suite reads the one of MuJoCo when it is imported.
+    """
     if has_display():
         return
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame's, which would print that it finds no display
