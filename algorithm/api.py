@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +117,13 @@ def run_training(
 ) -> RunResult:
     """Train in a run folder that the caller has locked; result.json is written there in any case.
 
-    With `pause_at`, training pauses at this number of env steps of the run, after an evaluation.
+    With `pause_at`, training pauses at this number of env steps of the run, after an evaluation, and no report is
+    written: the run is a member of a population, which reports on its members when it ends.
     """
     recorder = ResultRecorder()
     status, failure = 0, None
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
-    report = ReportWriter(settings.report.report, folder.path, log)
+    report = ReportWriter(settings.report.report and pause_at is None, folder.path, log)
     if not folder.has_learned():
         write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
     try:
@@ -137,13 +137,7 @@ def run_training(
             origin = describe_origin(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             exports.export_best()
-            if pause_at is None or _has_ended(recorder.result, settings):
-                report.write()
-
-
-def _has_ended(result: RunResult, settings: Settings) -> bool:
-    """Return whether a run that pauses has reached its end."""
-    return bool(result.goal_reached) or result.counters.env_steps >= (settings.base.max_step or inf)
+            report.write()
 
 
 def _train_without_folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name, suppress_warnings
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.recording import PIXELS, has_display
 from algorithm.adapters.vector import limit_episode_steps, make_sync_or_async, split_env_args
 
 
@@ -29,6 +31,8 @@ def make_dm_control(config: EnvConfig) -> VectorEnv:
     """
     env_name = require_env_name(config.name, "DM_CONTROL")
     name = re.sub(r"-v\d+$", "", env_name.removeprefix("dm_control/"))
+    if config.render_mode == PIXELS and not has_display():
+        os.environ.setdefault("MUJOCO_GL", "off")  # it would try GLFW, whose failure is more than one line
     with convert_start_errors(f"dm_control/{name}"):
         suite, _ = _import_packages()
     tasks = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}

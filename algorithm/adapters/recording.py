@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 
-from algorithm.adapters.adapter import Recording, UnsupportedEnvironment
-from algorithm.adapters.env_errors import EnvName, get_env_name, suppress_warnings
+from algorithm.adapters.adapter import EnvironmentStartError, Recording, UnsupportedEnvironment
+from algorithm.adapters.env_errors import EnvName, describe_error, get_env_name, suppress_warnings
 from algorithm.program import get_install_command
 
 PIXELS = "rgb_array"  # the render mode in which an environment returns pictures
@@ -23,6 +23,7 @@ MIN_PICTURE_SIZE = 160  # pixels of the longer side; smaller pictures, for examp
 # MuJoCo's off-screen backends and their libraries, in the order of their speed. Without MUJOCO_GL it takes GLFW, which
 # needs a display.
 OFFSCREEN_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+ADVICE = "without a display, MuJoCo and the Control Suite need EGL or OSMesa, for example: apt install libegl1"
 
 EnvMaker = Callable[[], gymnasium.Env]
 
@@ -40,7 +41,6 @@ def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording:
         UnsupportedEnvironment: The package that writes videos is missing. The makers raise it, too, for an environment
             without pictures.
     """
-    choose_offscreen_backend()
     if find_spec("moviepy") is None:
         raise UnsupportedEnvironment(f"videos need the package moviepy: {get_install_command('video')}")
     makers: list[EnvMaker] = [partial(_make_with_pixels, make, name)] * n_envs
@@ -50,10 +50,20 @@ def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording:
     return makers
 
 
-def choose_offscreen_backend() -> None:
-    """Set MUJOCO_GL to a backend that needs no display, if there is no display and the user has set nothing."""
-    has_display = not sys.platform.startswith("linux") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if has_display or os.environ.get("MUJOCO_GL"):
+def has_display() -> bool:
+    """Return whether this machine has a display; only Linux may have none."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def choose_offscreen_backends() -> None:
+    """Set backends of MuJoCo and pygame that need no display, if there is none and the user has set no backend.
+
+    The Control Suite reads the one of MuJoCo when it is imported.
+    """
+    if has_display():
+        return
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame's, which would print that it finds no display
+    if os.environ.get("MUJOCO_GL"):
         return
     for backend, library in OFFSCREEN_LIBRARIES.items():
         if find_library(library):
@@ -71,18 +81,30 @@ def _make_with_pixels(make: EnvMaker, name: EnvName) -> gymnasium.Env:
             f"the environment {get_env_name(name)!r} has no pictures for a video: its render modes are {modes}, "
             f"without {PIXELS}"
         )
-    return VideoPictures(env)
+    return VideoPictures(env, name)
 
 
 class VideoPictures(gymnasium.Wrapper):
     """A wrapper that returns pictures as the writer of videos expects them: bytes, and not smaller than visible."""
 
+    def __init__(self, env: gymnasium.Env, name: EnvName):
+        super().__init__(env)
+        self._name = name
+
     def render(self) -> Any:
         """Return the picture [H, W, 3] as uint8.
 
         Fractions of the full brightness (MinAtar) are scaled to bytes, and the pixels of a small picture repeated.
+
+        Raises:
+            EnvironmentStartError: The environment cannot render.
         """
-        picture = np.asarray(self.env.render())
+        try:
+            with suppress_warnings():  # of libraries that open a display, before they raise an exception
+                picture = np.asarray(self.env.render())
+        except Exception as error:
+            problem = describe_error(self._name, "cannot render pictures", error)
+            raise EnvironmentStartError(problem if has_display() else f"{problem}; {ADVICE}") from error
         if picture.dtype.kind == "f":
             picture = np.rint(picture * 255).astype(np.uint8)
         factor = -(-MIN_PICTURE_SIZE // max(picture.shape[:2]))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from algorithm.errors import UserError, summarize_error
-from algorithm.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare, find_median
-from algorithm.reports.comparison_page import format_reached, write_page, write_picture
+from algorithm.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare
+from algorithm.reports.comparison_page import format_median, format_reached, write_page, write_picture
 from algorithm.reports.comparison_record import make_record
 from algorithm.reports.page import check_packages
 from algorithm.reports.performance import Improvement
-from algorithm.training.metrics import UNKNOWN, format_number
+from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:
     import argparse
@@ -78,8 +78,8 @@ def _make_table(result: EnvironmentResult, metric: str) -> Table:
             str(performance.mean),
             str(performance.iqm),
             format_reached(group),
-            _format_median(find_median(group.steps_to_goal), ",.0f"),
-            _format_median(find_median(group.cpu_seconds_to_goal), ",.1f"),
+            format_median(group.steps_to_goal, ",.0f"),
+            format_median(group.cpu_seconds_to_goal, ",.1f"),
         )
     return table
 
@@ -110,7 +110,3 @@ def _report_overall(overall: OverallResult, output: Output) -> None:
         output.print_table(table)
     if overall.improvements:
         output.print_table(_make_improvements_table(overall.improvements, "all environments"))
-
-
-def _format_median(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else f"{value:{form}}"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from algorithm.cli.modes import DEFAULT_SECONDS
 from algorithm.config.loader import read_variant
 from algorithm.program import PACKAGE
-from algorithm.reports.gallery import write_gallery
-from algorithm.reports.page import check_packages
-from algorithm.reports.run_data import RunData, read_run
+from algorithm.reports.gallery import Gallery, GalleryEntry, make_entry, read_gallery, write_gallery
+from algorithm.reports.page import check_packages, format_duration
+from algorithm.reports.run_data import read_run
 from algorithm.runs.env_folder import (
     CONFIG_FILE,
     RUNS,
@@ -37,29 +37,39 @@ STOP_SECONDS = 60  # in which a run that is stopped saves its checkpoint and its
 
 
 def show_gallery(options: argparse.Namespace, output: Output) -> None:
-    """Train the environment folders that a command line names, and write the page.
+    """Train the environment folders that a command line names, and add them to the page.
 
-    Runs of earlier calls are shown, too; those of the folders that are named are kept, unless `--force` is given.
+    A folder that is on the page, or has a run of an earlier call, is trained again only with `--force`; the run is
+    shown as it is now. The page is written after each folder, so that it is complete if the command is interrupted.
     """
     check_packages()
-    seconds = options.seconds or DEFAULT_SECONDS
-    left_out: dict[str, str] = {}
-    selected = select_environments(options.env)
-    for environment in selected:
-        if find_run(environment).is_dir() and not options.force:
-            continue
+    folder, seconds = Path(options.gallery), options.seconds or DEFAULT_SECONDS
+    gallery = read_gallery(folder)
+    for environment in select_environments(options.env):
+        gallery = _update(gallery, folder, environment, seconds, options.force, output)
+        write_gallery(folder, gallery)
+    page = write_gallery(folder, gallery)
+    reached = sorted(name for name, entry in gallery.entries.items() if entry.reached)
+    output.result = {"page": page.as_posix(), "reached": reached}
+    output.log(f"page: {page}")
+
+
+def _update(
+    gallery: Gallery, folder: Path, environment: str, seconds: float, is_forced: bool, output: Output
+) -> Gallery:
+    """Return the gallery with the run of an environment folder, or with the reason why there is none."""
+    entry, run = gallery.entries.get(environment), find_run(environment)
+    limit = entry.limit if entry else None
+    if is_forced or not (entry or run.is_dir()):
         if reason := train_within(environment, seconds, output):
             output.log(f"{environment}: not trained: {reason}")
-            left_out[environment] = reason
-    runs: list[RunData] = []
-    for environment in sorted({*selected, *list_environments()} - {*left_out}):
-        folder = find_run(environment)
-        if folder.is_dir():
-            runs.append(read_run(folder))
-            output.log(f"{environment}: {describe_progress(runs[-1])}")
-    page = write_gallery(Path(options.gallery), runs, left_out, seconds)
-    output.result = {"page": page.as_posix(), "reached": [run.environment for run in runs if run.record["reached"]]}
-    output.log(f"page: {page}")
+            return Gallery(entries=gallery.entries, left_out={**gallery.left_out, environment: reason})
+        limit = seconds
+    if run.is_dir():
+        entry = make_entry(folder, read_run(run), limit)
+    assert entry is not None  # it has a run, or was on the page
+    output.log(f"{environment}: {describe_progress(entry)}")
+    return Gallery(entries={**gallery.entries, environment: entry}, left_out=gallery.left_out)
 
 
 def select_environments(part: str | None) -> list[str]:
@@ -97,10 +107,11 @@ def train_within(environment: str, seconds: float, output: Output) -> str | None
     return None
 
 
-def describe_progress(run: RunData) -> str:
+def describe_progress(entry: GalleryEntry) -> str:
     """Return a line on a run."""
-    reached = "goal reached" if run.record["reached"] else "goal not reached"
-    return f"{reached}, {run.record['env_steps']:,} env steps in {run.record['seconds']:,.0f} s"
+    reached = "goal reached" if entry.reached else "goal not reached"
+    seconds = "" if entry.seconds is None else f" in {format_duration(entry.seconds)}"
+    return f"{reached}, {entry.env_steps:,} env steps{seconds}"
 
 
 def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:

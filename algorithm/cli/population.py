@@ -48,13 +48,15 @@ def train_if_population(
 def _train(
     options: argparse.Namespace, output: Output, variant: str | None, folder: PopulationFolder, settings: Settings
 ) -> None:
-    """Train a population in its folder, and report its lineage."""
+    """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
+    from algorithm.reports.report_files import ReportWriter
     from algorithm.runs.member import LOG_FILE
     from algorithm.runs.population import train_population
     from algorithm.runs.run_folder import find_environment_folder
 
     env, name = options.env, folder.path.name
+    reports = {member: ReportWriter(settings.report.report, member.path, output.log) for member in folder.members}
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
@@ -64,6 +66,9 @@ def _train(
     finally:
         if folder.has_learned():
             report_population(output, env, folder)
+            for member, report in reports.items():
+                if member.has_learned():
+                    report.write()
         else:
             output.close_log_file()
             output.save_note = " Nothing was saved: no member had a checkpoint yet."

@@ -183,7 +183,8 @@ def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
 def _find_runs(pattern: str, log: Log) -> list[Path]:
     """Return the run folders of a path or pattern, sorted by name. Raises UserError for a path that does not exist."""
     path = Path(pattern)
-    places = [path] if path.exists() else _sort(Path(path.anchor).glob(pattern[len(path.anchor) :]))
+    matches = [path] if path.exists() else Path(path.anchor).glob(pattern[len(path.anchor) :])
+    places = _sort(place for place in matches if place.is_dir())  # and not the files of comparisons alongside runs
     if not places:
         raise UserError(f"{pattern}: there is no such folder; name run folders, such as runs/gym/cartpole/*")
     found = []
@@ -223,15 +224,12 @@ def _split_number(name: str) -> tuple[str, int]:
 
 def _read_run(folder: Path, log: Log) -> ComparedRun | None:
     """Return a run; None if it has no metrics."""
-    lines: list[str] = []
-    record = read_record(folder, lines.append)
     try:
         table = read_table(folder / TABLE_FILE)
     except FileNotFoundError:
         log(f"{folder.as_posix()} has no {TABLE_FILE} yet: it is left out")
         return None
-    for line in lines:
-        log(line)
+    record = read_record(folder, log, table)
     if not table.rows:
         log(f"{folder.as_posix()} has no row of metrics that can be read: it is left out")
         return None

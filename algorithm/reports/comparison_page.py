@@ -105,7 +105,6 @@ def _make_section(result: EnvironmentResult, metric: str, colors: Mapping[str, i
 
 
 def _make_row(result: GroupResult, color: int) -> GroupRow:
-    cpu_seconds = result.cpu_seconds_to_goal
     return GroupRow(
         color=color,
         label=result.group.label,
@@ -113,8 +112,8 @@ def _make_row(result: GroupResult, color: int) -> GroupRow:
         mean=str(result.performance.mean),
         iqm=str(result.performance.iqm),
         reached=format_reached(result),
-        env_steps=_format_median(result.steps_to_goal, ",.0f"),
-        cpu_seconds=UNKNOWN if cpu_seconds is None else _format_median(cpu_seconds, ",.1f"),
+        env_steps=_format_median_and_range(result.steps_to_goal, ",.0f"),
+        cpu_seconds=_format_median_and_range(result.cpu_seconds_to_goal, ",.1f"),
     )
 
 
@@ -125,13 +124,19 @@ def format_reached(result: GroupResult) -> str:
     return f"{result.n_reached} of {len(result.group.runs)}"
 
 
-def _format_median(values: Sequence[float], form: str) -> str:
-    """Return the median and the range of values to the goal; a run that did not reach it is above all others."""
+def format_median(values: Sequence[float] | None, form: str) -> str:
+    """Return the median of values to the goal; a dash if it is not known."""
     middle = find_median(values)
-    if middle is None:
+    return UNKNOWN if middle is None else f"{middle:{form}}"
+
+
+def _format_median_and_range(values: Sequence[float] | None, form: str) -> str:
+    """Return the median and the range of values to the goal; a run that did not reach it is above all others."""
+    middle = format_median(values, form)
+    if values is None or middle == UNKNOWN:
         return UNKNOWN
     low, high = min(values), max(values)
-    return f"{middle:{form}} ({low:{form}} to {f'{high:{form}}' if isfinite(high) else 'not reached'})"
+    return f"{middle} ({low:{form}} to {f'{high:{form}}' if isfinite(high) else 'not reached'})"
 
 
 def _make_legend(labels: Any, colors: Mapping[str, int]) -> tuple[LegendEntry, ...]:

@@ -1,14 +1,19 @@
-"""The gallery: a page with the curves, the videos and the figures of runs in many environment folders."""
+"""The gallery: a page with the curves, the videos and the figures of runs in many environment folders.
+
+A record next to the page has all that the page shows, so that later calls add folders to it, on any machine.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from algorithm.atomic_io import replace_text
+from algorithm.errors import UserError
 from algorithm.reports.outcome import Fact, list_facts
 from algorithm.reports.page import render
 from algorithm.reports.picture import Panel, draw_picture
@@ -16,7 +21,7 @@ from algorithm.reports.run_data import RunData
 from algorithm.reports.run_figures import MAIN_SIZE, draw_returns
 from algorithm.reports.run_tables import list_machine
 
-PAGE_FILE = "index.md"
+PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
 SHOWN_VIDEO = "-median.gif"  # end of its name: neither the best nor the worst episode
 
 
@@ -25,70 +30,137 @@ class GalleryEntry:
     """A run on the page.
 
     Attributes:
-        run: the content of its folder.
-        facts: its figures.
-        curve: file with the chart of its returns, next to the page; None if no episode has ended.
+        environment: name of its environment folder.
+        algorithm: its algorithm.
+        goal: mean return of its goal; None without one.
+        reached: whether it reached the goal.
+        env_steps: its env steps.
+        seconds: time of its training.
+        limit: seconds for which it was trained at most; None if they are not known.
+        mean_return: mean training return at its end; None if no episode has ended.
+        machine: the machine that trained it, without its system; empty if it is not known.
+        facts: its figures, if it reached the goal.
+        curve: file with the chart of its returns, next to the page; None without one.
         video: file with a video, next to the page; None without one.
     """
 
-    run: RunData
-    facts: Sequence[Fact]
-    curve: str | None
-    video: str | None
+    environment: str
+    algorithm: str
+    goal: float | None
+    reached: bool
+    env_steps: int
+    seconds: float | None
+    limit: float | None
+    mean_return: float | None
+    machine: str
+    facts: Sequence[Fact] = ()
+    curve: str | None = None
+    video: str | None = None
 
     @property
     def anchor(self) -> str:
         """The anchor of its heading, as GitHub and the documentation site make it."""
-        return re.sub(r"[^\w-]", "", self.run.environment.lower().replace(" ", "-"))
+        return re.sub(r"[^\w-]", "", self.environment.lower().replace(" ", "-"))
 
     @property
     def command(self) -> str:
         """The command that trains it."""
-        return f"python main.py {self.run.environment}"
+        return f"python main.py {self.environment}"
 
 
-def write_gallery(folder: Path, runs: Sequence[RunData], left_out: Mapping[str, str], seconds: float) -> Path:
-    """Write the page into a folder, with a chart and a video of each run that reached its goal. Return its path.
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """What a page shows: runs, and the reason why an environment folder has none, each by the name of the folder."""
 
-    Args:
-        folder: folder of the page, its pictures and its videos; created if it does not exist.
-        runs: the runs, in the order of the page. Those that did not reach their goal are in a table at its end.
-        left_out: why an environment folder has no run, by its name.
-        seconds: the time for which each environment was trained at most.
-    """
+    entries: Mapping[str, GalleryEntry] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_gallery(folder: Path) -> Gallery:
+    """Return what the page in a folder shows; nothing if there is none. Raises UserError for a damaged record."""
+    path = folder / RECORD_FILE
+    if not path.exists():
+        return Gallery()
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        entries = [
+            GalleryEntry(**{**each, "facts": tuple(Fact(**fact) for fact in each["facts"])})
+            for each in record["entries"]
+        ]
+        return Gallery(entries={each.environment: each for each in entries}, left_out=dict(record["left_out"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}: {error}): repair it, or remove it for a new page"
+        ) from error
+
+
+def write_gallery(folder: Path, gallery: Gallery) -> Path:
+    """Write the page and its record into a folder, which has the pictures of its entries. Return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    reached = [run for run in runs if run.record["reached"]]
+    entries = [gallery.entries[name] for name in sorted(gallery.entries)]
+    left_out = {name: gallery.left_out[name] for name in sorted({*gallery.left_out} - {*gallery.entries})}
+    record = {"entries": [asdict(entry) for entry in entries], "left_out": left_out}
+    replace_text(folder / RECORD_FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
     page = folder / PAGE_FILE
     text = render(
         "gallery.md",
-        entries=[_write_entry(folder, run) for run in reached],
-        missed=[run for run in runs if not run.record["reached"]],
+        entries=[entry for entry in entries if entry.reached],
+        missed=[entry for entry in entries if not entry.reached],
         left_out=left_out,
-        seconds=seconds,
-        machines=list(_list_machines(runs)),
+        machines=list(dict.fromkeys(entry.machine for entry in entries if entry.machine)),
     )
     replace_text(page, text)
     return page
 
 
-def _write_entry(folder: Path, run: RunData) -> GalleryEntry:
-    """Write the files of a run next to the page."""
-    name = run.environment.strip("/").replace("/", "_")
+def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
+    """Return the entry of a run; if it reached its goal, its chart and its video are written into the folder.
+
+    Args:
+        folder: folder of the page; created if it does not exist.
+        run: the content of its folder.
+        limit: seconds for which it was trained at most; None if they are not known.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    reached = bool(run.record["reached"])
+    return GalleryEntry(
+        environment=run.environment,
+        algorithm=run.algorithm,
+        goal=run.goal,
+        reached=reached,
+        env_steps=run.record["env_steps"],
+        seconds=run.record["seconds"],
+        limit=limit,
+        mean_return=next(iter(run.record["returns"].values()), None),
+        machine=", ".join(f"{name} {value}" for name, value in list_machine(run) if name != "system"),
+        facts=tuple(list_facts(run)) if reached else (),
+        curve=_write_curve(folder, run) if reached else None,
+        video=_copy_video(folder, run) if reached else None,
+    )
+
+
+def _write_curve(folder: Path, run: RunData) -> str | None:
+    """Write the chart of the returns of a run, and return the name of the file; None if no episode has ended."""
     figure = draw_returns(run.metrics, run.goal)
-    if figure:
-        legend = [(entry.color, entry.label) for entry in figure.legend]
-        panel = Panel(title=f"Return in {run.environment}", svg=str(figure.svg), legend=legend)
-        replace_text(folder / f"{name}.svg", draw_picture([panel], MAIN_SIZE))
+    if figure is None:
+        return None
+    name = f"{_make_stem(run)}.svg"
+    legend = [(entry.color, entry.label) for entry in figure.legend]
+    panel = Panel(title=f"Return in {run.environment}", svg=str(figure.svg), legend=legend)
+    replace_text(folder / name, draw_picture([panel], MAIN_SIZE))
+    return name
+
+
+def _copy_video(folder: Path, run: RunData) -> str | None:
+    """Copy a video of a run, and return the name of the file; None if there is none."""
     videos = [path for path in run.videos if path.suffix == ".gif"]
     video = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), next(iter(videos), None))
-    if video:
-        shutil.copyfile(run.folder / video, folder / f"{name}.gif")
-    curve = f"{name}.svg" if figure else None
-    return GalleryEntry(run=run, facts=list_facts(run), curve=curve, video=f"{name}.gif" if video else None)
+    if video is None:
+        return None
+    name = f"{_make_stem(run)}.gif"
+    shutil.copyfile(run.folder / video, folder / name)
+    return name
 
 
-def _list_machines(runs: Sequence[RunData]) -> Iterator[str]:
-    """Yield the machines that trained the runs, each once."""
-    yield from dict.fromkeys(
-        ", ".join(f"{name} {value}" for name, value in list_machine(run)) for run in runs if run.sessions
-    )
+def _make_stem(run: RunData) -> str:
+    return run.environment.strip("/").replace("/", "_")

@@ -32,7 +32,7 @@ def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
     """
     check_packages()
     run = read_run(folder)
-    draw_curve(folder, run.goal, log)
+    draw_curve(folder, run.goal, log, run.metrics.columns)
     report, card = folder / REPORT_FILE, folder / CARD_FILE
     replace_text(report, make_report(run))
     if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):

@@ -14,7 +14,7 @@ from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
-from algorithm.reports.run_metrics import RunMetrics, read_metrics
+from algorithm.reports.run_metrics import RunMetrics, make_metrics
 from algorithm.runs.env_folder import CONFIG_FILE, ORIGIN_FILE, VIDEO_FOLDER
 from algorithm.runs.lock import FolderLock
 from algorithm.runs.results import Record, read_record
@@ -22,6 +22,7 @@ from algorithm.runs.run_records import ConfigHistory, find_changes, read_roles
 from algorithm.runs.sessions import read_sessions
 from algorithm.runtimes.lineage import STATE_FILE, LineageRow, PopulationRecord
 from algorithm.specs import Role
+from algorithm.training.metrics import TABLE_FILE, read_table_if_present
 
 FAULTS_FILE, ROLES_FILE, CONFIGS_FOLDER, NETWORKS_FILE = "faults.log", "roles.json", "configs", "networks.json"
 # Settings without an effect on the run: its name, and what only --tune reads.
@@ -119,7 +120,8 @@ class RunData:
 def read_run(folder: Path) -> RunData:
     """Read a run folder. A missing or damaged file never raises an error: `problems` has a line for it."""
     problems: list[str] = []
-    record = read_record(folder, problems.append)
+    table = read_table_if_present(folder / TABLE_FILE)  # slow, therefore once
+    record = read_record(folder, problems.append, table)
     roles = _read(lambda: read_roles(folder / ROLES_FILE), {}, problems)
     settings = _read(lambda: read_yaml(folder / CONFIG_FILE), {}, problems)
     return RunData(
@@ -130,7 +132,7 @@ def read_run(folder: Path) -> RunData:
         settings=settings,
         differences=_find_differences(settings),
         changes=_find_resume_changes(ConfigHistory(folder / CONFIGS_FOLDER), problems.append),
-        metrics=read_metrics(folder, roles),
+        metrics=make_metrics(table, roles),
         roles=roles,
         networks=_read(lambda: _read_networks(folder / NETWORKS_FILE), {}, problems),
         sessions=read_sessions(folder, problems.append),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from algorithm.specs import Role
-from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, MetricsTable, read_table
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, MetricsTable
 
 RETURN_COLUMN = "rollout/return"
 
@@ -57,10 +56,8 @@ class RunMetrics:
         return column, ""
 
 
-def read_metrics(folder: Path, roles: Mapping[str, Role]) -> RunMetrics:
-    """Read the metrics of a run folder; there are no columns if no row can be read."""
-    path = folder / TABLE_FILE
-    table = read_table(path) if path.exists() else MetricsTable([], [], 0)
+def make_metrics(table: MetricsTable, roles: Mapping[str, Role]) -> RunMetrics:
+    """Return the metrics of a run with these roles; there are no columns if no row can be read."""
     gaps = np.array(table.gaps, int)
     columns = {
         name: np.insert(np.array([float(row[name] or "nan") for row in table.rows]), gaps, np.nan)

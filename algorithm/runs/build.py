@@ -38,7 +38,7 @@ from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trackers import open_trackers
-from algorithm.runs.videos import check_videos, make_video_recorder
+from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
@@ -142,7 +142,7 @@ def _check_settings(settings: Settings, environments: Environments, limits: Limi
     check_workers(settings)
     check_cluster(settings)
     if settings.report.video_every:
-        check_videos(environments, limits.evaluates)
+        prepare_videos(environments, limits.evaluates)
 
 
 def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:

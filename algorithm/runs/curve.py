@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CURVE_FILE = "curve.png"
 TRAINING_COLUMN, LOW_COLUMN, HIGH_COLUMN = "rollout/return", "eval/return_low", "eval/return_high"
-ColumnArrays = dict[str, np.ndarray]
+ColumnArrays = Mapping[str, np.ndarray]
 
 WIDTH, HEIGHT = 960, 540  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 40, 58  # margins around the axes, without the legend
@@ -40,19 +40,22 @@ class Series:
     high: np.ndarray | None = None
 
 
-def draw_curve(folder: Path, goal: float | None, log: Callable[[str], None]) -> Path | None:
+def draw_curve(
+    folder: Path, goal: float | None, log: Callable[[str], None], columns: ColumnArrays | None = None
+) -> Path | None:
     """Draw curve.png from the metrics of a run.
 
     Args:
         folder: Folder of the run.
         goal: Mean return of the goal, drawn as a dashed line; None without a goal.
         log: Function that receives the reason if drawing fails.
+        columns: The columns of its metrics.csv, which is slow to read; None to read it.
 
     Returns:
         The path of the picture; None if drawing fails.
     """
     try:
-        columns = read_columns(folder / TABLE_FILE)
+        columns = read_columns(folder / TABLE_FILE) if columns is None else columns
         series = [
             one
             for number, role in enumerate(_find_role_suffixes(columns))

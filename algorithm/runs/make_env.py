@@ -10,6 +10,7 @@ from typing import Any
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.recording import choose_offscreen_backends
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
@@ -69,7 +70,7 @@ class Environments:
         Raises:
             UserError: If the settings do not suit the environment, or it has no pictures.
         """
-        self.check_recording()
+        self.prepare_recording()
         parameters = EnvironmentParameters(self._parameters)
         return self._open(n_envs=n_envs, render_mode="rgb_array", recording=recording, parameters=parameters)
 
@@ -92,10 +93,15 @@ class Environments:
             first_env=first_env,
         )
 
-    def check_recording(self) -> None:
-        """Raise UserError if videos cannot be recorded of environments of this type."""
+    def prepare_recording(self) -> None:
+        """Choose how environments render without a display; some libraries read that when they are imported.
+
+        Raises:
+            UserError: If videos cannot be recorded of environments of this type.
+        """
         if not self.adapter_class.supports_recording:
             raise UserError(f"videos cannot be recorded of environments with env_type {self._env_type}")
+        choose_offscreen_backends()
 
     def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.

@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.metrics import TABLE_FILE, format_number, read_table
+from algorithm.training.metrics import TABLE_FILE, MetricsTable, format_number, read_table_if_present
 
 if TYPE_CHECKING:  # results are listed without torch
     from algorithm.runs.callbacks import RunResult
@@ -67,16 +67,19 @@ def write_record(folder: Path, record: Record) -> None:
 
 def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> None:
     """Write the origin of a new run into its folder, with a result whose `status` is null."""
-    write_record(folder, {**origin, **_read_progress(folder, log)})
+    write_record(folder, {**origin, **_read_progress(folder, read_table_if_present(folder / TABLE_FILE), log)})
 
 
-def read_record(folder: Path, log: Callable[[str], None]) -> Record:
+def read_record(folder: Path, log: Callable[[str], None], table: MetricsTable | None = None) -> Record:
     """Return the result of a run; `status` is null if the run has no result yet, or continued after its result.
 
-    `log` receives a line for each damaged file, whose readable part is used.
+    Args:
+        folder: the run folder.
+        log: receives a line for each damaged file, whose readable part is used.
+        table: the content of its metrics.csv, which is slow to read; None to read it.
     """
     path = folder / RESULT_FILE
-    progress = _read_progress(folder, log)
+    progress = _read_progress(folder, read_table_if_present(folder / TABLE_FILE) if table is None else table, log)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         format_record(record)  # raises an error for a missing value
@@ -88,16 +91,11 @@ def read_record(folder: Path, log: Callable[[str], None]) -> Record:
         return progress
 
 
-def _read_progress(folder: Path, log: Callable[[str], None]) -> Record:
+def _read_progress(folder: Path, table: MetricsTable, log: Callable[[str], None]) -> Record:
     """Return the record of a run that has not ended, from its metrics.csv."""
-    path = folder / TABLE_FILE
-    rows: list[dict[str, str]] = []
-    if path.exists():
-        content = read_table(path)
-        rows = [row for row in content.rows if row.get("time/seconds")]
-        if content.damaged:
-            log(f"{path} is damaged: {content.damaged} of its lines cannot be read")
-    last = rows[-1] if rows else {}
+    if table.damaged:
+        log(f"{folder / TABLE_FILE} is damaged: {table.damaged} of its lines cannot be read")
+    last = next((row for row in reversed(table.rows) if row.get("time/seconds")), {})
     returns = {
         name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: float(value)
         for name, value in last.items()

@@ -88,15 +88,15 @@ def record_videos(
     return results
 
 
-def check_videos(environments: Environments, evaluates: bool) -> None:
-    """Check that a run can record videos of its evaluations.
+def prepare_videos(environments: Environments, evaluates: bool) -> None:
+    """Check that a run can record videos of its evaluations, before it opens environments, and prepare that.
 
     Raises:
         UserError: The run has no evaluations, or nothing can record videos of its environments.
     """
     if not evaluates or environments.find_evaluation_obstacle():
         raise UserError("report_config.video_every needs evaluations: set base_config.evaluate_every")
-    environments.check_recording()
+    environments.prepare_recording()
 
 
 class VideoRecorder(Callback):

@@ -75,6 +75,11 @@ def read_table(path: Path) -> MetricsTable:
     return MetricsTable(columns, rows, len(lines) - 1 - len(rows), tuple(gaps))
 
 
+def read_table_if_present(path: Path) -> MetricsTable:
+    """Read a metrics table without its damaged lines; one without columns if it does not exist."""
+    return read_table(path) if path.exists() else MetricsTable([], [], 0)
+
+
 def mean_evaluations(table: MetricsTable) -> dict[int, float]:
     """Return {env steps: mean evaluation return over all roles}."""
     result = {}

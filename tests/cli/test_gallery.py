@@ -1,6 +1,7 @@
 """The command --gallery: it trains folders in processes of their own, and shows their runs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_folders_of_a_group_are_trained_and_shown(capsys):
     assert result == {"status": 0, "page": "page/index.md", "reached": ["mine/reached"]}
     text = Path("page/index.md").read_text(encoding="utf-8")
     assert "## mine/reached" in text and "![Return in mine/reached by env steps](mine_reached.svg)" in text
-    missed, left_out = text.partition("## Not reached in this time")[2].split("## Not trained")
+    missed, left_out = text.partition("## Goal not reached")[2].split("## Not trained")
     assert "| mine/missed | ACER |" in missed
     assert "| mine/free | its config.yaml has no goal |" in left_out
     assert "| mine/wrong | " in left_out and "nowhere" in left_out
@@ -48,9 +49,18 @@ def test_the_folders_of_a_group_are_trained_and_shown(capsys):
 
     before = Path("runs/mine/missed/gallery/result.json").read_bytes()
     assert main.main("mine/missed --gallery page".split()) == 0  # as it is, without training
-    assert "## mine/reached" in Path("page/index.md").read_text(encoding="utf-8")  # of the earlier call
     assert "mine/missed: goal not reached" in capsys.readouterr().out
     assert Path("runs/mine/missed/gallery/result.json").read_bytes() == before
+    assert Path("page/index.md").read_text(encoding="utf-8") == text
+
+    shutil.rmtree("runs")  # as on another machine, which has the page only
+    assert main.main("mine/free --gallery page".split()) == 0
+    assert main.main("mine/missed --gallery page".split()) == 0
+    assert Path("page/index.md").read_text(encoding="utf-8") == text and not Path("runs").exists()
+    assert main.main("mine/missed --gallery page --seconds 60 --force --json".split()) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["reached"] == ["mine/reached"]
+    assert Path("runs/mine/missed/gallery/result.json").is_file()
+    assert "## mine/reached" in Path("page/index.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_whose_time_is_over_before_it_has_learned_is_not_shown(capsys):

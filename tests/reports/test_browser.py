@@ -16,7 +16,7 @@ pytest.importorskip("jinja2")
 
 from algorithm.reports.comparison import compare
 from algorithm.reports.comparison_page import write_page
-from algorithm.reports.gallery import write_gallery
+from algorithm.reports.gallery import Gallery, make_entry, write_gallery
 from algorithm.reports.report_files import write_files
 from algorithm.reports.run_data import read_run
 from tests.reports import compared_folders
@@ -73,7 +73,9 @@ def gallery(run, tmp_path_factory) -> Path:
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package)
     source = tmp_path_factory.mktemp("site")
-    write_gallery(source / "gallery", [read_run(run)], {"unity/roller": "its config.yaml has no goal"}, 300)
+    entry = make_entry(source / "gallery", read_run(run), 300)
+    left_out = {"unity/roller": "its config.yaml has no goal"}
+    write_gallery(source / "gallery", Gallery(entries={entry.environment: entry}, left_out=left_out))
     (source / "index.md").write_text("# Site\n\n```{toctree}\ngallery/index\n```\n")
     shutil.copy(DOCS / "conf.py", source)
     subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -56,9 +57,28 @@ def test_a_report_at_the_end_of_a_run_and_on_command(capsys):
     assert len([link for link in page.links if link == "result.json"]) == 0
 
 
-def test_without_the_extra_nothing_is_trained(monkeypatch, capsys):
+@pytest.mark.usefixtures("prepared_workers")
+def test_a_population_reports_on_its_members_with_their_complete_lineage():
+    words = ["report_config.report=true", "population_config.interval=30", "population_config.processes=1"]
+    words.append("population_config.random_params={acer_config.learning_rate: {truncated: [0.0001, 0.01]}}")
+    assert main.main(["mine/task", "--population", "2", "-n", "a", "--max_step", "60", "--set", *words]) == 0
+    lines = Path("runs/mine/task/a/lineage.jsonl").read_text().splitlines()
+    rows = [(row["member"], row["interval"], row["env_steps"]) for row in map(json.loads, lines)]
+    assert [row[:2] for row in rows] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    for member in (1, 2):
+        folder = Path(f"runs/mine/task/a-{member}")
+        lineage = PageReader((folder / "report.html").read_text(encoding="utf-8")).text.partition(
+            "of the population a"
+        )[2]
+        shown = re.findall(r" (\d) (?:itself|member \d) (\d+) ", lineage)
+        assert [tuple(map(int, row)) for row in shown] == [row[1:] for row in rows if row[0] == member]
+        assert (folder / "README.md").is_file()
+
+
+@pytest.mark.parametrize("arguments", ["", "--population 2 "])
+def test_without_the_extra_nothing_is_trained(arguments, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert main.main("mine/task -n a --set report_config.report=true".split()) == 2
+    assert main.main(f"mine/task -n a {arguments}--set report_config.report=true".split()) == 2
     error = capsys.readouterr().err
     assert "pip install" in error and "[report]" in error and not RUN.exists()
 

@@ -226,10 +226,11 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     for seed in range(11):
         write_run(runs / f"mine/a-{seed + 1}", shifted(seed), seed=seed)
     (runs / "mine/note.txt").write_text("")
+    (runs / "mine/a-compare.html").write_text("")  # of --repeat
     shutil.copytree(runs / "mine/a-1", runs / "mine/.a-1.replaced")
     monkeypatch.chdir(runs)
     for patterns in (["mine"], ["mine/a-*"], [str(runs / "mine/a-?"), "mine"], [f"mine/a-{k}" for k in range(1, 12)]):
-        (group,) = compare(patterns, None, lambda line: None).environments[0].groups.values()
+        (group,) = compare(patterns, None, pytest.fail).environments[0].groups.values()
         assert [run.folder.name for run in group.group.runs] == [f"a-{k}" for k in range(1, 12)]
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.reports.run_metrics import read_metrics
+from algorithm.reports.run_metrics import make_metrics
+from algorithm.training.metrics import read_table_if_present
 from tests.builders import make_role
 
 
 def read(tmp_path, *lines: str, roles=("agent",)):
     (tmp_path / "metrics.csv").write_text("\n".join([*lines, ""]))
-    return read_metrics(tmp_path, {name: make_role() for name in roles})
+    table = read_table_if_present(tmp_path / "metrics.csv")
+    return make_metrics(table, {name: make_role() for name in roles})
 
 
 def test_empty_cells_are_nan_and_rows_without_a_value_are_left_out(tmp_path):
@@ -42,7 +44,7 @@ def test_damaged_lines_are_one_gap_at_the_env_steps_before_them(tmp_path, lines,
 def test_a_table_without_a_readable_row_has_no_columns(tmp_path):
     assert read(tmp_path, "env_steps,a", "x").columns == {}
     assert read(tmp_path, "what is this").columns == {}
-    assert read_metrics(tmp_path / "missing", {}).columns == {}
+    assert make_metrics(read_table_if_present(tmp_path / "missing"), {}).columns == {}
 
 
 def test_metrics_are_divided_by_role(tmp_path):

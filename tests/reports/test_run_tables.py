@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from algorithm.reports.run_data import Difference, read_run
-from algorithm.reports.run_metrics import read_metrics
+from algorithm.reports.run_metrics import make_metrics
 from algorithm.reports.run_tables import (
     MAX_ROWS,
     MAX_VALUE,
@@ -19,6 +19,7 @@ from algorithm.reports.run_tables import (
     make_differences,
 )
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+from algorithm.training.metrics import read_table
 from tests.builders import make_role
 
 
@@ -57,7 +58,7 @@ def test_long_values_are_cut_and_values_have_the_form_of_yaml():
 def test_the_newest_evaluations_are_listed(tmp_path):
     lines = [f"{k},{k / 2}" for k in range(1, MAX_ROWS + 4)]
     (tmp_path / "metrics.csv").write_text("\n".join(["env_steps,eval/return/red", *lines, ""]))
-    (table,) = list_evaluations(read_metrics(tmp_path, {}))
+    (table,) = list_evaluations(make_metrics(read_table(tmp_path / "metrics.csv"), {}))
     assert (table.title, table.columns, table.left_out) == ("red", ["env steps", "mean return"], 3)
     assert len(table.rows) == MAX_ROWS and table.rows[-1] == ["15", "7.500"]
 

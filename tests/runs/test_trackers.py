@@ -192,3 +192,22 @@ def test_histograms_of_actions_and_weights(service):
 def test_without_the_setting_there_are_no_histograms(service):
     train("gym/cartpole", name="a", settings=TRACKED)
     assert service.runs[0].histograms == {}
+
+
+def test_tensorboard_has_every_metric_and_the_settings_of_a_run():
+    longer = {"base_config.max_step": 1000, "base_config.log_every": 500}
+    result = train("gym/cartpole", name="a", settings={**SHORT, **longer})
+    events = EventAccumulator(str(result.folder / "tensorboard")).Reload()
+    with (result.folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name for name in rows[0] if name != "env_steps"}
+    assert set(events.Tags()["scalars"]) == columns
+    assert {"acer_learning_rate", "acer_gradient_norm", "policy_objective", "replay_fill", "replay_age"} <= {
+        name.removeprefix("train/") for name in columns
+    }
+    for name in columns:
+        shown = {event.step: event.value for event in events.Scalars(name)}
+        assert shown == pytest.approx({int(row["env_steps"]): float(row[name]) for row in rows if row[name]})
+    assert {"settings/text_summary", "custom_scalars__config__"} <= set(events.Tags()["tensors"])
+    parts = {f"_hparams_/{part}" for part in ("experiment", "session_start_info", "session_end_info")}
+    assert parts <= set(events.summary_metadata)

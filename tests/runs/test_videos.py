@@ -5,15 +5,20 @@ from functools import partial
 import numpy as np
 import pytest
 
+from algorithm import train
 from algorithm.adapters.adapter import EnvironmentStartError, Recording, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.recording import choose_offscreen_backend
+from algorithm.adapters.recording import choose_offscreen_backends
+from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.runs.make_env import Environments
+from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.videos import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, record_videos
 from algorithm.training.components import Timer
 from tests.adapters.configs import config
 from tests.adapters.pictured import Pictured
 from tests.doubles import ParityAgent
+from tests.task_folder import write_task
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="the extra video is not installed")
 
@@ -136,18 +141,28 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
         record(tmp_path)
 
 
-def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path):
+def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path, monkeypatch):
     class Dark(Pictured):
         def render(self):
             raise RuntimeError("no display")
 
-    with pytest.raises(EnvironmentStartError, match="no display"):
-        record(tmp_path, make=Dark)
+    advice = "; without a display, MuJoCo and the Control Suite need EGL or OSMesa"
+    for display, end in ((":0", ""), ("", advice)):
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+        monkeypatch.setenv("DISPLAY", display)
+        monkeypatch.setenv("MUJOCO_GL", "egl")
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        with pytest.raises(
+            EnvironmentStartError, match=f"cannot render pictures: RuntimeError: no display{end}"
+        ) as error:
+            record(tmp_path, make=Dark)
+        assert ("OSMesa" in str(error.value)) == bool(end) and "\n" not in str(error.value)
 
 
-def test_an_offscreen_backend_is_chosen_only_without_a_display(monkeypatch):
+def test_offscreen_backends_are_chosen_only_without_a_display(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     import os
 
@@ -162,8 +177,9 @@ def test_an_offscreen_backend_is_chosen_only_without_a_display(monkeypatch):
             patch.setattr("algorithm.adapters.recording.find_library", lambda name, found=libraries: name in found)
             for name, value in environment.items():
                 patch.setenv(name, value)
-            choose_offscreen_backend()
+            choose_offscreen_backends()
             assert os.environ.pop("MUJOCO_GL", None) == expected
+            assert os.environ.pop("SDL_VIDEODRIVER", None) == (None if "DISPLAY" in environment else "dummy")
             if "MUJOCO_GL" in environment:
                 patch.setenv("MUJOCO_GL", environment["MUJOCO_GL"])
 
@@ -181,3 +197,25 @@ def test_every_nth_evaluation_is_recorded_until_that_fails():
         recorder.on_evaluation({})
         assert len(calls) == min(evaluation // 2, 3)
     assert lines == ["no videos (report_config.video_every): nothing to see"]
+
+
+IMPORTED = "import os\nraise ValueError(f'imported with {os.environ[\"MUJOCO_GL\"]!r}')\n"
+TASK = "default: {base_config: {env_type: GYM, env_name: env.py, max_step: 100, evaluate_every: 50}}\n"
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_the_backend_is_chosen_before_an_environment_is_imported(every, monkeypatch):
+    """The Control Suite reads it when it is imported, by the training environments if these are opened first."""
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.setenv(name, "")  # as without it
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr("algorithm.adapters.recording.find_library", lambda name: name == "EGL")
+    folder = write_task(TASK)
+    (folder / "env.py").write_text(IMPORTED)
+    with pytest.raises(UserError, match="imported with 'egl'" if every else "imported with ''"):
+        train("mine/task", settings={"report_config.video_every": every})
+    if every is None:
+        settings = resolve([("test", {"base_config": {"env_name": "env.py"}})])
+        with pytest.raises(UserError, match="imported with 'egl'"):
+            Environments(settings, RunFolder(folder)).open_recorded(1, None)
