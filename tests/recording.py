@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -119,18 +120,28 @@ class RecordingBackend(GraphBackend):
 
 
 class OneDevice(TorchDispatchMode):
-    """A check that all operations of a block are on tensors of one device, and that a CUDA device waits for none."""
+    """A check that all operations of a block are on tensors of one device, and that a CUDA device waits for none.
+
+    `inputs` are weak references to the memory of tensors that were not made in the block. A CUDA graph reads them
+    later, so they have to stay.
+    """
 
     def __init__(self, device: str) -> None:
         super().__init__()
         self.device = device
         self.n_operations = 0
+        self.inputs: dict[int, StorageWeakRef] = {}
+        self._made: dict[int, StorageWeakRef] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         assert (wait := find_wait(function, args, kwargs)) is None, wait
         result = function(*args, **kwargs)
         self.n_operations += 1
+        for tensors, references in ((list_tensors(args, kwargs), self.inputs), (list_tensors(result), self._made)):
+            for memory in [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]:
+                if memory.cdata not in self._made and memory.cdata not in self.inputs:
+                    references[memory.cdata] = memory
         for tensor in list_tensors(args, kwargs, result):
             assert tensor.device.type == self.device, f"{function} has a tensor on {tensor.device}"
         return result
@@ -149,6 +160,7 @@ class CheckingBackend(GraphBackend):
 
     def __init__(self) -> None:
         self.sizes: list[int] = []  # of each captured function, in operations
+        self.inputs: list[StorageWeakRef] = []  # the memory that captured functions read or change
 
     def run(self, function: Callable[[], Result]) -> Result:
         return function()
@@ -160,6 +172,7 @@ class CheckingBackend(GraphBackend):
         with NoValuesOfHost(), OneDevice("meta") as check:
             result = function()
         self.sizes.append(check.n_operations)
+        self.inputs += check.inputs.values()
         return result, lambda: None
 
 

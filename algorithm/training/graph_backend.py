@@ -84,7 +84,7 @@ class CudaGraphs(GraphBackend):
             with torch.cuda.graph(graph, stream=self.stream):
                 result = function()
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error.__context__ or error).split())  # the end of a failed capture fails, too
             raise UserError(f"an update cannot be captured as a CUDA graph ({reason}): {ADVICE}") from error
         with torch.cuda.device(self.stream.device):
             graph.replay()  # capturing has made no operation

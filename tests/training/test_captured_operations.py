@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -43,6 +45,8 @@ def assert_captured(learner: CapturingLearner, rollouts: list[Rollout], backend:
         assert all(value.device == META for value in report.compute_metrics().values())
     phases = {learner.agent.find_phase(update) for update in range(1, UPDATES + 1)}
     assert len(backend.sizes) == 3 * len(phases) and min(backend.sizes) > 10
+    gc.collect()
+    assert len(backend.inputs) > 10 and not any(memory.expired() for memory in backend.inputs)
 
 
 @every_case
@@ -67,6 +71,14 @@ def test_a_tensor_on_the_host_is_found():
     scale, ones = learner.reward_normalizer.scale, torch.ones(())  # a scalar, with which torch can multiply
     learner.reward_normalizer.scale = lambda reward: scale(reward) * ones
     with pytest.raises(AssertionError, match="has a tensor on cpu"):
+        assert_captured(learner, rollouts, backend)
+
+
+def test_a_tensor_that_is_freed_after_it_has_been_captured_is_found():
+    learner, rollouts, backend = make_on_meta_device()
+    scale, factors = learner.reward_normalizer.scale, [torch.ones(LANES, device=META) for _ in rollouts]
+    learner.reward_normalizer.scale = lambda reward: scale(reward) * factors.pop()
+    with pytest.raises(AssertionError, match="expired"):
         assert_captured(learner, rollouts, backend)
 
 
