@@ -53,15 +53,15 @@ def measure_updates(precision: str) -> dict:
     return {"ms": _measure_milliseconds(update)}
 
 
-def make_row(rng: np.random.Generator, is_first: bool) -> Rollout:
+def make_row(rng: np.random.Generator, is_first: bool, n_obs: int = OBS, n_actions: int = ACTIONS) -> Rollout:
     """Return a rollout with one random step."""
     return Rollout(
-        obs={"obs": rng.standard_normal((2, 1, OBS), np.float32)},
+        obs={"obs": rng.standard_normal((2, 1, n_obs), np.float32)},
         first=np.zeros((2, 1), bool),
-        raw_action=rng.standard_normal((1, 1, ACTIONS), np.float32),
+        raw_action=rng.standard_normal((1, 1, n_actions), np.float32),
         reward=rng.standard_normal((1, 1), np.float32),
         alive=np.ones((1, 1), bool),
-        behavior=np.zeros((1, 1, 2 * ACTIONS), np.float32),
+        behavior=np.zeros((1, 1, 2 * n_actions), np.float32),
         memory=np.zeros((1, 0), np.float32),
         lane=np.zeros(1, np.int64),
         continues_previous=np.array([not is_first]),

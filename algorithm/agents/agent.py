@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -204,6 +204,14 @@ class Agent(ABC):
         and moments in this update.
         """
 
+    def find_phase(self, update: int) -> Hashable | None:
+        """Return what update number `update` consists of, so that it can be captured; None (the default) if it cannot.
+
+        With batches of the same shapes, all updates of one phase make the same operations on tensors: `loss` and
+        `update_targets` select none by values of tensors or by `progress`, and draw from torch's generators only.
+        """
+        return None
+
     def divergence(self, rollout: Rollout) -> Divergence:
         """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.
 
@@ -214,10 +222,8 @@ class Agent(ABC):
 
     def running_statistics(self) -> dict[str, nn.Module]:
         """Return the modules whose buffers are running statistics, by `obs/` and the name of their group."""
-        modules_by_group = {
-            name: nn.ModuleList(_find_modules(group, RunningMoments)) for name, group in self.groups.items()
-        }
-        return {f"obs/{name}": modules for name, modules in modules_by_group.items() if modules}
+        by_group = {name: nn.ModuleList(_find_modules(group, RunningMoments)) for name, group in self.groups.items()}
+        return {f"obs/{name}": modules for name, modules in by_group.items() if modules}
 
     def observe(self, rollout: Rollout) -> None:
         """Update the running statistics from the valid rows of a collected rollout.

@@ -95,6 +95,11 @@ def _weigh_rows(valid: Tensor) -> RowWeights:
     n = rows.sum()
     has_rows = (n > 0).float()
     weights: Tensor | None = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
-    if valid.device.type == "cpu" and valid.all():
+    if _are_all_valid(valid):
         weights = None
     return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), commits=has_rows)
+
+
+def _are_all_valid(valid: Tensor) -> bool:
+    """Return whether all rows are valid, if that is known without waiting for the device."""
+    return valid.device.type == "cpu" and bool(valid.all())

@@ -75,7 +75,12 @@ def make_agent_config(settings: Settings) -> AgentConfig:
         network_arguments=settings.nn,
         auxiliaries=settings.auxiliaries,
         explorer=settings.explorer,
-        placement=PlacementConfig(device=device, precision=base.precision, inference_device=base.inference_device),
+        placement=PlacementConfig(
+            device=device,
+            precision=base.precision,
+            inference_device=base.inference_device,
+            cuda_graphs=base.cuda_graphs,
+        ),
         seed=base.seed,
         max_step=base.max_step,
     )

@@ -29,7 +29,7 @@ from algorithm.runs.memory_budget import (
 from algorithm.runs.network_record import record_network
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
-from algorithm.runs.torch_setup import choose_placement, describe_placement
+from algorithm.runs.torch_setup import choose_graphs, choose_placement, describe_placement
 from algorithm.runs.user_code import explain_network_error
 from algorithm.runtimes.averaging_learner import AveragingLearner
 from algorithm.runtimes.learner_group import LearnerGroup
@@ -37,6 +37,7 @@ from algorithm.runtimes.shared_learner import SharedLearner
 from algorithm.runtimes.shared_memory import SharedMemory
 from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
+from algorithm.training.capturing_learner import CapturingLearner, find_obstacle
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
@@ -109,7 +110,7 @@ class ComponentsBuilder:
         explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, (worker, workers))
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
-        learner = self._make_learner(agent, role, auxiliaries, config.max_step, placement)
+        learner = self._make_learner(name, config, agent, role, auxiliaries, config.max_step, placement)
         scheduler_rng = np.random.default_rng(scheduler_seed)
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
@@ -171,11 +172,21 @@ class ComponentsBuilder:
             config = replace(config, replay=config.replay.model_copy(update={"capacity": capacity}))
         return config
 
-    def _make_learner(self, *arguments: Any) -> Learner:
+    def _make_learner(self, name: str, config: AgentConfig, *arguments: Any) -> Learner:
+        """Return the learner of a role. Raises UserError if capturing its updates is required, but not possible."""
+        agent, _, auxiliaries, _, placement = arguments
+        is_alone = not (self.learners or self.sharing)
+        obstacle = find_obstacle(agent, auxiliaries) if is_alone else "updates of several processes are not captured"
+        graphs = choose_graphs(config.placement, placement.learning, obstacle)
+        if placement.learning.type == "cuda" and config.placement.cuda_graphs != "off":
+            self.log(f"CUDA graphs{role_suffix(name)}: {obstacle or 'updates are captured'}")
         if self.learners:
             return AveragingLearner(*arguments, group=self.learners)
         if sharing := self.sharing:
             return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        if graphs:
+            is_required = config.placement.cuda_graphs == "required"
+            return CapturingLearner(*arguments, backend=graphs, is_required=is_required)
         return Learner(*arguments)
 
     def _make_replay(

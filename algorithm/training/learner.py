@@ -11,7 +11,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Divergence, LossReport, ParameterGroup
+from algorithm.agents.agent import Agent, Divergence, LossReport
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
@@ -19,8 +19,7 @@ from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
-from algorithm.training.natural_step import NaturalStep
-from algorithm.training.optimizers import GroupStep, Optimizer, make_optimizer
+from algorithm.training.group_step import make_group_steps
 from algorithm.training.resets import reset_if_due
 from algorithm.training.rewards import RewardNormalizer
 
@@ -87,10 +86,7 @@ class Learner:
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        names = sorted(groups, key=lambda name: groups[name].optimizer == "natural")
-        self._steps = [self._make_group_step(name, groups[name]) for name in names]
-        for step in self._steps:
-            step.optimizer.use_moments(place(step.optimizer.moments))
+        self._steps = make_group_steps(groups, self.parameters, self._compute_divergence, self.device, place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -114,7 +110,8 @@ class Learner:
 
     def record_td_errors(self, rollout: Rollout) -> Rollout:
         """Return a collected rollout with the TD errors that the agent computes on it, in the record `TD_ERROR`."""
-        batch = self._prepare_batch(rollout)
+        self._begin_update()
+        batch = self._prepare_batch(rollout.convert(self._upload))
         report = self.agent.loss(batch)[1]
         assert report.compute_row_errors is not None  # as of every agent with a replay
         errors = (batch.valid * report.compute_row_errors().abs()).cpu().numpy()
@@ -140,7 +137,14 @@ class Learner:
         Returns:
             The report of the losses. Its TD errors are in numpy.
         """
-        batch = self._prepare_batch(rollout)
+        self._begin_update()
+        report = self._compute_gradients(rollout.convert(self._upload))
+        errors = report.compute_td_errors
+        return replace(report, compute_td_errors=lambda: errors().cpu().numpy())
+
+    def _compute_gradients(self, batch: Rollout) -> LossReport:
+        """Write the gradient of the losses of a batch on the device. Return the report, with TD errors as a tensor."""
+        batch = self._prepare_batch(batch)
         if self._has_natural_step:
             self._batch = batch
         losses, report = self.agent.loss(batch)
@@ -148,15 +152,15 @@ class Learner:
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
         self._gradients.compute(losses, auxiliary_losses)
         auxiliary_metrics = auxiliary_losses.metrics
-        # Without features and losses, which keep the graph of this update alive.
-        metrics, errors = report.compute_metrics, report.compute_td_errors
+        metrics = report.compute_metrics
 
         def compute_metrics() -> dict[str, Tensor]:
             steps = [step for step in self._steps if step.name not in self._idle_groups]
             step_metrics = [step.compute_metrics(self.agent.progress) for step in steps]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
-        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
+        # Without features and losses, which keep the graph of this update alive.
+        return LossReport(compute_metrics, report.compute_td_errors, kl_excess=report.kl_excess)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -165,6 +169,10 @@ class Learner:
         agent's parameters that is due follows the step.
         """
         self._step_if_finite()
+        self._end_update()
+
+    def _end_update(self) -> None:
+        """Count an update, and make what follows its step."""
         self._counts[0] += 1
         reset_if_due(self.agent, self.parameters, self._steps, self.updates)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
@@ -269,11 +277,13 @@ class Learner:
             torch.where(finite, tensor, old, out=tensor)
         return finite
 
-    def _prepare_batch(self, rollout: Rollout) -> Rollout:
-        """Return a batch on the device with transformed rewards, and set what the agent needs before `loss`."""
-        batch = rollout.convert(self._upload)
-        self.parameters.reset_increments()
+    def _begin_update(self) -> None:
+        """Set the numbers that the agent reads in `loss`."""
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
+
+    def _prepare_batch(self, batch: Rollout) -> Rollout:
+        """Transform the rewards of a batch on the device, and reset the changes of batch statistics."""
+        self.parameters.reset_increments()
         if not batch.targets:
             self._transform_rewards(batch)
         return batch
@@ -283,15 +293,6 @@ class Learner:
         batch.reward = self.reward_normalizer.scale(batch.reward)
         if self.auxiliaries:
             self.auxiliaries.add_rewards(batch)
-
-    def _make_group_step(self, name: str, group: ParameterGroup) -> GroupStep:
-        part = self.parameters.group_slices[name]
-        vector, gradient = self.parameters.vector[part], self.parameters.gradient[part]
-        if group.optimizer == "natural":
-            optimizer: Optimizer = NaturalStep(group, self._compute_divergence)
-        else:
-            optimizer = make_optimizer(group, len(vector), self.device)
-        return GroupStep(name=name, group=group, vector=vector, gradient=gradient, optimizer=optimizer)
 
     def _compute_divergence(self) -> Divergence:
         assert self._batch is not None  # apply_gradients follows compute_gradients

@@ -9,7 +9,7 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.networks import FlatParameters
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.training.optimizers import GroupStep
+from algorithm.training.group_step import GroupStep
 
 
 @torch.no_grad()

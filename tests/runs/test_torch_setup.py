@@ -9,8 +9,14 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.precision import CPU, Placement
+from algorithm.runs import torch_setup
 from algorithm.runs.agent_config import make_agent_config
-from algorithm.runs.torch_setup import choose_placement, describe_placement, list_bfloat16_instructions
+from algorithm.runs.torch_setup import (
+    choose_graphs,
+    choose_placement,
+    describe_placement,
+    list_bfloat16_instructions,
+)
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer, make_role
 
@@ -138,3 +144,24 @@ def test_small_networks_act_on_the_cpu_by_default(two_gpus, role, units, inferen
 def test_an_agent_that_learns_on_the_cpu_acts_there(inference_device):
     found = placed(inference_device=inference_device)
     assert found.learning == found.acting == CPU
+
+
+def chosen_graphs(device, obstacle=None, **base):
+    config = make_agent_config(resolve([("test", {"base_config": base})])).placement
+    return choose_graphs(config, device, obstacle)
+
+
+def test_updates_are_captured_on_cuda_devices_where_it_is_possible(monkeypatch):
+    monkeypatch.setattr(torch_setup, "CudaGraphs", lambda device: ("graphs", device))
+    assert chosen_graphs(GPU) == chosen_graphs(GPU, cuda_graphs="required") == ("graphs", GPU)
+    assert chosen_graphs(CPU) is chosen_graphs(torch.device("mps")) is None
+    assert chosen_graphs(GPU, "auxiliaries are not captured") is None
+    for off in ("off", False):
+        assert chosen_graphs(GPU, cuda_graphs=off) is None
+
+
+def test_graphs_that_are_required_but_not_possible_are_an_error():
+    with pytest.raises(UserError, match="^base_config.cuda_graphs is required, but networks learn on cpu; use auto or"):
+        chosen_graphs(CPU, cuda_graphs="required")
+    with pytest.raises(UserError, match="is required, but auxiliaries are not captured; use auto or off$"):
+        chosen_graphs(GPU, "auxiliaries are not captured", cuda_graphs="required")

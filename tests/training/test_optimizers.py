@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algorithm.training.optimizers import Adam, AdamW, GroupStep, RmsProp, compute_rate_scale, make_optimizer
+from algorithm.training.group_step import GroupStep, compute_rate_scale
+from algorithm.training.optimizers import Adam, AdamW, RmsProp, make_optimizer
 from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")

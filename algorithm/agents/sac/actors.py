@@ -57,6 +57,18 @@ class PolicyOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicySteps:
+    """The policy at the rows of a rollout."""
+
+    # At the T rows, with the statistics of the batch, for the losses of the actor. If the policy is not updated, it is
+    # `next_steps`, for metrics only.
+    learned_steps: PolicyOutput
+    outputs: Tensor | None  # of the policy's network at the T rows, with gradient; None if the policy is not updated
+    steps: PolicyOutput  # at the T rows; defined for targets of several steps only
+    next_steps: PolicyOutput  # at the rows after them, for the targets
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActorLosses:
     """The losses of an actor: a scalar for each group, of which only the gradient has a meaning; and their metrics."""
 

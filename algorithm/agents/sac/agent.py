@@ -8,8 +8,7 @@ dimensions are sampled, with gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,9 +28,9 @@ from algorithm.agents.agent import (
 )
 from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.sac.actors import ActorLosses, EpsilonGreedy, PolicyOutput, SacActor, SoftPolicy
+from algorithm.agents.sac.actors import ActorLosses, EpsilonGreedy, PolicySteps, SacActor, SoftPolicy
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.evaluation import ActionEvaluator
+from algorithm.agents.sac.evaluation import ActionEvaluator, select_critics
 from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
@@ -40,18 +39,6 @@ from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, 
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicySteps:
-    """The policy at the rows of a rollout."""
-
-    # At the T rows, with the statistics of the batch, for the losses of the actor. If the policy is not updated, it is
-    # `next_steps`, for metrics only.
-    learned_steps: PolicyOutput
-    outputs: Tensor | None  # of the policy's network at the T rows, with gradient; None if the policy is not updated
-    steps: PolicyOutput  # at the T rows; defined for targets of several steps only
-    next_steps: PolicyOutput  # at the rows after them, for the targets
 
 
 class Sac(Agent):
@@ -151,16 +138,18 @@ class Sac(Agent):
             evaluate_actions = partial(self._evaluate_policy_actions, acting_features[:-1], values, critic_indices)
             actor_losses = self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
             losses |= actor_losses.by_group
-        taken_values = taken_values.detach()
+        # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
+        taken_values, learned_steps = taken_values.detach(), policy.learned_steps
+        compute_actor_metrics = actor_losses.compute_metrics
 
         def compute_metrics() -> dict[str, Tensor]:
             values = self.critic.compute_values(taken_values).mean(0)
             metric_values = {
                 "train/critic_loss": critic.compute_loss(),
                 "train/value": values,
-                **self.actor.compute_metrics(policy.learned_steps),
+                **self.actor.compute_metrics(learned_steps),
             }
-            further_values = {**actor_losses.compute_metrics(), **self.critic.compute_metrics(experience)}
+            further_values = {**compute_actor_metrics(), **self.critic.compute_metrics(experience)}
             plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
             return {
                 **weighted_means(plain_weights, metric_values),
@@ -206,7 +195,7 @@ class Sac(Agent):
             acting_features: Features with running statistics [T+1, B, F] without gradient.
         """
         outputs, obs = None, rollout.obs
-        if self.update % self.settings.policy_update_every == 0:
+        if self._updates_policy(self.update):
             all_steps, outputs = self.actor.evaluate_for_update(features, obs, partial(select_statistics_rows, rollout))
             learned_steps = all_steps.select_rows(slice(-1))
         if outputs is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
@@ -222,7 +211,7 @@ class Sac(Agent):
         )
 
     def _make_experience(
-        self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int]
+        self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int] | None
     ) -> Experience:
         """Return the rows of the batch with the values from which a critic computes its target.
 
@@ -230,7 +219,7 @@ class Sac(Agent):
             rollout: T rows.
             target_features: Features of the target critics [T+1, B, F].
             policy: The policy at the rows.
-            critic_indices: The critics of this update.
+            critic_indices: The critics of this update; None: all.
         """
         alpha_scale, raw_action, taken = self.settings.alpha_critic_scale, rollout.raw_action, None
         if self.settings.n_step > 1:
@@ -260,7 +249,7 @@ class Sac(Agent):
         )
 
     def _evaluate_policy_actions(
-        self, features: Tensor, values: Tensor, critic_indices: Sequence[int], continuous_actions: Tensor
+        self, features: Tensor, values: Tensor, critic_indices: Sequence[int] | None, continuous_actions: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Return Q [T, B, K] of every combination, and its gradient with respect to its continuous dimensions.
 
@@ -268,11 +257,11 @@ class Sac(Agent):
             features: [T, B, F] without gradient.
             values: The critics' outputs for every combination [N, T, B, K, *v], used if there are no continuous
                 dimensions.
-            critic_indices: The critics of this update.
+            critic_indices: The critics of this update; None: all.
             continuous_actions: [T, B, K, c].
         """
         if not self.family.n_continuous:
-            values = values.detach()[critic_indices]
+            values = select_critics(values.detach(), critic_indices)
             # With batch norms, `values` were computed with the statistics of the batch.
             if self.evaluator.is_joint or self.torso_has_batch_norms:
                 with torch.no_grad():
@@ -284,10 +273,20 @@ class Sac(Agent):
         (action_gradient,) = torch.autograd.grad(q, continuous_actions, torch.ones_like(q))
         return q.detach(), action_gradient
 
-    def _sample_critics(self) -> list[int]:
-        """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1)."""
+    def _sample_critics(self) -> list[int] | None:
+        """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""
         n_critics, n_sampled = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
-        return list(range(n_critics)) if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
+        return None if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
+
+    def find_phase(self, update: int) -> Hashable | None:
+        """Return whether the policy and whether the target critics are updated; None if critics are drawn at random."""
+        settings = self.settings
+        if settings.ensemble_q_sample < settings.ensemble_q_num:
+            return None
+        return self._updates_policy(update), bool(self.target) and update % settings.update_target_per_step == 0
+
+    def _updates_policy(self, update: int) -> bool:
+        return update % self.settings.policy_update_every == 0
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
         return self.critic.compute_values(self.evaluator.evaluate_taken(self.critics, features, raw_action)[1])

@@ -52,7 +52,7 @@ class Experience:
     next_probs: Tensor  # pi(k) of each combination in the next row [T, B, K]
     next_entropy_cost: Tensor  # w alpha log pi of the policy's action for each combination in the next row [T, B, K]
     taken: TakenActions | None  # None for targets of one step
-    critic_indices: Sequence[int]  # the M critics
+    critic_indices: Sequence[int] | None  # the M critics; None: all
     # Returns the outputs of all or some target critics for the taken actions [N or M, T, B, *v].
     evaluate_target: Callable[[Sequence[int] | None], Tensor]
 

@@ -41,7 +41,7 @@ class ActionEvaluator:
         features: Tensor,
         target_features: Tensor,
         next_actions: Tensor,
-        critic_indices: Sequence[int],
+        critic_indices: Sequence[int] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs of all critics for (x, a), and those of M critics for (x', a') without gradient.
 
@@ -50,7 +50,7 @@ class ActionEvaluator:
             features: Features of the critics [T+1, B, F].
             target_features: Features of the target critics, or of the critics without them [T+1, B, F].
             next_actions: a', the continuous dimensions of each combination in the rows 1 to T [T, B, K, c].
-            critic_indices: The M critics.
+            critic_indices: The M critics; None: all.
 
         Returns:
             The two results of `evaluate_taken` for all critics, and outputs [M, T, B, K, *v].
@@ -66,7 +66,7 @@ class ActionEvaluator:
             self.critics, rollout, features, next_actions, commits=True
         )
         if not self.target_critics:
-            return outputs, taken, next_outputs.detach()[critic_indices]
+            return outputs, taken, select_critics(next_outputs.detach(), critic_indices)
         with torch.no_grad():
             _, _, next_outputs = self._evaluate_jointly(
                 self.target_critics, rollout, target_features, next_actions, critic_indices
@@ -89,7 +89,11 @@ class ActionEvaluator:
         return outputs, self._select_taken(outputs, raw_action)
 
     def evaluate_combinations(
-        self, critics: CriticEnsemble, features: Tensor, continuous_actions: Tensor, critic_indices: Sequence[int]
+        self,
+        critics: CriticEnsemble,
+        features: Tensor,
+        continuous_actions: Tensor,
+        critic_indices: Sequence[int] | None,
     ) -> Tensor:
         """Return the outputs [M, ..., K, *v] for every combination with its continuous dimensions [..., K, c]."""
         encoded_actions = self.family.encode_per_combination(continuous_actions) if self.family.n_continuous else None
@@ -152,3 +156,8 @@ class ActionEvaluator:
         value_shape = outputs.shape[axis + 1 :]
         index = combination[(..., *[None] * len(value_shape))].expand(*outputs.shape[:axis], 1, *value_shape)
         return outputs.gather(axis, index).squeeze(axis)
+
+
+def select_critics(outputs: Tensor, critic_indices: Sequence[int] | None) -> Tensor:
+    """Return the outputs of M critics, of those of all [N, ...]; None: all."""
+    return outputs if critic_indices is None else outputs[critic_indices]
