@@ -81,7 +81,8 @@ class CudaGraphs(GraphBackend):
         gc.collect()  # graphs of autograd that wait for it would keep nodes of another stream
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # Other threads, such as that which writes checkpoints, may use the device meanwhile.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 result = function()
         except RuntimeError as error:
             reason = " ".join(str(error.__context__ or error).split())  # the end of a failed capture fails, too

@@ -153,11 +153,14 @@ def chosen_graphs(device, obstacle=None, **base):
 
 def test_updates_are_captured_on_cuda_devices_where_it_is_possible(monkeypatch):
     monkeypatch.setattr(torch_setup, "CudaGraphs", lambda device: ("graphs", device))
-    assert chosen_graphs(GPU) == chosen_graphs(GPU, cuda_graphs="required") == ("graphs", GPU)
-    assert chosen_graphs(CPU) is chosen_graphs(torch.device("mps")) is None
-    assert chosen_graphs(GPU, "auxiliaries are not captured") is None
-    for off in ("off", False):
-        assert chosen_graphs(GPU, cuda_graphs=off) is None
+    assert chosen_graphs(GPU, cuda_graphs="auto") == chosen_graphs(GPU, cuda_graphs="required") == ("graphs", GPU)
+    assert chosen_graphs(CPU, cuda_graphs="auto") is chosen_graphs(torch.device("mps"), cuda_graphs="auto") is None
+    assert chosen_graphs(GPU, "auxiliaries are not captured", cuda_graphs="auto") is None
+
+
+@pytest.mark.parametrize("base", [{}, {"cuda_graphs": "off"}, {"cuda_graphs": False}])
+def test_updates_are_not_captured_by_default(base):
+    assert chosen_graphs(GPU, **base) is None
 
 
 def test_graphs_that_are_required_but_not_possible_are_an_error():

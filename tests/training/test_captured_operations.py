@@ -56,7 +56,7 @@ def test_all_operations_of_an_update_are_on_the_device_and_read_no_values(case):
     assert_captured(*make_on_meta_device(lambda: make_case(case)))
 
 
-@pytest.mark.parametrize("folder", ["mujoco/half_cheetah", "mujoco/humanoid"])
+@pytest.mark.parametrize("folder", ["mujoco/half_cheetah", pytest.param("mujoco/humanoid", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variant", ["sac", "flash", "flash_small", "crossq"])
 def test_updates_of_variants_are_captured(folder, variant):
     source = find_folder(folder)
