@@ -113,7 +113,7 @@ def hosts(monkeypatch):
     made = []
 
     @contextmanager
-    def open_inline(settings, folder, env_steps):
+    def open_inline(settings, folder, env_steps, evaluates):
         task = make_actor_task(settings, folder, env_steps)
         host = InlineHost(
             lambda index, replacements: make_rollout_actor(task, index, replacements, []),
@@ -122,7 +122,7 @@ def hosts(monkeypatch):
         made.append(host)
         group = make_actor_group(settings, host, None)
         with closing(group):
-            group.open()
+            group.open(evaluates and settings.cluster.evaluation_actor)
             yield group
 
     monkeypatch.setattr(build, "open_cluster", open_inline)
