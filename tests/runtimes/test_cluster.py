@@ -13,6 +13,8 @@ import torch
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.reports.run_data import read_run
+from algorithm.reports.run_report import make_report
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
@@ -263,6 +265,23 @@ def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, mo
     assert hosts[0].n_published == len(rollouts)
 
 
+@pytest.mark.parametrize("algorithm", ["ACER", "SAC"])
+def test_a_rollout_is_first_copied_into_the_replay(algorithm, hosts, tmp_path, monkeypatch):
+    """The arrays of a rollout are views of shared memory, and those that arrive are those that are added."""
+    delivered, rollouts, fetch = [], record_rollouts(monkeypatch), InlineHost.fetch
+
+    def record(self, ticket):
+        reply = fetch(self, ticket)
+        delivered.extend(rollout for _, rollout in getattr(reply, "rollouts", ()))
+        return reply
+
+    monkeypatch.setattr(InlineHost, "fetch", record)
+    train(tmp_path, "run", SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}}, on_ray(actors=2))
+    assert len(rollouts) > 5
+    addresses = {rollout.obs["obs"].ctypes.data for rollout in delivered}
+    assert all(rollout.obs["obs"].ctypes.data in addresses for rollout in rollouts)
+
+
 LARGER = {"base_config": {"max_step": 400}, "replay_config": {"capacity": 400}}
 
 
@@ -406,3 +425,11 @@ def test_the_learner_computes_errors_that_depend_on_its_records(hosts, tmp_path)
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, on_ray(actors=2))
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         assert np.abs(arrays[f"records/{TD_ERROR}"]).max() > 0 and "records/episodic" in arrays
+
+
+def test_a_run_on_a_cluster_has_a_report(hosts, tmp_path):
+    base = {"base_config": {"evaluate_every": 40, "log_every": 20}}
+    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
+    assert result.evaluation
+    page = make_report(read_run(folder.path))
+    assert all(f'data-column="cluster/{name}"' in page for name in ("lag", "queue", "actor_waiting"))
