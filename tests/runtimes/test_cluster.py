@@ -169,6 +169,8 @@ def test_values_are_learned_through_lag(lag, hosts, tmp_path):
     settings, folder, _ = train(
         tmp_path, "run", PROBE, layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag)
     )
+    rows = read_table(folder.path / "metrics.csv").rows
+    assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
     q, _ = evaluate_states(settings, folder)
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
