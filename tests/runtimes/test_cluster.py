@@ -337,6 +337,32 @@ def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
     assert max(counts) == in_flight
 
 
+def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
+    """Collections that arrive during updates are followed by requests with the weights before them."""
+    events, is_learning = [], []
+    learn_from, request, wait, publish = cluster.learn_from, InlineHost.request, InlineHost.wait, InlineHost.publish
+
+    def learn(components, rollout, record_update):
+        is_learning.append(True)
+        events.append("begin")
+        learn_from(components, rollout, record_update)
+        events.append("end")
+        is_learning.clear()
+
+    def wait_late(self, tickets, timeout):
+        ready = wait(self, tickets, timeout)
+        return ready if is_learning else ready[:1] if timeout else []
+
+    monkeypatch.setattr(cluster, "SERVICE_SHARE", 1e9)
+    monkeypatch.setattr(cluster, "learn_from", learn)
+    monkeypatch.setattr(InlineHost, "wait", wait_late)
+    monkeypatch.setattr(InlineHost, "request", lambda *each: events.append("request") or request(*each))
+    monkeypatch.setattr(InlineHost, "publish", lambda *each: events.append("publish") or publish(*each))
+    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    during = [part.partition(" end")[0].split() for part in " ".join(events).split("begin")[1:]]
+    assert any("request" in part for part in during) and not any("publish" in part for part in during)
+
+
 def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})
