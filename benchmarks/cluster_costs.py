@@ -229,7 +229,7 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
         max_lag=None,
         max_replacements=None,
     )
-    group.open()
+    group.open(has_evaluator=False)
     reference = host.publish({"agent": np.zeros(1000, np.float32)})
     replay = make_replay(rows, actors, 2)
     seconds = []

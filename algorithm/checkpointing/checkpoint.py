@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 from urllib.parse import quote
 from zipfile import BadZipFile
@@ -21,7 +22,7 @@ from algorithm.training.progress import Counters
 
 WEIGHTS, LEARNER, REPLAY, ACTOR, METADATA = "weights.pt", "learner.pt", "replay.npz", "actor.npz", "counters.json"
 # Errors that are raised when damaged files are read, and when states do not fit.
-READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, BadZipFile)
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, BadZipFile, UnpicklingError)
 
 
 class Stateful(Protocol):

@@ -89,7 +89,7 @@ def train(
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        group = stack.enter_context(_open_processes(settings, folder, counters))
+        group = stack.enter_context(_open_processes(settings, folder, counters, limits, environments))
         adapter = stack.enter_context(
             closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
@@ -152,13 +152,14 @@ def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> 
 
 
 def _open_processes(
-    settings: Settings, folder: RunFolder, counters: Counters
+    settings: Settings, folder: RunFolder, counters: Counters, limits: Limits, environments: Environments
 ) -> AbstractContextManager[WorkerGroup | ActorGroup | None]:
     """Return a context with the other processes of a run; None if it has none."""
     if settings.base.has_workers:
         return open_workers(settings, folder)
     if settings.base.is_on_cluster:
-        return open_cluster(settings, folder, counters.env_steps)
+        evaluates = limits.evaluates and not environments.find_evaluation_obstacle()
+        return open_cluster(settings, folder, counters.env_steps, evaluates)
     return nullcontext()
 
 
@@ -195,8 +196,8 @@ def _make_evaluations(
     """
     if environments.find_evaluation_obstacle():
         return None
-    if isinstance(group, ActorGroup) and settings.cluster.evaluation_actor:
-        return make_actor_evaluations(settings, group.host, training, make_seed, parameters)
+    if isinstance(group, ActorGroup) and group.evaluator is not None:
+        return make_actor_evaluations(settings, group, training, make_seed, parameters)
     greedy = settings.base.evaluate_greedy
     evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
     return ImmediateEvaluations(lambda episodes: evaluator.play(episodes, make_seed()))

@@ -105,13 +105,14 @@ def _uses_replay(settings: Settings) -> bool:
 
 
 @contextmanager
-def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Iterator[ActorGroup]:
+def open_cluster(settings: Settings, folder: RunFolder, env_steps: int, evaluates: bool) -> Iterator[ActorGroup]:
     """Connect to the cluster of a run, start its actors, and end them with the block.
 
     Args:
         settings: the settings of the run.
         folder: the run folder.
         env_steps: env steps of the run so far.
+        evaluates: whether the run has evaluations.
     """
     from algorithm.runtimes.ray_host import RayHost
 
@@ -133,7 +134,7 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int) -> Itera
             # On one machine they meet in a file, so that no port is open.
             address = None if cluster.address == "local" else f"tcp://{host.node_address}:{_find_free_port()}"
             open_peers(peers, task, address)
-        group.open()
+        group.open(evaluates and cluster.evaluation_actor)
         yield group
     finally:
         group.close()
@@ -214,23 +215,24 @@ def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> Iter
 
 def make_actor_evaluations(
     settings: Settings,
-    host: ActorHost,
+    group: ActorGroup,
     training: TrainingComponents,
     make_seed: Callable[[], int],
     parameters: EnvironmentParameters,
 ) -> ActorEvaluations:
-    """Return evaluations on an actor that `host` runs.
+    """Return evaluations on the evaluation actor of a run.
 
     Args:
         settings: the settings of the run.
-        host: the host of the actors of the run.
+        group: the actors of the run.
         training: the components, whose weights are evaluated.
         make_seed: returns the seed of an evaluation that starts now.
         parameters: the environment parameters of the run.
     """
     return ActorEvaluations(
-        host,
-        publish=lambda: host.publish(pack_all_weights(training.by_role)),
+        group.host,
+        group.evaluator,
+        publish=lambda: group.host.publish(pack_all_weights(training.by_role)),
         make_request=lambda episodes: EvaluationRequest(
             episodes=episodes, seed=make_seed(), parameters=parameters.state()
         ),

@@ -77,6 +77,7 @@ class ActorGroup:
         peers: the other learners; None without others. Learner k has the rollouts of the actors k, k + n_learners, ...
 
     Attributes:
+        evaluator: the handle of the evaluation actor; None without one.
         actor_roles: the roles of the environments of one actor, the same in all actors.
         restarts: the number of actors that were replaced.
         lost_env_steps: estimated number of env steps that were requested from actors that ended.
@@ -90,21 +91,28 @@ class ActorGroup:
     max_lag: int | None
     max_replacements: int | None
     peers: LearnerPeers | None = None
+    evaluator: Any = None
     actor_roles: Mapping[str, Role] = field(default_factory=dict)
     actors: list[ActorRecord] = field(default_factory=list)
     restarts: int = 0
     lost_env_steps: int = 0
 
-    def open(self) -> None:
+    def open(self, has_evaluator: bool) -> None:
         """Start all actors, and wait until their environments are open.
 
-        After `start_timeout` seconds the run starts with those that are ready; the others join when they are.
+        After `start_timeout` seconds the run starts with those that are ready; the others join when they are. It does
+        not wait for the evaluation actor, which starts with them.
+
+        Args:
+            has_evaluator: whether there is an evaluation actor.
 
         Raises:
             EnvironmentStartError: no actor is ready in time, or one has ended.
             Exception: an actor has raised it.
         """
         self.actors = [self._start(index) for index in range(self.count)]
+        if has_evaluator:
+            self.evaluator = self.host.start_evaluator(0)
         deadline = time.monotonic() + self.start_timeout
         while (waiting := [each for each in self.actors if not each.is_ready]) and time.monotonic() < deadline:
             self._receive_ready(waiting, max(0.0, deadline - time.monotonic()), is_start=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.updates import learn_from
 
 LOG = logging.getLogger(__name__)
+SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
 
 
 class ClusterRuntime:
@@ -57,6 +59,9 @@ class _Session:
     A *version* of the weights is the state after the updates that follow one rollout, or one rollout of each actor if
     an agent has no replay. The *lag* of a rollout is the number of versions between the weights that acted and those
     that learn.
+
+    Between the updates, the learner serves actors: it receives their collections, and requests others with the newest
+    version, so that they do not wait for the rest of the updates. Several learners wait for each other and do not.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class _Session:
         self.statistics = ClusterStatistics(group)
         # Rollouts of agents without a replay are joined, so that one update follows a rollout of every actor.
         self._joins = not all(each.agent.schedule.uses_replay for each in training.by_role.values())
+        self._serves = not self._joins and not group.peers
+        self._next_service = 0.0  # time
         self._version = 0
         self._published: tuple[int, Any] = (-1, None)  # the newest version that was published, and its reference
         roles = group.roles
@@ -91,11 +98,12 @@ class _Session:
         """Make the updates that follow the next collections, if they have been received."""
         by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
         actors = self.group.find_next(self._joins)
+        n_waiting = self.group.n_waiting - len(actors)
         for actor in actors:
-            collection = actor.collections.popleft()
+            collection = actor.collections[0]
             lag = self._version - collection.version
             is_usable = self.group.max_lag is None or lag <= self.group.max_lag
-            self.statistics.add_collection(lag, collection, is_usable)
+            self.statistics.add_collection(lag, collection, is_usable, n_waiting)
             for role, rollout in collection.rollouts:
                 placed = self._place(actor.index, role, rollout, is_usable)
                 if is_usable:
@@ -107,6 +115,8 @@ class _Session:
             for rollouts in zip_longest(*by_learner):
                 self._learn_from(role, rollouts)
         self._version += bool(by_role)
+        for actor in actors:  # until now they count as rollouts in flight
+            actor.collections.popleft()
         if actors:
             self.training.timer.lap("learning")
 
@@ -135,6 +145,16 @@ class _Session:
     def _record_update(self, role: str, report: LossReport) -> None:
         self.monitor.record_update(role, report)
         self.divergence.count_update()
+        if self._serves and (now := monotonic()) >= self._next_service:
+            self._serve()
+            end = monotonic()
+            self._next_service = end + (end - now) / SERVICE_SHARE
+
+    def _serve(self) -> None:
+        """Count the collections that have arrived, and request others with the weights that are published."""
+        for actor, collection in self.group.receive(0.0):
+            self._count(actor, collection)
+        self.group.request(lambda: self._published[1], self._make_request)
 
     def _count(self, actor: ActorRecord, collection: Collection) -> None:
         """Count the env steps and the episodes of a collection."""
@@ -160,7 +180,7 @@ class _Session:
         by_role = self.training.by_role
         return Request(
             number=number,
-            version=self._version,
+            version=self._published[0],
             updates={role: each.learner.updates for role, each in by_role.items()},
             rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
             iterations=counters.iterations,
@@ -176,10 +196,17 @@ class ClusterStatistics:
         self.dropped_env_steps = 0  # of rollouts whose lag was above `max_lag`
         self._clear()
 
-    def add_collection(self, lag: int, collection: Collection, is_usable: bool) -> None:
-        """Add a collection that is learned from, or dropped if it is not usable, with its lag in versions."""
+    def add_collection(self, lag: int, collection: Collection, is_usable: bool, n_waiting: int) -> None:
+        """Add a collection that is learned from, or dropped if it is not usable.
+
+        Args:
+            lag: its lag, in versions.
+            collection: the collection.
+            is_usable: whether it is learned from.
+            n_waiting: the number of collections that wait meanwhile.
+        """
         self._lags.append(lag)
-        self._queue.append(self.group.n_waiting)
+        self._queue.append(n_waiting)
         self._waiting_seconds += collection.waiting_seconds
         self._seconds += collection.seconds
         if not is_usable:

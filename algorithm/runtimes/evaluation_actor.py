@@ -68,12 +68,13 @@ class EvaluationActor:
 
 
 class ActorEvaluations(Evaluations):
-    """Evaluations on an actor, which is started with the first one, and replaced if it ends or hangs.
+    """Evaluations on an actor, which is replaced if it ends or hangs.
 
     Another actor repeats the evaluation, with the same weights and seeds.
 
     Args:
         host: the system that runs the actor.
+        handle: the handle of the actor, which has been started.
         publish: publishes the present weights, and returns the reference to them.
         make_request: returns the request of an evaluation with the given number of episodes.
         timeout: time limit for an evaluation, in seconds.
@@ -84,6 +85,7 @@ class ActorEvaluations(Evaluations):
     def __init__(
         self,
         host: ActorHost,
+        handle: Any,
         *,
         publish: Callable[[], Any],
         make_request: Callable[[int], EvaluationRequest],
@@ -91,7 +93,7 @@ class ActorEvaluations(Evaluations):
     ):
         self.host, self.timeout = host, timeout
         self._publish, self._make_request = publish, make_request
-        self._handle: Any = None
+        self._handle = handle
         self._replacements = self._attempts = 0
         self._weights: Any = None
         self._request = EvaluationRequest(episodes=0, seed=0, parameters={})
@@ -120,8 +122,6 @@ class ActorEvaluations(Evaluations):
         return reply.results
 
     def _send(self) -> None:
-        if self._handle is None:
-            self._handle = self.host.start_evaluator(self._replacements)
         self._ticket = self.host.evaluate(self._handle, self._weights, self._request)
         self._since = time.monotonic()
         self._attempts += 1
@@ -129,9 +129,9 @@ class ActorEvaluations(Evaluations):
     def _replace(self, reason: str) -> None:
         """Let another actor repeat the evaluation. Raises EnvironmentCrashed if too many have tried."""
         self.host.kill(self._handle)
-        self._handle = None
-        self._replacements += 1
         if self._attempts >= MAX_ATTEMPTS:
             raise EnvironmentCrashed(f"the evaluation actor {reason}, as {self._attempts - 1} before it")
         LOG.warning(f"the evaluation actor {reason}: another actor repeats the evaluation")
+        self._replacements += 1
+        self._handle = self.host.start_evaluator(self._replacements)
         self._send()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
 import random
 import shutil
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
@@ -161,6 +164,35 @@ def test_a_checkpoint_contains_no_code(run):
     for path in saved.folder.rglob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             assert all(arrays[name].dtype != object for name in arrays)
+
+
+class Code:
+    """An object that creates a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "learner.pt", "replay.npz"])
+def test_code_in_a_checkpoint_is_not_executed(run, name, tmp_path):
+    """Someone who writes a checkpoint can write its digests, too."""
+    saved, code, content = run.save(10), Code(tmp_path / "executed"), io.BytesIO()
+    if name == "replay.npz":
+        np.savez(content, code=np.array([code], object))
+    else:
+        torch.save({"parameters": code}, content)
+    manifest = Manifest.read(saved.folder)
+    with manifest.open_file(f"agent/{name}") as file:
+        file.write(content.getvalue())
+    manifest.write()
+    components = run.parts.get("agent")
+    with pytest.raises(CheckpointError):
+        run.latest().restore_learner("agent", components.learner)
+        run.latest().restore_experience("agent", components)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.fixture

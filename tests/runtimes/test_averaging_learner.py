@@ -61,7 +61,7 @@ CASES = {
 }
 EQUAL = [name for name in CASES if name != "ppo_with_minibatches"]  # to one learner of the whole batches
 VALUES = [3.0, 5.0, 9.0], [-2.0, 0.5]  # of each learner
-UPDATES = {name: 50 if name in ("acer", "sac", "reactor", "ppo") else 10 for name in CASES}
+UPDATES = 50
 
 
 @contextmanager
@@ -119,17 +119,16 @@ def fixed_noise(columns):
 
 def train(name, learner, columns=ALL):
     """Make updates with some columns of each batch. Return what all learners share."""
-    updates = UPDATES[name]
     with fixed_noise(columns):
         if learner.agent.schedule.epochs:
             scheduler = make_scheduler(learner, learner.prepare)
-            schedulers = [(scheduler, make_rollout(name, learner, seed, columns)) for seed in range(updates // 2)]
+            schedulers = [(scheduler, make_rollout(name, learner, seed, columns)) for seed in range(UPDATES // 2)]
         else:
-            batches = [make_rollout(name, learner, seed % 5, columns) for seed in range(updates)]
+            batches = [make_rollout(name, learner, seed % 5, columns) for seed in range(UPDATES)]
             schedulers = [(Batches(batches), batches[0])]
         for scheduler, rollout in schedulers:
             learn(learner, scheduler, rollout)
-    assert learner.updates == updates and not learner.skipped_updates
+    assert learner.updates == UPDATES and not learner.skipped_updates
     return collect(learner)
 
 

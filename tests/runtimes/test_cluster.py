@@ -13,6 +13,8 @@ import torch
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.reports.run_data import read_run
+from algorithm.reports.run_report import make_report
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_task
@@ -113,7 +115,7 @@ def hosts(monkeypatch):
     made = []
 
     @contextmanager
-    def open_inline(settings, folder, env_steps):
+    def open_inline(settings, folder, env_steps, evaluates):
         task = make_actor_task(settings, folder, env_steps)
         host = InlineHost(
             lambda index, replacements: make_rollout_actor(task, index, replacements, []),
@@ -122,7 +124,7 @@ def hosts(monkeypatch):
         made.append(host)
         group = make_actor_group(settings, host, None)
         with closing(group):
-            group.open()
+            group.open(evaluates and settings.cluster.evaluation_actor)
             yield group
 
     monkeypatch.setattr(build, "open_cluster", open_inline)
@@ -167,6 +169,8 @@ def test_values_are_learned_through_lag(lag, hosts, tmp_path):
     settings, folder, _ = train(
         tmp_path, "run", PROBE, layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag)
     )
+    rows = read_table(folder.path / "metrics.csv").rows
+    assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
     q, _ = evaluate_states(settings, folder)
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
@@ -263,6 +267,23 @@ def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, mo
     assert hosts[0].n_published == len(rollouts)
 
 
+@pytest.mark.parametrize("algorithm", ["ACER", "SAC"])
+def test_a_rollout_is_first_copied_into_the_replay(algorithm, hosts, tmp_path, monkeypatch):
+    """The arrays of a rollout are views of shared memory, and those that arrive are those that are added."""
+    delivered, rollouts, fetch = [], record_rollouts(monkeypatch), InlineHost.fetch
+
+    def record(self, ticket):
+        reply = fetch(self, ticket)
+        delivered.extend(rollout for _, rollout in getattr(reply, "rollouts", ()))
+        return reply
+
+    monkeypatch.setattr(InlineHost, "fetch", record)
+    train(tmp_path, "run", SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}}, on_ray(actors=2))
+    assert len(rollouts) > 5
+    addresses = {rollout.obs["obs"].ctypes.data for rollout in delivered}
+    assert all(rollout.obs["obs"].ctypes.data in addresses for rollout in rollouts)
+
+
 LARGER = {"base_config": {"max_step": 400}, "replay_config": {"capacity": 400}}
 
 
@@ -314,6 +335,32 @@ def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
     train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2, rollouts_in_flight=in_flight, max_lag=lag))
     assert len(counts) > 10
     assert max(counts) == in_flight
+
+
+def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
+    """Collections that arrive during updates are followed by requests with the weights before them."""
+    events, is_learning = [], []
+    learn_from, request, wait, publish = cluster.learn_from, InlineHost.request, InlineHost.wait, InlineHost.publish
+
+    def learn(components, rollout, record_update):
+        is_learning.append(True)
+        events.append("begin")
+        learn_from(components, rollout, record_update)
+        events.append("end")
+        is_learning.clear()
+
+    def wait_late(self, tickets, timeout):
+        ready = wait(self, tickets, timeout)
+        return ready if is_learning else ready[:1] if timeout else []
+
+    monkeypatch.setattr(cluster, "SERVICE_SHARE", 1e9)
+    monkeypatch.setattr(cluster, "learn_from", learn)
+    monkeypatch.setattr(InlineHost, "wait", wait_late)
+    monkeypatch.setattr(InlineHost, "request", lambda *each: events.append("request") or request(*each))
+    monkeypatch.setattr(InlineHost, "publish", lambda *each: events.append("publish") or publish(*each))
+    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    during = [part.partition(" end")[0].split() for part in " ".join(events).split("begin")[1:]]
+    assert any("request" in part for part in during) and not any("publish" in part for part in during)
 
 
 def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
@@ -406,3 +453,11 @@ def test_the_learner_computes_errors_that_depend_on_its_records(hosts, tmp_path)
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, on_ray(actors=2))
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         assert np.abs(arrays[f"records/{TD_ERROR}"]).max() > 0 and "records/episodic" in arrays
+
+
+def test_a_run_on_a_cluster_has_a_report(hosts, tmp_path):
+    base = {"base_config": {"evaluate_every": 40, "log_every": 20}}
+    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
+    assert result.evaluation
+    page = make_report(read_run(folder.path))
+    assert all(f'data-column="cluster/{name}"' in page for name in ("lag", "queue", "actor_waiting"))

@@ -45,6 +45,20 @@ def test_results_equal_those_of_the_main_process(hosts, tmp_path):  # noqa: F811
     assert [len(host.evaluators) for host in hosts] == [1, 0]
 
 
+def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):  # noqa: F811
+    calls, start, wait = [], InlineHost.start_evaluator, InlineHost.wait
+    monkeypatch.setattr(InlineHost, "start_evaluator", lambda *each: calls.append("start") or start(*each))
+    monkeypatch.setattr(InlineHost, "wait", lambda *each: calls.append("wait") or wait(*each))
+    train_evaluated(tmp_path, "run")
+    assert calls[0] == "start" and calls.count("start") == 1
+
+
+def test_without_evaluations_there_is_no_actor(hosts, tmp_path):  # noqa: F811
+    never = {"base_config": {"evaluate_every": None}, "goal": None}
+    _, result = train_evaluated(tmp_path, "run", never)
+    assert result.evaluation is None and hosts[0].evaluators == []
+
+
 def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, delayed):  # noqa: F811
     lines = []
     folder, result = train_evaluated(tmp_path, "delayed", {"base_config": {"keep_checkpoints": 1}}, lines=lines)

@@ -49,7 +49,7 @@ def hosts(monkeypatch, process):
     made = []
 
     @contextmanager
-    def open_inline(settings, folder, env_steps):
+    def open_inline(settings, folder, env_steps, evaluates):
         task = make_actor_task(settings, folder, env_steps)
         host = InlineHost(
             lambda index, replacements: make_rollout_actor(task, index, replacements, []),
@@ -61,7 +61,7 @@ def hosts(monkeypatch, process):
         with closing(make_actor_group(settings, host, peers)) as group:
             if peers:
                 open_peers(peers, task, None)
-            group.open()
+            group.open(evaluates and settings.cluster.evaluation_actor)
             yield group
 
     monkeypatch.setattr(build, "open_cluster", open_inline)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -40,3 +42,26 @@ def test_an_elite_with_weights_that_are_not_finite_is_skipped(bad):
 
 def test_one_elite_that_can_be_used_is_not_enough():
     assert WeightDistribution.fit([FakeCheckpoint(float("nan")), FakeCheckpoint(1.0)], lambda line: None) is None
+
+
+class Code:
+    """An object that creates a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "no archive", "code"])
+def test_a_file_that_cannot_be_used_is_no_distribution(harm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "distribution.pt"
+    fitted = WeightDistribution.fit([FakeCheckpoint(1.0), FakeCheckpoint(3.0)], print)
+    fitted.save(path, 4)
+    assert WeightDistribution.load(path, 4).mean.tolist() == [2.0] * 4
+    assert WeightDistribution.load(path, 3) is None
+    if harm == "code":
+        torch.save({"interval": 4, "mean": Code()}, path)
+    else:
+        path.write_bytes(path.read_bytes()[:100] if harm == "truncated" else b"mean")
+    assert WeightDistribution.load(path, 4) is None
+    assert not (tmp_path / "executed").exists()
