@@ -71,6 +71,7 @@ def get_env_name(env_name: EnvName) -> str:
         return env_name
     while isinstance(env_name, partial):
         env_name = env_name.func
+    env_name = inspect.unwrap(env_name)
     kind = env_name if inspect.isclass(env_name) else type(env_name)
     # inspect.getfile looks up the module of a class in sys.modules, which does not contain an env.py.
     for part in (env_name, *vars(kind).values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import traceback
@@ -78,10 +79,34 @@ def load_environment(folder: Path, name: str | None) -> str | Callable[..., Any]
     path = _resolve_file(folder, name, "base_config.env_name")
     if not has_file(path):
         raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
-    make = getattr(import_file(path), "make", None)
-    if not callable(make):
-        raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
-    return make
+    return FileMaker(path)
+
+
+class FileMaker:
+    """The function `make` of an env.py.
+
+    A worker process imports the file again instead of unpickling the function, which would lose the names of files in
+    tracebacks.
+
+    Raises:
+        UserError: The file has no function `make`, or cannot be imported.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path.absolute()  # an environment may change the working directory
+        make = getattr(import_file(path), "make", None)
+        if not callable(make):
+            raise UserError(f"{path}: expected a function make(**env_args) that returns a gymnasium.Env")
+        functools.update_wrapper(self, make)
+        self._make = make
+
+    def __call__(self, **env_args: Any) -> Any:
+        """Return the environment."""
+        return self._make(**env_args)
+
+    def __reduce__(self) -> tuple[type[FileMaker], tuple[Path]]:
+        """Return the arguments that import the file again."""
+        return FileMaker, (self._path,)
 
 
 def _resolve_file(folder: Path, name: str, setting: str) -> Path:
