@@ -139,6 +139,12 @@ class StdAboveMinimum:
     def __call__(self, number: Tensor) -> Tensor:
         return (self.std_min + (self.initial + number).clamp(*LOG_STD_BOUNDS).exp()).log()
 
+    def differentiate(self, number: Tensor) -> Tensor:
+        """Return the derivative of log std with respect to the number."""
+        exponent, (low, high) = self.initial + number, LOG_STD_BOUNDS
+        derivative = torch.sigmoid(exponent - log(self.std_min)) if self.std_min else torch.ones_like(exponent)
+        return derivative * ((exponent >= low) & (exponent <= high))
+
     def compute_numpy(self, number: np.ndarray) -> np.ndarray:
         """Compute the function in numpy."""
         low, high = LOG_STD_BOUNDS
@@ -157,6 +163,10 @@ class StdInRange:
 
     def __call__(self, number: Tensor) -> Tensor:
         return self.center + self.half * torch.tanh(self.initial + number)
+
+    def differentiate(self, number: Tensor) -> Tensor:
+        """Return the derivative of log std with respect to the number."""
+        return self.half * (1 - torch.tanh(self.initial + number).square())
 
     def compute_numpy(self, number: np.ndarray) -> np.ndarray:
         """Compute the function in numpy."""
@@ -197,6 +207,18 @@ class StdHead(nn.Module):
         if self.log_std is not None:
             number = self.log_std.expand_as(mean)
         return torch.cat((mean, self.compute_log_std(number), rest), -1)
+
+    def differentiate(self, outputs: Tensor, gradient: Tensor) -> Tensor:
+        """Return the gradient of the network's outputs for that of the result, if the std is state dependent.
+
+        Args:
+            outputs: The outputs of the network [..., n_columns + rest].
+            gradient: The gradient of the result, of the same shape.
+        """
+        columns = slice(self.n_means, self.n_columns)
+        result = gradient.clone()
+        result[..., columns] *= self.compute_log_std.differentiate(outputs[..., columns])
+        return result
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on a view of the parameters."""

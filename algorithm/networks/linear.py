@@ -1,16 +1,20 @@
 """The product of a linear layer, in forms that are faster than torch's for many rows.
 
 Torch multiplies float32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN uses it on every
-processor that has it: there its products take less than half the time. On x86 processors without AVX-512, MKL is
-faster, by up to two times for a transposed factor. Both sum in float32. The order of the factors and the layout of the
-results matter as much: x^T g with few columns of x takes a sixth of the time of g^T x, and the gradient of a ReLU takes
-many times as long if its factors have different layouts. Small products are left to torch, since a call from Python
-takes 20 microseconds longer.
+processor that has it: there its products take less than half the time, except on AMD's Zen 4, whose units are half as
+wide. There both are equally fast, but oneDNN copies transposed factors and cannot write to a tensor that exists. On x86
+processors without AVX-512, MKL is faster, by up to two times for a transposed factor. Both sum in float32.
+
+The order of the factors and the layout of the results matter as much: x^T g with few columns of x takes a sixth of the
+time of g^T x, and the gradient of a ReLU takes many times as long if its factors have different layouts. Small products
+are left to torch, since a call from Python takes 20 microseconds longer.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,8 +72,7 @@ def compute_gradients(
         needs_x: Whether the gradient of the inputs is needed; otherwise it is None.
         needs_weight: Whether the gradient of the weights is needed; otherwise it is None.
     """
-    is_large, (units, inputs) = _is_large(x, weight), weight.shape
-    is_ordered = MIN_ORDERED_COLUMNS <= inputs < units and len(x) * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+    is_large, is_ordered = _is_large(x, weight), is_ordered_product(x, weight)
     x_gradient = weight_gradient = None
     if needs_x and is_ordered and not is_large:
         x_gradient = (weight.T @ gradient.T).T.contiguous()
@@ -126,6 +129,22 @@ def is_needed(ctx: Any, index: int) -> bool:
         return True
 
 
+def uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether `linear` multiplies x [..., F] by a weight [units, F] with oneDNN."""
+    return USES_ONEDNN and _is_large(x, weight)
+
+
+def multiply_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b by oneDNN, which makes a new tensor for the result: [n, F] -> [n, units]."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def is_ordered_product(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the order of the factors matters in the gradients of a layer with inputs x [n, F]."""
+    units, inputs = weight.shape
+    return MIN_ORDERED_COLUMNS <= inputs < units and x.shape[0] * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+
+
 def _is_large(x: Tensor, weight: Tensor) -> bool:
     rows, (units, inputs) = x.shape[:-1].numel(), weight.shape
     return (
@@ -151,7 +170,7 @@ def _multiply_large(multiply: Product, x: Tensor, weight: Tensor, bias: Tensor |
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if USES_ONEDNN:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return multiply_by_onednn(x, weight, bias)
     return nn.functional.linear(x, weight, bias)
 
 
@@ -167,6 +186,15 @@ def _multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
     return linear(gradient.T, x.T)
 
 
+def _halves_avx512() -> bool:
+    """Return whether the processor computes AVX-512 in two halves: AMD's Zen 4, of family 25."""
+    try:
+        description = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # another system than Linux
+        return False
+    return "AuthenticAMD" in description and re.search(r"^cpu family\s*: 25$", description, re.MULTILINE) is not None
+
+
 WILL_EXECUTE = getattr(torch._C, "_will_engine_execute_node", None)
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-USES_ONEDNN = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2"
+USES_ONEDNN = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2" and not _halves_avx512()

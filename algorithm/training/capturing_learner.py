@@ -54,6 +54,8 @@ class CapturingLearner(Learner):
         TypeError: an optimizer other than Adam and AdamW.
     """
 
+    uses_plain_networks = False  # their operations depend on values
+
     def __init__(self, *arguments: Any, backend: GraphBackend, is_required: bool = False):
         super().__init__(*arguments)
         self.checks_gradient = False

@@ -30,6 +30,9 @@ class Learner:
     An update is `compute_gradients`, then `apply_gradients`. Only the flat gradient (`parameters.gradient`) passes from
     one to the other, so that it can be summed over several learners in between.
 
+    Attributes:
+        uses_plain_networks: whether the agent may compute networks without autograd; see `Agent.use_plain_networks`.
+
     Args:
         agent: the agent.
         role: its role.
@@ -39,6 +42,8 @@ class Learner:
         place: returns the shared tensor in place of one that other processes share: of the parameters, the running
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
+
+    uses_plain_networks = True
 
     def __init__(
         self,
@@ -80,6 +85,8 @@ class Learner:
         self._gradients = Gradients(agent_modules, self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
+        if self.uses_plain_networks:
+            agent.use_plain_networks()
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
@@ -150,7 +157,7 @@ class Learner:
         losses, report = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
-        self._gradients.compute(losses, auxiliary_losses)
+        self._gradients.compute(losses.values(), auxiliary_losses)
         auxiliary_metrics = auxiliary_losses.metrics
         metrics = report.compute_metrics
 

@@ -11,8 +11,9 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import ParameterGroup
+from algorithm.agents.agent import ClosedFormLoss, Loss, ParameterGroup
 from algorithm.agents.sac.groups import make_adam_group
+from algorithm.agents.sac.passes import AutogradPass, Pass, PlainPolicy
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
@@ -29,6 +30,7 @@ from algorithm.networks import (
 )
 from algorithm.networks.batch_statistics import ValidRows
 from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.plain_layers import Buffers
 from algorithm.specs import Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
@@ -63,16 +65,16 @@ class PolicySteps:
     # At the T rows, with the statistics of the batch, for the losses of the actor. If the policy is not updated, it is
     # `next_steps`, for metrics only.
     learned_steps: PolicyOutput
-    outputs: Tensor | None  # of the policy's network at the T rows, with gradient; None if the policy is not updated
+    outputs: Pass | None  # of the policy's network at the T rows; None if the policy is not updated
     steps: PolicyOutput  # at the T rows; defined for targets of several steps only
     next_steps: PolicyOutput  # at the rows after them, for the targets
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorLosses:
-    """The losses of an actor: a scalar for each group, of which only the gradient has a meaning; and their metrics."""
+    """The losses of an actor, one for each group, of which only the gradient has a meaning; and their metrics."""
 
-    by_group: Mapping[str, Tensor] = field(default_factory=dict)
+    by_group: Mapping[str, Loss] = field(default_factory=dict)
     compute_metrics: Callable[[], dict[str, Tensor]] = dict  # of each row [T, B]
 
 
@@ -83,6 +85,11 @@ class SacActor(ABC):
     groups: Mapping[str, ParameterGroup]
 
     has_batch_norms: bool = False  # whether the policy's own layers contain batch norms
+
+    is_plain: bool = False  # whether the policy's losses need no autograd
+
+    def use_plain_networks(self, buffers: Buffers) -> None:
+        """Compute the policy without autograd from now on, if its own layers are plain. The default does nothing."""
 
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
@@ -96,7 +103,7 @@ class SacActor(ABC):
     @abstractmethod
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Tensor]:
+    ) -> tuple[PolicyOutput, Pass]:
         """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
 
         Batch norms use the statistics of all T+1 rows, states and next states.
@@ -107,7 +114,7 @@ class SacActor(ABC):
             rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
 
         Returns:
-            The policy at the T+1 rows, and the outputs of its network [T, B, S] with gradient.
+            The policy at the T+1 rows, and the pass through its network at the first T or all rows.
         """
 
     @abstractmethod
@@ -116,13 +123,13 @@ class SacActor(ABC):
 
     @abstractmethod
     def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
+        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> ActorLosses:
         """Return the losses of a batch.
 
         Args:
             policy_output: The policy at T rows.
-            outputs: The outputs of its network [T, B, S] with gradient.
+            outputs: The pass through its network.
             weights: Weights of the rows [T, B].
             evaluate_actions: The critics' values of actions.
         """
@@ -163,14 +170,26 @@ class SoftPolicy(SacActor):
                 self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
             )
             self.groups["alpha"] = replace(group, weight_decay=0.0)
+        self._plain: PlainPolicy | None = None
+
+    def use_plain_networks(self, buffers: Buffers) -> None:
+        self._plain = PlainPolicy.make(self.network, buffers)
+        self.is_plain = self._plain is not None
 
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        return self._sample(self.network.compute_outputs(features), obs)
+        outputs = self._plain.compute(features) if self._plain else self.network.compute_outputs(features)
+        return self._sample(outputs, obs)
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Tensor]:
+    ) -> tuple[PolicyOutput, Pass]:
+        if self._plain:
+            next_outputs = self._plain.compute(features[-1:])
+            completed = self._plain.run(features[:-1])
+            all_outputs = torch.cat((completed.outputs, next_outputs))
+            with torch.no_grad():
+                return self._sample(all_outputs, obs), completed
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
                 all_outputs = self.network.compute_outputs(features)
@@ -180,7 +199,7 @@ class SoftPolicy(SacActor):
             with torch.no_grad():
                 all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
         with torch.no_grad():
-            return self._sample(all_outputs.detach(), obs), outputs
+            return self._sample(all_outputs.detach(), obs), AutogradPass(outputs)
 
     def _sample(self, outputs: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
@@ -197,9 +216,9 @@ class SoftPolicy(SacActor):
         return reduce(torch.add, (alpha * terms[kind] for alpha, kind in alphas))
 
     def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
+        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> ActorLosses:
-        """Return scalars with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
+        """Return losses with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
         with torch.no_grad():
@@ -207,7 +226,7 @@ class SoftPolicy(SacActor):
                 policy_output.reparameterized, q - policy_output.entropy_cost, action_gradient, policy_output.alpha
             )
             direction *= weights.unsqueeze(-1)
-        losses = {"policy": surrogate_loss(direction, outputs)}
+        losses: dict[str, Loss] = {"policy": outputs.make_loss(direction)}
         if "alpha" in self.groups:
             terms = self._log_prob_terms(policy, policy_output.reparameterized)
             with torch.no_grad():
@@ -215,12 +234,21 @@ class SoftPolicy(SacActor):
                     (weights * ((policy.probs * term).sum(-1) + target)).sum()
                     for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
-            losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall), self.temperature.log_alpha)
+            losses["alpha"] = self._make_temperature_loss(torch.stack(entropy_shortfall))
 
         def compute_metrics() -> dict[str, Tensor]:
             return {"train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
 
         return ActorLosses(by_group=losses, compute_metrics=compute_metrics)
+
+    def _make_temperature_loss(self, direction: Tensor) -> Loss:
+        """Return a loss whose gradient with respect to each log alpha is -`direction`."""
+        log_alpha = self.temperature.log_alpha
+        if not self._plain:
+            return surrogate_loss(direction, log_alpha)
+        gradient = log_alpha.grad
+        assert gradient is not None  # as for all parameters of the learner
+        return ClosedFormLoss(lambda: gradient.sub_(direction))
 
     def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
         terms = self._log_prob_terms(policy_output.policy, policy_output.reparameterized)
@@ -277,15 +305,15 @@ class EpsilonGreedy(SacActor):
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Tensor]:
+    ) -> tuple[PolicyOutput, Pass]:
         output = self.evaluate(features, obs)
-        return output, output.policy.statistics
+        return output, AutogradPass(output.policy.statistics)
 
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         return raw_action.new_zeros(raw_action.shape[:-1])
 
     def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Tensor, weights: Tensor, evaluate_actions: EvaluateActions
+        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
     ) -> ActorLosses:
         return ActorLosses()
 

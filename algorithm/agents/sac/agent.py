@@ -18,6 +18,7 @@ from torch import Tensor
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
+    Loss,
     LossReport,
     ParameterReset,
     check_burn_in,
@@ -34,9 +35,9 @@ from algorithm.agents.sac.evaluation import ActionEvaluator, select_critics
 from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
-from algorithm.losses import surrogate_loss
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.plain_layers import Buffers
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 
@@ -93,6 +94,7 @@ class Sac(Agent):
         )
         self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
+        self._is_plain = False  # whether no loss needs autograd
         self.random_steps = settings.random_steps
         if self.random_steps and self.needs_behavior and spec.continuous:
             raise ValueError(
@@ -117,29 +119,42 @@ class Sac(Agent):
         sample, behavior = self.family.sample_uniformly(statistics, self.rng)
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def use_plain_networks(self) -> None:
+        buffers = Buffers()
+        self.evaluator.use_plain_networks(buffers)
+        self.actor.use_plain_networks(buffers)
+        self._is_plain = not self.torso_is_trainable and self.evaluator.is_plain and self.actor.is_plain
+
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Loss], LossReport]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
+        with torch.inference_mode(self._is_plain):
+            return self._compute_losses(rollout, features, target_features, acting_features)
+
+    def _compute_losses(
+        self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
+    ) -> tuple[dict[str, Loss], LossReport]:
+        """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
         policy = self._evaluate_policy(rollout, features.detach(), acting_features)
 
         # Eq. 5: the critics learn from r + gamma V(x').
         next_actions = policy.next_steps.reparameterized.actions
-        values, taken_values, next_values = self.evaluator.evaluate_pairs(
+        values, taken, next_values = self.evaluator.evaluate_pairs(
             rollout, features, target_features, next_actions, critic_indices
         )
         with torch.no_grad():
             experience = self._make_experience(rollout, target_features, policy, critic_indices)
-            critic = self.critic.evaluate(taken_values, next_values, experience)
+            critic = self.critic.evaluate(taken.outputs, next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
-        losses, actor_losses = {"critic": surrogate_loss(direction, taken_values)}, ActorLosses()
+        losses, actor_losses = {"critic": taken.make_loss(direction)}, ActorLosses()
         if policy.outputs is not None:
             evaluate_actions = partial(self._evaluate_policy_actions, acting_features[:-1], values, critic_indices)
             actor_losses = self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
             losses |= actor_losses.by_group
         # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
-        taken_values, learned_steps = taken_values.detach(), policy.learned_steps
+        taken_values, learned_steps = taken.outputs, policy.learned_steps
         compute_actor_metrics = actor_losses.compute_metrics
 
         def compute_metrics() -> dict[str, Tensor]:
@@ -267,11 +282,7 @@ class Sac(Agent):
                 with torch.no_grad():
                     values = self.critics(features, None, critic_indices)
             return self.critic.reduce_ensemble(values), None
-        continuous_actions = continuous_actions.requires_grad_()
-        values = self.evaluator.evaluate_combinations(self.critics, features, continuous_actions, critic_indices)
-        q = self.critic.reduce_ensemble(values)
-        (action_gradient,) = torch.autograd.grad(q, continuous_actions, torch.ones_like(q))
-        return q.detach(), action_gradient
+        return self.evaluator.differentiate_actions(self.critic, features, continuous_actions, critic_indices)
 
     def _sample_critics(self) -> list[int] | None:
         """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""

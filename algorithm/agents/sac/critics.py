@@ -111,6 +111,14 @@ class Critic(ABC):
         values = self.compute_values(outputs)
         return values.amin(0) if self.takes_minimum else values.mean(0)
 
+    def differentiate_ensemble(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `reduce_ensemble` of outputs [M, ..., *v], and its gradient with respect to them, without gradient."""
+        with torch.inference_mode(False), torch.enable_grad():
+            outputs = outputs.clone().requires_grad_()  # autograd cannot save a tensor of inference mode
+            q = self.reduce_ensemble(outputs)
+            (gradient,) = torch.autograd.grad(q, outputs, torch.ones_like(q))
+        return q.detach(), gradient
+
     def compute_metrics(self, experience: Experience) -> dict[str, Tensor]:
         """Return metrics of each row [T, B] about the targets of a batch."""
         return {}
@@ -159,6 +167,13 @@ class ScalarCritic(Critic):
 
     def reduce_ensemble(self, outputs: Tensor) -> Tensor:
         return super().reduce_ensemble(unscale(outputs) if self.settings.rescale_values else outputs)
+
+    def differentiate_ensemble(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.settings.rescale_values or not self.takes_minimum:
+            return super().differentiate_ensemble(outputs)
+        q = outputs.amin(0)
+        is_smallest = (outputs == q).to(q.dtype)
+        return q, is_smallest / is_smallest.sum(0)  # shared by equal values, as autograd does
 
     def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
         q = self.reduce_ensemble(next_outputs)

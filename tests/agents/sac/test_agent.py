@@ -14,6 +14,7 @@ from torch import nn
 
 from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.passes import AutogradPass
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import rescale, unscale
@@ -394,7 +395,7 @@ def test_the_known_step_of_the_temperature(share, step):
     )
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
     losses = agent.actor.compute_losses(
-        policy_output, policy.statistics.clone(), weights, lambda numbers: (values, None)
+        policy_output, AutogradPass(policy.statistics.clone()), weights, lambda numbers: (values, None)
     ).by_group
     (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
@@ -406,14 +407,15 @@ def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     rollout = to_float64(random_sequence(SPECS["discrete"], agent, 0, 1))
     alpha = agent.actor.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    policy_output, outputs = agent.actor.evaluate_for_update(
+    policy_output, completed = agent.actor.evaluate_for_update(
         rollout.obs["obs"], rollout.obs, torch.ones(2, COLUMNS).bool()
     )
     policy_output = policy_output.select_rows(slice(-1))
     rest = agent.family(q / alpha)
     policy_output = replace(policy_output, policy=rest, entropy_cost=alpha * rest.log_probs)
+    outputs = completed.outputs.clone().requires_grad_()
     losses = agent.actor.compute_losses(
-        policy_output, outputs, torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
+        policy_output, AutogradPass(outputs), torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
     ).by_group
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12

@@ -70,12 +70,12 @@ def test_critics_normalize_taken_and_next_actions_jointly(spec, target, rows):
     y = torch.cat((obs[1:].unsqueeze(2).expand(*shape, -1), next_encoded), -1).flatten(0, 2)
     counts = torch.cat((valid.flatten(), (valid & rollout.alive).flatten().repeat_interleave(shape[-1])))
     for critics, output, part in [
-        (agent.critics, taken, slice(len(x))),
+        (agent.critics, taken.outputs, slice(len(x))),
         (agent.critics if target == "none" else agent.target.network, next_outputs, slice(len(x), None)),
     ]:
         expected = torch.stack([literal_critic(c, torch.cat((x, y)), counts)[part, 0] for c in critics.critics])
         torch.testing.assert_close(output.flatten(1), expected, rtol=1e-4, atol=1e-5)
-    assert taken.requires_grad and not next_outputs.requires_grad
+    assert taken.make_loss(taken.outputs).requires_grad and not next_outputs.requires_grad
 
 
 @pytest.mark.parametrize("rows", [1, 4])
