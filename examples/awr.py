@@ -14,17 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from algorithm import RunResult, train
-from algorithm.agents.agent import (
-    Agent,
-    DataSchedule,
-    LossReport,
-    ParameterGroup,
-    mean_weights,
-    td_error_stats,
-    unroll,
-)
+from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGroup, unroll
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, make_family
 from algorithm.networks import ActorCritic, Blueprint, StdHead
 from algorithm.returns import n_step_return

@@ -43,6 +43,12 @@ NO_STREAMS: Mapping[str, RewardStream] = {}
 AnyAgent = TypeVar("AnyAgent", bound=Agent)
 
 
+class AutogradLearner(Learner):
+    """A learner whose agent computes all gradients by autograd."""
+
+    uses_plain_networks = False
+
+
 class PassThrough:
     """A factory of an encoder that returns a vector in its own dtype, so that a network can run in float64."""
 

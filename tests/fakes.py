@@ -9,17 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import (
-    Agent,
-    DataSchedule,
-    LossReport,
-    ParameterGroup,
-    mean_weights,
-    td_error_stats,
-    unroll,
-)
+from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGroup, unroll
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
 from algorithm.distributions import Categorical, CategoricalFamily
 from algorithm.exploration.explorer import Explorer

@@ -296,20 +296,3 @@ def check_burn_in(burn_in: int, network: Torso | Policy) -> None:
     """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
     if burn_in and not network.stored_state_size:
         raise ValueError(f"burn_in_step is {burn_in}, but the network has no memory after its body")
-
-
-def mean_weights(valid: Tensor, weight: Tensor) -> Tensor:
-    """Return weights [T, B] with which a sum over rows is the mean over valid rows.
-
-    Args:
-        valid: [T, B]; if no row is valid, all weights are 0.
-        weight: Importance of each column [B], by which its rows are scaled.
-    """
-    rows = valid.to(weight.dtype)
-    return rows * (weight / rows.sum().clamp(min=1))
-
-
-def td_error_stats(valid: Tensor, error: Tensor) -> Tensor:
-    """Return the largest and the mean |error| [2, B] of each column's valid rows, 0 if a column has none."""
-    magnitude = valid * error.abs()
-    return torch.stack((magnitude.amax(0), magnitude.sum(0) / valid.sum(0).clamp(min=1)))

@@ -30,9 +30,6 @@ class Learner:
     An update is `compute_gradients`, then `apply_gradients`. Only the flat gradient (`parameters.gradient`) passes from
     one to the other, so that it can be summed over several learners in between.
 
-    Attributes:
-        uses_plain_networks: whether the agent may compute networks without autograd; see `Agent.use_plain_networks`.
-
     Args:
         agent: the agent.
         role: its role.
@@ -43,7 +40,7 @@ class Learner:
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
 
-    uses_plain_networks = True
+    uses_plain_networks = True  # whether the agent may compute networks without autograd
 
     def __init__(
         self,
@@ -59,8 +56,7 @@ class Learner:
         placement = placement or Placement()
         self.device = placement.learning
         self._upload = partial(upload, device=self.device)
-        # On the CPU, gradients are checked before each step. On another device a check would wait, so there the step is
-        # undone.
+        # Before each step, gradients are checked. On a device that would wait for this, the step is undone instead.
         self.checks_gradient = self.device.type == "cpu"
         self._counts = place(torch.zeros(2, dtype=torch.int64, device=CPU)).numpy()  # `updates` and `rows_seen`
         # The number of skipped updates, and of those since the last update that was not skipped.
@@ -152,14 +148,12 @@ class Learner:
     def _compute_gradients(self, batch: Rollout) -> LossReport:
         """Write the gradient of the losses of a batch on the device. Return the report, with TD errors as a tensor."""
         batch = self._prepare_batch(batch)
-        if self._has_natural_step:
-            self._batch = batch
+        self._batch = batch if self._has_natural_step else None
         losses, report = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
         self._gradients.compute(losses.values(), auxiliary_losses)
-        auxiliary_metrics = auxiliary_losses.metrics
-        metrics = report.compute_metrics
+        metrics, auxiliary_metrics = report.compute_metrics, auxiliary_losses.metrics
 
         def compute_metrics() -> dict[str, Tensor]:
             steps = [step for step in self._steps if step.name not in self._idle_groups]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.agent import mean_weights
+from algorithm.agents.rows import mean_weights
 from algorithm.networks import Blueprint, Gru, Mlp, Residual, Vector
 from algorithm.rollout import Step
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.agent import mean_weights
 from algorithm.agents.metrics import compute_explained_variance
+from algorithm.agents.rows import mean_weights
 from tests.oracles import explain_variance
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from algorithm.agents.agent import mean_weights, unroll
+from algorithm.agents.agent import unroll
+from algorithm.agents.rows import mean_weights
 from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, estimate_off_policy, estimate_on_policy

@@ -19,7 +19,7 @@ from algorithm.specs import ObsSpec, Role
 from algorithm.training.capturing_learner import CapturingLearner, StaticBatch, describe_layout, find_obstacle
 from algorithm.training.graph_backend import WARM_UPS, CudaGraphs
 from algorithm.training.learner import Learner
-from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from tests.builders import AutogradLearner, make_a2c, make_acer, make_ppo, make_reactor, make_sac
 from tests.captured_cases import DISCRETE, LANES, MAX_STEP, UPDATES, every_case, make_case, make_role, make_rollouts
 from tests.recording import RecordingBackend, iterate_referents
 
@@ -28,7 +28,7 @@ def make_pair(case: str, **arguments) -> tuple[Learner, CapturingLearner, Record
     """Return a learner that runs its updates as they are and one that captures them, with equal parameters."""
     backend = RecordingBackend()
     agent, role = make_case(case)
-    plain = Learner(agent, role, {}, MAX_STEP)
+    plain = AutogradLearner(agent, role, {}, MAX_STEP)
     plain.checks_gradient = False
     for step in plain._steps:
         step.keep_rate_on_device()

@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.a2c.settings import A2CSettings
-from algorithm.agents.agent import (
-    LossReport,
-    mean_weights,
-    select_statistics_rows,
-    td_error_stats,
-    unroll,
-)
+from algorithm.agents.agent import LossReport, select_statistics_rows, unroll
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
+from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import Blueprint, batch_statistics

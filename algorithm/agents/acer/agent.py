@@ -26,13 +26,12 @@ from algorithm.agents.agent import (
     Divergence,
     LossReport,
     check_burn_in,
-    mean_weights,
     select_statistics_rows,
-    td_error_stats,
     unroll,
 )
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, TargetNetwork, batch_statistics

@@ -16,19 +16,12 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group
-from algorithm.agents.agent import (
-    Agent,
-    DataSchedule,
-    LossReport,
-    check_burn_in,
-    mean_weights,
-    select_statistics_rows,
-    td_error_stats,
-)
+from algorithm.agents.agent import Agent, DataSchedule, LossReport, check_burn_in, select_statistics_rows
 from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
 from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance

@@ -1,4 +1,4 @@
-"""The two actors of SAC: a stochastic policy with its temperatures, or epsilon-greedy selection by the critics."""
+"""The actors of SAC: what an actor is, and the stochastic policy with its temperatures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from algorithm.losses import surrogate_loss
 from algorithm.networks import (
     ActorCritic,
     Blueprint,
-    CriticEnsemble,
-    GreedyQPolicy,
     Policy,
     StdHead,
     Temperature,
@@ -280,42 +278,6 @@ class SoftPolicy(SacActor):
             max_branch_entropy = torch.stack(allowed).clamp(min=1).log().sum(0)
         targets = {"c": self.continuous_target_entropy, "d": self.target_d_alpha * max_branch_entropy}
         return [targets[kind] for kind in self.action_kinds]
-
-
-class EpsilonGreedy(SacActor):
-    """Selection of the combination with the highest value, as in double DQN (van Hasselt et al. 2016).
-
-    Raises:
-        ValueError: The action has continuous dimensions.
-    """
-
-    def __init__(self, settings: SacSettings, family: HybridFamily, critics: CriticEnsemble, role: Role):
-        if family.n_continuous:
-            raise ValueError(f"discrete_dqn_like needs discrete branches only; the actions are {role.action_spec}")
-        self.family = family
-        self.q_policy = self.policy = GreedyQPolicy(critics, family, role.obs_specs, settings.discrete_dqn_epsilon)
-        self.groups = {}
-
-    @torch.no_grad()
-    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
-        return PolicyOutput(
-            policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
-        )
-
-    def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Pass]:
-        output = self.evaluate(features, obs)
-        return output, AutogradPass(output.policy.statistics)
-
-    def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
-        return raw_action.new_zeros(raw_action.shape[:-1])
-
-    def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> ActorLosses:
-        return ActorLosses()
 
 
 def compute_target_entropy(settings: SacSettings) -> float:

@@ -22,16 +22,16 @@ from algorithm.agents.agent import (
     LossReport,
     ParameterReset,
     check_burn_in,
-    mean_weights,
     select_statistics_rows,
-    td_error_stats,
     unroll,
 )
 from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.sac.actors import ActorLosses, EpsilonGreedy, PolicySteps, SacActor, SoftPolicy
+from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.sac.actors import ActorLosses, PolicySteps, SacActor, SoftPolicy
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.evaluation import ActionEvaluator, select_critics
+from algorithm.agents.sac.epsilon_greedy import EpsilonGreedy
+from algorithm.agents.sac.evaluation import ActionEvaluator
 from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridFamily
@@ -150,7 +150,9 @@ class Sac(Agent):
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
         losses, actor_losses = {"critic": taken.make_loss(direction)}, ActorLosses()
         if policy.outputs is not None:
-            evaluate_actions = partial(self._evaluate_policy_actions, acting_features[:-1], values, critic_indices)
+            evaluate_actions = partial(
+                self.evaluator.evaluate_policy_actions, self.critic, acting_features[:-1], values, critic_indices
+            )
             actor_losses = self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
             losses |= actor_losses.by_group
         # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
@@ -262,27 +264,6 @@ class Sac(Agent):
             critic_indices=critic_indices,
             evaluate_target=evaluate_target,
         )
-
-    def _evaluate_policy_actions(
-        self, features: Tensor, values: Tensor, critic_indices: Sequence[int] | None, continuous_actions: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return Q [T, B, K] of every combination, and its gradient with respect to its continuous dimensions.
-
-        Args:
-            features: [T, B, F] without gradient.
-            values: The critics' outputs for every combination [N, T, B, K, *v], used if there are no continuous
-                dimensions.
-            critic_indices: The critics of this update; None: all.
-            continuous_actions: [T, B, K, c].
-        """
-        if not self.family.n_continuous:
-            values = select_critics(values.detach(), critic_indices)
-            # With batch norms, `values` were computed with the statistics of the batch.
-            if self.evaluator.is_joint or self.torso_has_batch_norms:
-                with torch.no_grad():
-                    values = self.critics(features, None, critic_indices)
-            return self.critic.reduce_ensemble(values), None
-        return self.evaluator.differentiate_actions(self.critic, features, continuous_actions, critic_indices)
 
     def _sample_critics(self) -> list[int] | None:
         """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""

@@ -38,6 +38,7 @@ class ActionEvaluator:
     def __init__(self, family: HybridFamily, critics: CriticEnsemble, target_critics: CriticEnsemble | None):
         self.family, self.critics, self.target_critics = family, critics, target_critics
         self.is_joint = bool(find_batch_norms([critics.critics]))
+        self._has_batch_norms = bool(find_batch_norms([critics]))
         self.is_plain = False
         self._plain: PlainCritics | None = None
         self._plain_target: PlainCritics | None = None
@@ -92,17 +93,30 @@ class ActionEvaluator:
             )
         return outputs, AutogradPass(taken), next_outputs
 
-    def differentiate_actions(
-        self, critic: Critic, features: Tensor, continuous_actions: Tensor, critic_indices: Sequence[int] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return Q [T, B, K] of M critics for every combination, and its gradient by its continuous dimensions.
+    def evaluate_policy_actions(
+        self,
+        critic: Critic,
+        features: Tensor,
+        values: Tensor,
+        critic_indices: Sequence[int] | None,
+        continuous_actions: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Q [T, B, K] of every combination, and its gradient with respect to its continuous dimensions.
 
         Args:
             critic: The kind of the critics.
             features: [T, B, F] without gradient.
+            values: The critics' outputs for every combination [N, T, B, K, *v], used if there are no continuous
+                dimensions.
+            critic_indices: The critics of this update; None: all.
             continuous_actions: [T, B, K, c].
-            critic_indices: The M critics; None: all.
         """
+        if not self.family.n_continuous:
+            values = select_critics(values.detach(), critic_indices)
+            if self._has_batch_norms:  # `values` were computed with the statistics of the batch
+                with torch.no_grad():
+                    values = self.critics(features, None, critic_indices)
+            return critic.reduce_ensemble(values), None
         if (plain := self._find_plain(features)) is not None:
             completed = plain.run(self._join(features, continuous_actions), critic_indices)
             q, gradient = critic.differentiate_ensemble(completed.outputs)

@@ -11,7 +11,7 @@ from algorithm.networks.precision import Placement
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_sac, random_rollout_of
+from tests.builders import AutogradLearner, make_sac, random_rollout_of
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (2, 3))
 COLUMNS = 6
@@ -33,12 +33,6 @@ CASES = {
     "hybrid with several steps": (HYBRID, {"n_step": 3, "sequence_length": 4}),
     "discrete": (ActionSpec(0, (3,)), {}),  # the policy alone is without autograd
 }
-
-
-class AutogradLearner(Learner):
-    """A learner whose networks are modules."""
-
-    uses_plain_networks = False
 
 
 def make_learner(kind: type[Learner], spec: ActionSpec, blueprint: Blueprint | None = None, **changes) -> Learner:
