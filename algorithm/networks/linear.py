@@ -186,15 +186,21 @@ def _multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
     return linear(gradient.T, x.T)
 
 
-def _halves_avx512() -> bool:
-    """Return whether the processor computes AVX-512 in two halves: AMD's Zen 4, of family 25."""
+def halves_avx512(cpuinfo: str) -> bool:
+    """Return whether the processor that Linux describes in `cpuinfo` computes AVX-512 in two halves.
+
+    Of those with AVX-512, it is AMD's Zen 4, of family 25; later ones have units of the full width.
+    """
+    return "AuthenticAMD" in cpuinfo and re.search(r"^cpu family\s*: 25$", cpuinfo, re.MULTILINE) is not None
+
+
+def _read_cpuinfo() -> str:
     try:
-        description = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:  # another system than Linux
-        return False
-    return "AuthenticAMD" in description and re.search(r"^cpu family\s*: 25$", description, re.MULTILINE) is not None
+        return ""
 
 
 WILL_EXECUTE = getattr(torch._C, "_will_engine_execute_node", None)
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-USES_ONEDNN = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2" and not _halves_avx512()
+USES_ONEDNN = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() != "AVX2" and not halves_avx512(_read_cpuinfo())

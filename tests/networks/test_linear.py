@@ -114,3 +114,13 @@ def test_a_layer_computes_with_linear(monkeypatch):
     monkeypatch.setattr("algorithm.networks.linear.linear", lambda x, weight, bias: (x, weight, bias))
     layer, x = Linear(3, 2), torch.zeros(1, 3)
     assert all(a is b for a, b in zip(layer(x), (x, layer.weight, layer.bias), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "halves"),
+    [("AuthenticAMD", 25, True), ("AuthenticAMD", 26, False), ("AuthenticAMD", 2, False), ("GenuineIntel", 25, False)],
+)
+def test_zen_4_is_found_by_vendor_and_family(vendor, family, halves):
+    cpuinfo = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n"
+    assert module.halves_avx512(cpuinfo) is halves
+    assert not module.halves_avx512("")
