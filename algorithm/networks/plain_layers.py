@@ -93,15 +93,8 @@ class PlainPass:
         self._taken = taken  # those of them that are buffers
 
     def add_gradients(self, gradient: Tensor) -> None:
-        """Add the gradients of the parameters to those that exist, and end the pass.
-
-        Args:
-            gradient: The gradient [m, outputs] of the first m of the n outputs; the others have none.
-        """
-        rows, hidden = gradient.shape[0], self._hidden
-        if rows < self.values.shape[0]:
-            hidden = [x[:rows] for x in hidden]
-        self._differentiate(gradient, hidden, adds=True)
+        """Add the gradients of the parameters, for that of the outputs, to those that exist, and end the pass."""
+        self._differentiate(gradient, self._hidden, adds=True)
         self.release()
 
     def differentiate(self, gradient: Tensor) -> Tensor:

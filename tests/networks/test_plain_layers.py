@@ -90,16 +90,6 @@ def test_rows_without_gradient_change_nothing(n):
     assert_close(network.make_plain(Buffers()).run(x).differentiate(gradient), of_inputs)
 
 
-def test_a_gradient_of_the_first_rows_leaves_the_others_out():
-    network = Network(*SIZES["narrow"])
-    x, gradient = torch.randn(ROWS, 5), torch.randn(ROWS, 2)
-    gradient[100:] = 0
-    _, _, of_parameters = compute_by_autograd(network, x, gradient)
-    network.flat.gradient.zero_()
-    network.make_plain(Buffers()).run(x).add_gradients(gradient[:100])
-    assert_close(network.flat.gradient, of_parameters)
-
-
 def test_passes_that_overlap_have_buffers_of_their_own(monkeypatch):
     """Buffers are taken again only after their pass has ended; further passes make none."""
     monkeypatch.setattr("algorithm.networks.linear.USES_ONEDNN", False)

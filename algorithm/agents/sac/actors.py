@@ -112,7 +112,7 @@ class SacActor(ABC):
             rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
 
         Returns:
-            The policy at the T+1 rows, and the pass through its network at the first T or all rows.
+            The policy at the T+1 rows, and the pass through its network at the first T.
         """
 
     @abstractmethod

@@ -144,7 +144,6 @@ class PlainPolicyPass(Pass):
         self.outputs = values.view(*rows, -1)
 
     def make_loss(self, direction: Tensor) -> ClosedFormLoss:
-        """See `Pass`; `direction` [t, B, S] may have the first t of the T rows, if the others have no gradient."""
         return ClosedFormLoss(lambda: self._add_gradients(-direction.flatten(0, -2)))
 
     def release(self) -> None:
@@ -153,5 +152,5 @@ class PlainPolicyPass(Pass):
 
     def _add_gradients(self, gradient: Tensor) -> None:
         if self._std_head:
-            gradient = self._std_head.differentiate(self._pass.values[: len(gradient)], gradient)
+            gradient = self._std_head.differentiate(self._pass.values, gradient)
         self._pass.add_gradients(gradient)
