@@ -69,9 +69,8 @@ def get_env_name(env_name: EnvName) -> str:
     """Return the name of an environment; for a function or a class that makes it, the file that defines it."""
     if not callable(env_name):
         return env_name
-    while isinstance(env_name, partial):
-        env_name = env_name.func
-    env_name = inspect.unwrap(env_name)
+    while isinstance(env_name, partial) or hasattr(env_name, "__wrapped__"):
+        env_name = env_name.func if isinstance(env_name, partial) else env_name.__wrapped__
     kind = env_name if inspect.isclass(env_name) else type(env_name)
     # inspect.getfile looks up the module of a class in sys.modules, which does not contain an env.py.
     for part in (env_name, *vars(kind).values()):

@@ -27,6 +27,12 @@ def open_recorded(make, n_envs, recording):
     return GymAdapter(config(make, n_envs, render_mode="rgb_array", recording=recording))
 
 
+@pytest.fixture(autouse=True)
+def _no_fork(monkeypatch):
+    """Start the reader of videos without fork, after which threads of gRPC may write to the output of the reader."""
+    monkeypatch.setenv("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
+
+
 def record(folder, make=Pictured, n_envs=5, episodes=5):
     lines = []
     agent = ParityAgent(rollout_length=4)
