@@ -79,7 +79,7 @@ def compute_gradients(
     elif needs_x:
         x_gradient = linear(gradient, weight.T)
     if needs_weight:
-        weight_gradient = _multiply_transposed(gradient, x) if is_large or is_ordered else gradient.T @ x
+        weight_gradient = multiply_transposed(gradient, x) if is_large or is_ordered else gradient.T @ x
     return x_gradient, weight_gradient
 
 
@@ -105,7 +105,7 @@ class _LargeLinear(torch.autograd.Function):
         return (
             None,
             linear(gradient, weight.T) if is_needed(ctx, 0) else None,
-            _multiply_transposed(gradient, x) if is_needed(ctx, 1) else None,
+            multiply_transposed(gradient, x) if is_needed(ctx, 1) else None,
             gradient.sum(0) if has_bias and is_needed(ctx, 2) else None,
         )
 
@@ -179,7 +179,7 @@ def _multiply_by_output(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     return torch.addmm(bias.unsqueeze(1), weight, x.T).T
 
 
-def _multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
+def multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
     """Return g^T x for g [rows, units] and x [rows, F]."""
     if x.shape[1] < gradient.shape[1]:
         return linear(x.T, gradient.T).T

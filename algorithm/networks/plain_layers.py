@@ -5,7 +5,7 @@ fixed sequence of operations. Here biases, ReLUs and their gradients are compute
 parameters are added to those that exist. All numbers are those of the modules up to rounding. The modules remain for
 every network that `make_plain_layers` excludes.
 
-Nothing here has a gradient of its own, so that autograd records nothing; `torch.inference_mode` saves further time.
+No tensor here requires a gradient, so that autograd records nothing; `torch.inference_mode` saves further time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.linear import is_ordered_product, multiply_by_onednn, uses_onednn
+from algorithm.networks.linear import is_ordered_product, multiply_by_onednn, multiply_transposed, uses_onednn
 from algorithm.networks.mlp import LayerStack
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
@@ -151,10 +151,8 @@ class _Layer:
         """Add the gradients g^T x and sum g, for the gradient g of the outputs."""
         assert self.weight_gradient is not None and self.bias_gradient is not None
         self.bias_gradient += gradient.sum(0)
-        if uses_onednn(x, self.weight):
-            self.weight_gradient += multiply_by_onednn(gradient.T, x.T, None)
-        elif is_ordered_product(x, self.weight):
-            self.weight_gradient += torch.mm(x.T, gradient).T
+        if uses_onednn(x, self.weight) or is_ordered_product(x, self.weight):
+            self.weight_gradient += multiply_transposed(gradient, x)
         else:
             self.weight_gradient.addmm_(gradient.T, x)
 

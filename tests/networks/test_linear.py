@@ -96,8 +96,8 @@ def test_a_pass_for_the_gradient_of_the_inputs_computes_no_gradient_of_the_weigh
     if not has_query:
         monkeypatch.setattr(module, "WILL_EXECUTE", None)
     calls = []
-    multiply = module._multiply_transposed
-    monkeypatch.setattr(module, "_multiply_transposed", lambda *args: calls.append(args) or multiply(*args))
+    multiply = module.multiply_transposed
+    monkeypatch.setattr(module, "multiply_transposed", lambda *args: calls.append(args) or multiply(*args))
     x, weight, bias = make_factors(*SHAPES["wide"])
     output = linear(x, weight, bias).sum()
     (x_gradient,) = torch.autograd.grad(output, x, retain_graph=True)
