@@ -65,6 +65,17 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert not different
 
 
+def assert_equal_updates(plain: Learner, captured: Learner, rollouts: list[Rollout], seed: int) -> None:
+    """Make the same updates with two learners, and check that their reports and all their numbers are equal."""
+    results = []
+    for learner in (plain, captured):
+        torch.manual_seed(seed)
+        results.append(make_updates(learner, rollouts))
+    assert_equal(read_everything(plain), read_everything(captured))
+    for one, other in zip(*results, strict=True):
+        assert_equal(one, other)
+
+
 @pytest.fixture(autouse=True)
 def without_values(monkeypatch):
     """Weigh rows as on a device, where it is not known whether all rows are valid."""
@@ -75,14 +86,7 @@ def without_values(monkeypatch):
 @every_case
 def test_captured_updates_are_the_same_as_ordinary_ones_bit_for_bit(case):
     plain, captured, backend = make_pair(case)
-    rollouts = make_rollouts(plain.agent, make_case(case)[1])
-    results = []
-    for learner in (plain, captured):
-        torch.manual_seed(1)
-        results.append(make_updates(learner, rollouts))
-    assert_equal(read_everything(plain), read_everything(captured))
-    for one, other in zip(*results, strict=True):
-        assert_equal(one, other)
+    assert_equal_updates(plain, captured, make_rollouts(plain.agent, make_case(case)[1]), seed=1)
     phases = {plain.agent.find_phase(update) for update in range(1, UPDATES + 1)}
     assert backend.n_captures == 3 * len(phases)  # gradients, step and report
     assert backend.n_replays == 3 * (UPDATES - len(phases) * (WARM_UPS + 1))
@@ -159,13 +163,7 @@ def test_a_checkpoint_is_restored_in_place(resumes_captured):
         make_updates(resumed, rollouts[:-3])  # its captures exist, with other parameters
     resumed.parameters.load(plain.parameters.state())
     resumed.restore(plain.state())
-    results = []
-    for learner in (plain, resumed):
-        torch.manual_seed(2)
-        results.append(make_updates(learner, rollouts))
-    assert_equal(read_everything(plain), read_everything(resumed))
-    for one, other in zip(*results, strict=True):
-        assert_equal(one, other)
+    assert_equal_updates(plain, resumed, rollouts, seed=2)
 
 
 def test_td_errors_of_collected_rollouts_do_not_change_captured_updates():
