@@ -33,7 +33,6 @@ from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.make_env import Environments
 from algorithm.runs.results import make_record
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.run_records import check_specs
 from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
@@ -51,9 +50,10 @@ from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
 from algorithm.training.evaluator import Evaluator
+from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History, Limits
+from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
@@ -94,8 +94,7 @@ def train(
             closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
         )
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
-        for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint)):
-            log(note)
+        _log_notes(settings, environments, limits, checkpoint, log)
         sharing = make_sharing(base, group.memory) if isinstance(group, WorkerGroup) else None
         builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
         training = _build_components(adapter, builder, timer, group)
@@ -143,6 +142,15 @@ def _check_settings(settings: Settings, environments: Environments, limits: Limi
     check_cluster(settings)
     if settings.report.video_every:
         prepare_videos(environments, limits.evaluates)
+
+
+def _log_notes(
+    settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
+) -> None:
+    """Log what differs from the settings in a run that is about to start."""
+    reached = limits.list_reached(checkpoint.counters) if checkpoint else []
+    for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint), *reached):
+        log(note)
 
 
 def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
@@ -233,7 +241,7 @@ def _build_components(
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
     names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
-    roles = {name: _check_role(builder.folder, name, adapter.roles.get(name)) for name in names}
+    roles = {name: builder.folder.check_role(name, adapter.roles.get(name)) for name in names}
     with build_peers(group, roles, builder.checkpoint):
         for name, role in roles.items():
             training.by_role[name] = training.build(name, role)
@@ -242,21 +250,10 @@ def _build_components(
     return training
 
 
-def _check_role(folder: RunFolder, name: str, role: Role | None) -> Role:
-    """Return a role; the recorded one if it has not appeared yet. Raises UserError if the two differ."""
-    recorded = folder.read_roles().get(name)
-    if role is None:
-        assert recorded is not None, name  # roles of a checkpoint are recorded
-        return recorded
-    if recorded:
-        check_specs(folder.path, recorded, role)
-    return role
-
-
 def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Callable[[str], None]) -> None:
     """Check the roles of an environment that has started, and the settings of roles."""
     for name, role in roles.items():
-        _check_role(folder, name, role)
+        folder.check_role(name, role)
     for line in list_unknown_roles(settings.tree["ma_config"], roles):
         log(line)
     check_effects(settings, settings.command_line_layers, roles)

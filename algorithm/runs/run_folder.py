@@ -29,7 +29,7 @@ from algorithm.runs.env_folder import (
     make_unknown_error,
 )
 from algorithm.runs.lock import FolderLock, RunReplacement
-from algorithm.runs.run_records import ConfigHistory, read_roles, write_roles
+from algorithm.runs.run_records import ConfigHistory, check_specs, read_roles, write_roles
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
 
@@ -270,6 +270,16 @@ class RunFolder:
         if self._roles is None:
             self._roles = read_roles(self._roles_file)
         return self._roles
+
+    def check_role(self, name: str, role: Role | None) -> Role:
+        """Return a role; the recorded one if it has not appeared yet. Raises UserError if the two differ."""
+        recorded = self.read_roles().get(name)
+        if role is None:
+            assert recorded is not None, name  # roles of a checkpoint are recorded
+            return recorded
+        if recorded:
+            check_specs(self.path, recorded, role)
+        return role
 
     def add_role(self, name: str, role: Role) -> None:
         """Record a role, so that playing needs no simulator to build its agent, and its largest number of lanes."""

@@ -44,7 +44,7 @@ class ClusterRuntime:
         session = _Session(training, actor, monitor, divergence)
         monitor.reporter.runtime_metrics = session.statistics.collect
         with finish_at_end(monitor) as signals:
-            is_over = False
+            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
             while not is_over:
                 session.receive()
                 session.learn()

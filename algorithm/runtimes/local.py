@@ -27,7 +27,7 @@ class LocalRuntime:
             divergence.count_update()
 
         with finish_at_end(monitor) as signals:
-            is_over = False
+            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
             while not is_over:
                 run_tick(training, actor, record_update)
                 is_over = monitor.tick(actor)

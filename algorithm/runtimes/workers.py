@@ -42,7 +42,7 @@ class WorkersRuntime:
         """
         session = _Session(training, actor, monitor, divergence)
         with finish_at_end(monitor, session.settle) as signals:
-            is_over = False
+            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
             while not is_over:
                 session.resume()
                 session.receive()

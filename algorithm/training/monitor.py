@@ -16,11 +16,11 @@ from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Ev
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.goal import GoalCheck
 from algorithm.training.intervals import Intervals
-from algorithm.training.progress import WINDOW, Counters, History, Limits, RecentEpisodes
+from algorithm.training.limits import Limits
+from algorithm.training.progress import WINDOW, Counters, History, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
 ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal
-
 DISPLAY_INTERVAL = 0.25  # seconds between two calls of the display
 
 

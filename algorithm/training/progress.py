@@ -1,4 +1,4 @@
-"""The progress of a run: its counters and limits, its last episodes, and the same as plain numbers for a display."""
+"""The progress of a run: its counters, its last episodes, and the same as plain numbers for a display."""
 
 from __future__ import annotations
 
@@ -28,52 +28,6 @@ class Counters:
     iterations: int = 0
     seconds: float = 0.0
     cpu_seconds: float | None = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits of a run, its intervals and its goal; None is never.
-
-    Attributes:
-        max_step: env steps at which the run ends.
-        max_iter: iterations at which the run ends.
-        log_every: env steps between rows of metrics.
-        save_every: env steps between checkpoints.
-        evaluate_every: env steps between evaluations.
-        goal: mean return at which the run ends.
-        pause_at: env steps at which training pauses, after an evaluation; the run then continues from its checkpoint.
-    """
-
-    max_step: int | None = None
-    max_iter: int | None = None
-    log_every: int
-    save_every: int | None = None
-    evaluate_every: int | None = None
-    goal: float | None = None
-    pause_at: int | None = None
-
-    @property
-    def evaluates(self) -> bool:
-        """Return whether there are evaluations; then there is one at the end of the run, too."""
-        return any(limit is not None for limit in (self.goal, self.evaluate_every, self.pause_at))
-
-    @property
-    def last_step(self) -> int | None:
-        """Return the env steps at which the run ends or pauses; None without such a limit."""
-        limits = [limit for limit in (self.max_step, self.pause_at) if limit is not None]
-        return min(limits, default=None)
-
-    def are_reached(self, counters: Counters) -> bool:
-        """Return whether the run has made `max_step` env steps or `max_iter` iterations, or pauses."""
-        max_step, max_iter = self.last_step, self.max_iter
-        return (max_step is not None and counters.env_steps >= max_step) or (
-            max_iter is not None and counters.iterations >= max_iter
-        )
-
-    def fraction_done(self, counters: Counters) -> float | None:
-        """Return the fraction of the run that is done, by `max_step` or `max_iter`, whichever ends it first."""
-        limits = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]
-        return max((count / limit for count, limit in limits if limit is not None), default=None)
 
 
 @dataclass

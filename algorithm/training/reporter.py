@@ -13,8 +13,9 @@ from algorithm.agents.agent import LossReport
 from algorithm.specs import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.histograms import collect_actions, collect_weights
+from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import History, Limits, Progress, RoleProgress, Snapshot, Throughput
+from algorithm.training.progress import History, Progress, RoleProgress, Snapshot, Throughput
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed

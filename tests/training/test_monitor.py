@@ -17,9 +17,10 @@ from algorithm.runs.callbacks import CallbackList
 from algorithm.training.episodes import Episode
 from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
 from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import WINDOW, Counters, History, Limits
+from algorithm.training.progress import WINDOW, Counters, History
 from algorithm.training.reporter import Reporter
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components

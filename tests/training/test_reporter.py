@@ -8,8 +8,9 @@ import torch
 from algorithm.agents.agent import LossReport
 from algorithm.training.components import PHASES, Timer
 from algorithm.training.episodes import Episode
+from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import WINDOW, Counters, History, Limits
+from algorithm.training.progress import WINDOW, Counters, History
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
