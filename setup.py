@@ -75,7 +75,7 @@ def _list_files(path: Path) -> list[Path]:
 setup(
     name="samara-rl",
     version=re.search(r'__version__ = "(.+)"', (ROOT / "algorithm" / "__init__.py").read_text(encoding="utf-8"))[1],
-    description="Actor-critic agents with experience replay on any simulator that Gymnasium or Unity can open",
+    description="Actor-critic agents on any simulator that Gymnasium, PettingZoo or Unity ML-Agents can open",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",

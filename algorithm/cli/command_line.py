@@ -96,7 +96,7 @@ def make_start_page() -> str:
     """Return the text that is shown if the command line is empty."""
     return "\n".join(
         [
-            "Samara trains actor-critic agents with experience replay in the environments of envs/.",
+            "Samara trains actor-critic agents (ACER, SAC, Reactor, A2C, PPO) in the environments of envs/.",
             "",
             *_format_examples(),
             "",
