@@ -119,8 +119,8 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--max_iter",
-        help="number of iterations after which training ends, each with an episode of every agent at least; with --run, "
-        "episodes per environment",
+        help="number of iterations after which training ends (in each, every agent ends an episode at least); with "
+        "--run, episodes per environment",
         modes=SETTINGS_MODES,
         setting="base_config.max_iter",
         parser_args=INTEGER_ARGS,
