@@ -112,7 +112,7 @@ class PlainPass:
     def release(self) -> None:
         """End the pass: others may take its buffers."""
         self._buffers.give_back(self._taken)
-        self._taken = []
+        self._taken, self._hidden = [], []
 
     def _differentiate(self, gradient: Tensor, hidden: list[Tensor], *, adds: bool) -> Tensor:
         """Return the gradient of the outputs of the first layer, before its ReLU, in the memory of these outputs.
@@ -158,6 +158,8 @@ class _Layer:
 
     def differentiate(self, gradient: Tensor) -> Tensor:
         """Return g W, the gradient of the inputs."""
+        if uses_onednn(gradient, self.transposed):
+            return multiply_by_onednn(gradient, self.transposed, None)
         if is_ordered_product(gradient, self.weight):
             return torch.mm(self.transposed, gradient.T).T
         return torch.mm(gradient, self.weight)
@@ -168,6 +170,8 @@ def make_plain_layers(
 ) -> PlainLayers | None:
     """Return layers and a head as `PlainLayers`; None unless they are linear with ReLUs, in float32 on the CPU.
 
+    None, too, for networks of which a learner has the gradient, but does not train all parameters.
+
     Args:
         layers: The layers before the head; an Identity for none.
         head: The head.
@@ -175,6 +179,9 @@ def make_plain_layers(
         by_output: See PlainLayers.
     """
     if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
+        return None
+    parameters = (*layers.parameters(), *head.parameters())
+    if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
         return None
     if isinstance(layers, nn.Identity):
         return PlainLayers([head], buffers, by_output=by_output)

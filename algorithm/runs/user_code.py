@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -135,10 +136,13 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their annotations there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise locate_error(path, error) from error
+    finally:
+        del sys.modules[spec.name]  # other processes could not import what refers to it
     return module
 
 

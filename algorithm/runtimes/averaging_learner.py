@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -19,6 +18,7 @@ from algorithm.rollout import Rollout
 from algorithm.runtimes.learner_group import LearnerGroup
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
+from algorithm.training.updates import complete_report
 
 LOG = logging.getLogger(__name__)
 
@@ -152,13 +152,13 @@ def learn_together(
         record_update: receives the report of each update from a batch of this learner.
     """
     learner.observe(rollout)
-    batches = scheduler(learner.record(rollout)) if rollout is not None else ()
+    rollout = None if rollout is None else learner.record(rollout)
+    batches = () if rollout is None else scheduler(rollout)
     for batch in chain(batches, repeat(None)):
         report = learner.compute_gradients(batch) if batch is not None else None
         if not learner.average_gradients(batch, report):
             return
         learner.apply_gradients()
-        if batch is not None and report is not None:
-            scheduler.prioritize(batch, report.compute_td_errors)
-            report.add_metrics(partial(scheduler.compute_metrics, batch))
+        if rollout is not None and batch is not None and report is not None:
+            complete_report(report, scheduler, batch, rollout)
             record_update(report)

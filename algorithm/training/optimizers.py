@@ -70,11 +70,12 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, Algorithm 2).
 
-    Before each step of Adam, theta <- theta - rate weight_decay theta, for all parameters of the vector.
+    Before each step of Adam, theta <- theta - rate weight_decay theta. `weight_decay` is one number for all parameters
+    of the vector, or one for each.
     """
 
     def __init__(
-        self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float, weight_decay: float
+        self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float, weight_decay: float | Tensor
     ):
         super().__init__(size, device, decay, epsilon, beta1)
         self.weight_decay = weight_decay
@@ -110,7 +111,16 @@ def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Op
     if group.optimizer == "adam":
         return Adam(*common, group.optimizer_beta1)
     if group.optimizer == "adamw":
-        return AdamW(*common, group.optimizer_beta1, group.weight_decay)
+        return AdamW(*common, group.optimizer_beta1, _make_weight_decay(group, device))
     if group.optimizer == "rmsprop":
         return RmsProp(*common, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam, adamw and rmsprop")
+
+
+def _make_weight_decay(group: ParameterGroup, device: torch.device) -> float | Tensor:
+    """Return the weight decay of a group, which is 0 for parameters that are not trained."""
+    parameters = list(group.module.parameters())
+    if all(parameter.requires_grad for parameter in parameters):
+        return group.weight_decay
+    trained = [torch.full((parameter.numel(),), float(parameter.requires_grad)) for parameter in parameters]
+    return group.weight_decay * torch.cat(trained).to(device)

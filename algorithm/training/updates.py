@@ -8,6 +8,7 @@ from functools import partial
 from algorithm.agents.agent import LossReport
 from algorithm.rollout import Rollout
 from algorithm.training.actor import Actor
+from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents, TrainingComponents
 
 
@@ -57,7 +58,19 @@ def learn_from(components: AgentComponents, rollout: Rollout, record_update: Cal
         if report.ends_epochs:
             return
         learner.apply_gradients()
-        scheduler.prioritize(batch, report.compute_td_errors)
-        report.add_metrics(partial(scheduler.compute_metrics, batch))
-        report.raw_action = rollout.raw_action
+        complete_report(report, scheduler, batch, rollout)
         record_update(report)
+
+
+def complete_report(report: LossReport, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
+    """Set the priorities of a batch that was learned from, and add to its report what the agent does not have.
+
+    Args:
+        report: the report of the update.
+        scheduler: the scheduler of the batch.
+        batch: the batch.
+        rollout: the collected rollout that the update follows.
+    """
+    scheduler.prioritize(batch, report.compute_td_errors)
+    report.add_metrics(partial(scheduler.compute_metrics, batch))
+    report.raw_action = rollout.raw_action

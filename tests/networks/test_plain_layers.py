@@ -124,3 +124,19 @@ def test_other_layers_remain_modules(layers):
 
 def test_another_dtype_remains_a_module():
     assert make_plain_layers(nn.Identity(), make_orthogonal_linear(8, 1, 1.0).double(), Buffers()) is None
+
+
+def test_layers_that_are_trained_in_part_remain_modules():
+    network = Network(*SIZES["narrow"])
+    network.layers.layers[0].weight.requires_grad_(False)
+    assert make_plain_layers(network.layers, network.head, Buffers()) is None
+    target = Mlp(8)(5).requires_grad_(False)
+    assert make_plain_layers(target, make_orthogonal_linear(8, 1, 1.0).requires_grad_(False), Buffers())
+
+
+def test_a_pass_that_has_ended_has_no_gradients():
+    network = Network(*SIZES["narrow"])
+    ended = network.make_plain(Buffers()).run(torch.randn(ROWS, 5))
+    ended.release()
+    with pytest.raises(ValueError, match="shorter"):
+        ended.add_gradients(torch.randn(ROWS, 2))

@@ -2,11 +2,12 @@
 
 import inspect
 import pickle
+import sys
 
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.runs.user_code import load_environment
+from algorithm.runs.user_code import import_file, load_environment
 
 ENV = """import threading
 LOCK = threading.Lock()
@@ -31,3 +32,13 @@ def test_a_file_without_make_is_an_error_that_names_it(tmp_path):
     (tmp_path / "env.py").write_text("made = 1\n")
     with pytest.raises(UserError, match=r"env\.py: expected a function make\(\*\*env_args\) that returns"):
         load_environment(tmp_path, "env.py")
+
+
+def test_a_dataclass_whose_annotations_are_text(tmp_path):
+    (tmp_path / "env.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Settings:\n    size: int = 3\n"
+    )
+    module = import_file(tmp_path / "env.py")
+    assert module.Settings(size=4).size == 4
+    assert module.__name__ not in sys.modules  # since other processes could not import it by this name

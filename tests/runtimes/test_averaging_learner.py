@@ -146,6 +146,7 @@ def learn(learner, scheduler, rollout):
     else:
         components = mock.Mock(learner=learner, scheduler=scheduler)
         learn_from(components, rollout, reports.append)
+    assert all(report.raw_action is rollout.raw_action for report in reports)
     return len(reports)
 
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from algorithm.training.group_step import GroupStep, compute_rate_scale
 from algorithm.training.optimizers import Adam, AdamW, RmsProp, make_optimizer
@@ -39,6 +40,15 @@ def test_adamw_equals_torchs_adamw(weight_decay):
         lambda x: torch.optim.AdamW([x], betas=(0.8, 0.98), weight_decay=weight_decay),
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_are_not_trained_do_not_decay():
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    module[0].weight.requires_grad_(False)
+    group = replace(make_acer().groups["acer"], module=module, optimizer="adamw", weight_decay=0.5)
+    vector = torch.ones(13)
+    make_optimizer(group, 13, CPU).step(vector, torch.zeros(13), 0.1)
+    assert vector.tolist() == pytest.approx([1.0] * 6 + [0.95] * 7)
 
 
 @pytest.mark.parametrize(

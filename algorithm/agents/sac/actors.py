@@ -44,7 +44,7 @@ class PolicyOutput:
     policy: HybridDistribution  # without gradient
     reparameterized: ReparameterizedSample
     entropy_cost: Tensor  # alpha log pi of each combination [..., K]
-    alpha: Tensor | float = 0.0  # temperature of the continuous dimensions
+    alpha: Tensor | float = 0.0  # temperature of the continuous dimensions; has no effect without any
 
     def select_rows(self, where: slice) -> PolicyOutput:
         """Return the part at some rows of the leading axis."""
@@ -60,10 +60,9 @@ class PolicyOutput:
 class PolicySteps:
     """The policy at the rows of a rollout."""
 
-    # At the T rows, with the statistics of the batch, for the losses of the actor. If the policy is not updated, it is
-    # `next_steps`, for metrics only.
-    learned_steps: PolicyOutput
-    outputs: Pass | None  # of the policy's network at the T rows; None if the policy is not updated
+    # At the T rows, with the statistics of the batch, for the losses of the actor, and the pass through its network;
+    # None if the policy is not updated.
+    learned: tuple[PolicyOutput, Pass] | None
     steps: PolicyOutput  # at the T rows; defined for targets of several steps only
     next_steps: PolicyOutput  # at the rows after them, for the targets
 
@@ -132,10 +131,6 @@ class SacActor(ABC):
             evaluate_actions: The critics' values of actions.
         """
 
-    def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
-        """Return metrics of each row [T, B]."""
-        return {}
-
     def get_temperatures(self) -> dict[str, Tensor]:
         """Return every alpha, a scalar, by the name of its metric."""
         return {}
@@ -184,10 +179,10 @@ class SoftPolicy(SacActor):
     ) -> tuple[PolicyOutput, Pass]:
         if self._plain:
             next_outputs = self._plain.compute(features[-1:])
-            completed = self._plain.run(features[:-1])
-            all_outputs = torch.cat((completed.outputs, next_outputs))
+            policy_pass = self._plain.run(features[:-1])
+            all_outputs = torch.cat((policy_pass.outputs, next_outputs))
             with torch.no_grad():
-                return self._sample(all_outputs, obs), completed
+                return self._sample(all_outputs, obs), policy_pass
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
                 all_outputs = self.network.compute_outputs(features)
@@ -225,8 +220,8 @@ class SoftPolicy(SacActor):
             )
             direction *= weights.unsqueeze(-1)
         losses: dict[str, Loss] = {"policy": outputs.make_loss(direction)}
+        terms = self._log_prob_terms(policy, policy_output.reparameterized)
         if "alpha" in self.groups:
-            terms = self._log_prob_terms(policy, policy_output.reparameterized)
             with torch.no_grad():
                 entropy_shortfall = [  # target entropy - entropy, of each kind
                     (weights * ((policy.probs * term).sum(-1) + target)).sum()
@@ -235,7 +230,11 @@ class SoftPolicy(SacActor):
             losses["alpha"] = self._make_temperature_loss(torch.stack(entropy_shortfall))
 
         def compute_metrics() -> dict[str, Tensor]:
-            return {"train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
+            entropies = {
+                f"train/entropy_{KINDS[kind]}": -(policy.probs * term).sum(-1)
+                for kind, term in zip(self.action_kinds, terms, strict=True)
+            }
+            return {**entropies, "train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
 
         return ActorLosses(by_group=losses, compute_metrics=compute_metrics)
 
@@ -245,15 +244,8 @@ class SoftPolicy(SacActor):
         if not self._plain:
             return surrogate_loss(direction, log_alpha)
         gradient = log_alpha.grad
-        assert gradient is not None  # as for all parameters of the learner
+        assert gradient is not None  # as for all parameters of a learner, which has allowed plain networks
         return ClosedFormLoss(lambda: gradient.sub_(direction))
-
-    def compute_metrics(self, policy_output: PolicyOutput) -> dict[str, Tensor]:
-        terms = self._log_prob_terms(policy_output.policy, policy_output.reparameterized)
-        entropies = [-(policy_output.policy.probs * term).sum(-1) for term in terms]
-        return {
-            f"train/entropy_{KINDS[kind]}": entropy for kind, entropy in zip(self.action_kinds, entropies, strict=True)
-        }
 
     def get_temperatures(self) -> dict[str, Tensor]:
         return {

@@ -9,6 +9,7 @@ dimensions are sampled, with gradient.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -60,8 +61,8 @@ class Sac(Agent):
         torso, *target_torsos = (
             Torso(blueprint, role.obs_specs) for _ in range(2 if settings.target == "average" else 1)
         )
-        # Without trainable parameters the target torso computes the same features, so that one pass is enough.
-        self.torso_is_trainable = any(True for _ in torso.parameters())
+        # Without trained parameters the target torso computes the same features, so that one pass is enough.
+        self.torso_is_trainable = any(parameter.requires_grad for parameter in torso.parameters())
         self.critics = self._make_critics(blueprint, torso)
         self.target: TargetNetwork[CriticEnsemble] | None = None
         if target_torsos:
@@ -128,7 +129,7 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Loss], LossReport]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        with torch.inference_mode(self._is_plain):
+        with torch.inference_mode() if self._is_plain else nullcontext():
             return self._compute_losses(rollout, features, target_features, acting_features)
 
     def _compute_losses(
@@ -149,23 +150,18 @@ class Sac(Agent):
             critic = self.critic.evaluate(taken.outputs, next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
         losses, actor_losses = {"critic": taken.make_loss(direction)}, ActorLosses()
-        if policy.outputs is not None:
+        if policy.learned:
             evaluate_actions = partial(
                 self.evaluator.evaluate_policy_actions, self.critic, acting_features[:-1], values, critic_indices
             )
-            actor_losses = self.actor.compute_losses(policy.learned_steps, policy.outputs, weights, evaluate_actions)
+            actor_losses = self.actor.compute_losses(*policy.learned, weights, evaluate_actions)
             losses |= actor_losses.by_group
         # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
-        taken_values, learned_steps = taken.outputs, policy.learned_steps
-        compute_actor_metrics = actor_losses.compute_metrics
+        taken_values, compute_actor_metrics = taken.outputs, actor_losses.compute_metrics
 
         def compute_metrics() -> dict[str, Tensor]:
             values = self.critic.compute_values(taken_values).mean(0)
-            metric_values = {
-                "train/critic_loss": critic.compute_loss(),
-                "train/value": values,
-                **self.actor.compute_metrics(learned_steps),
-            }
+            metric_values = {"train/critic_loss": critic.compute_loss(), "train/value": values}
             further_values = {**compute_actor_metrics(), **self.critic.compute_metrics(experience)}
             plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
             return {
@@ -211,18 +207,17 @@ class Sac(Agent):
             features: Features of the update [T+1, B, F] without gradient.
             acting_features: Features with running statistics [T+1, B, F] without gradient.
         """
-        outputs, obs = None, rollout.obs
+        learned, obs = None, rollout.obs
         if self._updates_policy(self.update):
             all_steps, outputs = self.actor.evaluate_for_update(features, obs, partial(select_statistics_rows, rollout))
-            learned_steps = all_steps.select_rows(slice(-1))
-        if outputs is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
+            learned = all_steps.select_rows(slice(-1)), outputs
+        if learned is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
             first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
             next_obs = {name: value[first:] for name, value in obs.items()}
             all_steps = self.actor.evaluate(acting_features[first:], next_obs)
         next_steps = all_steps.select_rows(slice(-len(rollout), None))
         return PolicySteps(
-            learned_steps=next_steps if outputs is None else learned_steps,
-            outputs=outputs,
+            learned=learned,
             steps=all_steps.select_rows(slice(len(rollout))),
             next_steps=next_steps,
         )

@@ -41,7 +41,7 @@ class EpsilonGreedy(SacActor):
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Pass]:
         output = self.evaluate(features, obs)
-        return output, AutogradPass(output.policy.statistics)
+        return output, AutogradPass(output.policy.statistics)  # of which no loss is made, since nothing is trained
 
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         return raw_action.new_zeros(raw_action.shape[:-1])

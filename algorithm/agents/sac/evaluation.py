@@ -118,10 +118,10 @@ class ActionEvaluator:
                     values = self.critics(features, None, critic_indices)
             return critic.reduce_ensemble(values), None
         if (plain := self._find_plain(features)) is not None:
-            completed = plain.run(self._join(features, continuous_actions), critic_indices)
-            q, gradient = critic.differentiate_ensemble(completed.outputs)
+            critic_pass = plain.run(self._join(features, continuous_actions), critic_indices)
+            q, gradient = critic.differentiate_ensemble(critic_pass.outputs)
             actions = slice(features.shape[-1], features.shape[-1] + self.family.n_continuous)
-            return q, completed.differentiate(gradient)[..., actions]
+            return q, critic_pass.differentiate(gradient)[..., actions]
         continuous_actions = continuous_actions.requires_grad_()
         values = self.evaluate_combinations(self.critics, features, continuous_actions, critic_indices)
         q = critic.reduce_ensemble(values)

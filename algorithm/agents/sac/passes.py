@@ -35,7 +35,11 @@ class Pass(ABC):
 
 
 class AutogradPass(Pass):
-    """A pass of which autograd has recorded the operations; `outputs` have a gradient."""
+    """A pass of which autograd has recorded the operations.
+
+    Args:
+        outputs: The outputs [..., S] with gradient.
+    """
 
     def __init__(self, outputs: Tensor):
         self._with_gradient, self.outputs = outputs, outputs.detach()
@@ -72,9 +76,9 @@ class PlainCritics:
 
     def compute(self, inputs: Tensor, indices: Sequence[int] | None = None) -> Tensor:
         """Return the outputs [M, ..., *v] of M critics, if no gradients are needed."""
-        completed = self.run(inputs, indices)
-        completed.release()
-        return completed.outputs
+        critic_pass = self.run(inputs, indices)
+        critic_pass.release()
+        return critic_pass.outputs
 
 
 class PlainCriticPass(Pass):
@@ -130,17 +134,17 @@ class PlainPolicy:
 
     def compute(self, features: Tensor) -> Tensor:
         """Return the statistics [T, B, S] for features [T, B, F], if no gradients are needed."""
-        completed = self.run(features)
-        completed.release()
-        return completed.outputs
+        policy_pass = self.run(features)
+        policy_pass.release()
+        return policy_pass.outputs
 
 
 class PlainPolicyPass(Pass):
     """A pass through a plain policy; the outputs are its statistics [T, B, S]."""
 
-    def __init__(self, network: ActorCritic, completed: PlainPass, rows: torch.Size):
-        self._pass, self._std_head = completed, network.std_head
-        values = self._std_head(completed.values) if self._std_head else completed.values
+    def __init__(self, network: ActorCritic, layer_pass: PlainPass, rows: torch.Size):
+        self._pass, self._std_head = layer_pass, network.std_head
+        values = self._std_head(layer_pass.values) if self._std_head else layer_pass.values
         self.outputs = values.view(*rows, -1)
 
     def make_loss(self, direction: Tensor) -> ClosedFormLoss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from algorithm.agents.agent import ClosedFormLoss
 from algorithm.networks import Blueprint, Mlp, Vector
@@ -106,3 +107,28 @@ def test_bfloat16_is_left_to_autograd():
     role = Role(COLUMNS, {"obs": ObsSpec((3,))}, CONTINUOUS)
     learner = Learner(learner.agent, role, {}, None, Placement(precision=torch.bfloat16))
     assert not any(list_kinds(learner, CONTINUOUS).values())
+
+
+def freeze_first_layer(size: int) -> nn.Module:
+    layers = Mlp(16, 8)(size)
+    layers.layers[0].weight.requires_grad_(False)
+    return layers
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_weights_that_are_not_trained_stay(optimizer):
+    blueprint = Blueprint({"*": Vector()}, policy=freeze_first_layer, critic=freeze_first_layer)
+    learner = make_learner(Learner, CONTINUOUS, blueprint, optimizer=optimizer, weight_decay=0.1)
+    networks = [learner.agent.policy, learner.agent.critics]
+    frozen = [each for network in networks for each in network.parameters() if not each.requires_grad]
+    before = [each.clone() for each in frozen]
+    for number in range(3):
+        compute(learner, make_batch(learner, CONTINUOUS, number), number)
+    assert len(frozen) == 3 and all(each.equal(old) for each, old in zip(frozen, before, strict=True))
+
+
+def test_an_update_without_the_policy_has_no_metrics_of_it():
+    learner = make_learner(Learner, CONTINUOUS, policy_update_every=2)
+    names = [compute(learner, make_batch(learner, CONTINUOUS, number), number)[1].keys() for number in range(2)]
+    assert "train/value" in names[0] and "train/entropy_continuous" not in names[0]
+    assert {"train/entropy_continuous", "train/policy_objective"} <= names[1]
