@@ -16,7 +16,7 @@ from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
 
 NO_BEST = ("", float("-inf"))
 SAVING = "saving"  # name of the folder of a checkpoint that is not complete yet
-REMOVING = "removing"  # name of the folder of a checkpoint that is being removed
+REMOVING = "removing"  # start of the name of the folder of a checkpoint that is being removed
 
 
 class BestCheckpoint:
@@ -58,21 +58,25 @@ class BestCheckpoint:
     def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> bool:
         """Use the checkpoint with the best logged evaluation if the file, or the checkpoint it names, is damaged.
 
-        The file is not changed.
+        So it does if a later checkpoint has a better evaluation, after which the run was killed. The file is not
+        changed.
 
         Args:
             checkpoints: all checkpoints of the run.
             log: receives the reason.
 
         Returns:
-            Whether the file, or the checkpoint that it names, is damaged.
+            Whether another checkpoint is used.
         """
-        damage = self._find_damage()
+        damage, evaluated = self._find_damage(), self._list_evaluated(checkpoints)
         if damage is None:
-            return False
-        evaluated = self._list_evaluated(checkpoints)
-        if not (evaluated or self.path.exists()):
-            return False  # raised for a run without an evaluation
+            name, mean = self._read()
+            evaluated = [entry for entry in evaluated if entry[0] > name and entry[1] >= mean]
+            damage = f"{self.path} names checkpoint {name}, whose evaluation is not the best"
+            if not evaluated:
+                return False
+        elif not (evaluated or self.path.exists()):
+            return False  # for a run without an evaluation
         self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")
@@ -189,8 +193,8 @@ class CheckpointStore:
             log: receives a line if best.json is damaged.
             uses_best: whether best.json is written again if it, or the checkpoint that it names, is damaged.
         """
-        for name in (SAVING, REMOVING):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for path in (self.folder / SAVING, *self.folder.glob(f"{REMOVING}*")):
+            shutil.rmtree(path, ignore_errors=True)
         for path in self._list_folders():
             if checkpoint and path.name > checkpoint.folder.name:
                 set_aside(path)
@@ -222,22 +226,23 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            self._remove_from(env_steps)
-            temporary.rename(self.get_folder(env_steps))
+            replaced = self._set_aside_from(env_steps)
+            temporary.rename(self.get_folder(env_steps))  # at once, so that there is almost always one of the two
             sync_folder(self.folder)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+        for path in replaced:
+            shutil.rmtree(path, ignore_errors=True)
         self._remove_old()
 
-    def _remove_from(self, env_steps: int) -> None:
-        """Remove every checkpoint with at least this number of env steps, the newest first."""
+    def _set_aside_from(self, env_steps: int) -> list[Path]:
+        """Rename every checkpoint with at least this number of env steps, the newest first; return the new paths."""
         best = self.best.checkpoint
-        for path in reversed(self._list_folders()):
-            if int(path.name) >= env_steps:
-                if best and path == best.folder:
-                    self.best.clear()
-                self._remove(path)
+        replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
+        if best and best.folder in replaced:
+            self.best.clear()
+        return [self._set_aside(path) for path in replaced]
 
     def _remove_old(self) -> None:
         kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
@@ -247,9 +252,13 @@ class CheckpointStore:
 
     def _remove(self, path: Path) -> None:
         """Remove a checkpoint. It is renamed first, so that a partly removed folder is no checkpoint."""
-        removing = self.folder / REMOVING
+        shutil.rmtree(self._set_aside(path), ignore_errors=True)
+
+    def _set_aside(self, path: Path) -> Path:
+        """Rename a checkpoint that is to be removed; return its new path."""
+        removing = self.folder / f"{REMOVING}-{path.name}"
         shutil.rmtree(removing, ignore_errors=True)
-        shutil.rmtree(path.rename(removing), ignore_errors=True)
+        return path.rename(removing)
 
     def _list_folders(self) -> list[Path]:
         if not self.folder.is_dir():

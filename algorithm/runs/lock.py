@@ -95,6 +95,11 @@ class RunReplacement:
         self.path, self.root = path, root
         self.backup = path.with_name(f".{path.name}")  # the name of a run never starts with a dot
 
+    @property
+    def has_backup(self) -> bool:
+        """Return whether the old run is set aside."""
+        return self.backup.exists()
+
     def set_aside(self) -> None:
         """Rename the folder of the old run."""
         self.discard()
@@ -102,13 +107,13 @@ class RunReplacement:
 
     def discard(self) -> None:
         """Remove the old run."""
-        if self.backup.exists():
+        if self.has_backup:
             shutil.rmtree(self.backup)
 
     def restore(self) -> None:
         """Remove the new run, and put back the old one; parent folders below `root` that are empty are removed."""
         shutil.rmtree(self.path)
-        if self.backup.exists():
+        if self.has_backup:
             self.backup.rename(self.path)
         with suppress(OSError):  # raised for the first folder that is not empty
             for parent in self.path.parents:

@@ -73,7 +73,7 @@ def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
         OSError: a file cannot be written.
         ValueError: a path is outside of the folder.
     """
-    store = folder.checkpoints(keep)
+    store = folder.checkpoints(max(keep, len(files.checkpoints)))  # one of these may be the best, as a record states
     for checkpoint in files.checkpoints:
         unpack_checkpoint(checkpoint, store)
     for name, content in {**files.records, **files.code}.items():

@@ -40,6 +40,7 @@ class MemberProcess:
         self.timeout, self.deadline = timeout, inf
         self.connection, theirs = multiprocessing.Pipe()
         self._process = worker.PROCESSES.Process(target=_serve, args=(members, theirs))
+        self._is_stopping = False
         self._process.start()
         theirs.close()
 
@@ -75,7 +76,8 @@ class MemberProcess:
 
     def request_stop(self) -> None:
         """Request the end of the process, which saves the checkpoint of a member that it trains."""
-        if self.is_alive and self._process.is_alive():
+        if self.is_alive and self._process.is_alive() and not self._is_stopping:
+            self._is_stopping = True  # a second signal would interrupt its tick
             self._process.terminate()
 
     def stop(self) -> None:

@@ -133,6 +133,8 @@ def open_new_run(
         replace_existing: whether a run of this name is replaced.
     """
     if replace_existing and (old := RunFolder.find_replaceable(env, name)):
+        if old.replacement.has_backup and not old.has_learned():  # it was killed while it replaced that run
+            old.replacement.restore()
         old.replacement.set_aside()
     folder = RunFolder.create(env, source, name, settings.tree)
     try:

@@ -34,11 +34,15 @@ class PopulationState:
     Attributes:
         interval: number of the current interval, from 1.
         members: the plan of each member, of which the first has the number 1.
+        elites: the numbers of the members from whose weights those of all members are drawn; empty: no draw.
+        is_transferred: whether the checkpoints of all members are as their plans require.
         exchange: state of the exchange.
     """
 
     interval: int
     members: Sequence[MemberPlan]
+    elites: Sequence[int] = ()
+    is_transferred: bool = True
     exchange: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -115,6 +115,8 @@ class Population:
         self.max_restarts, self.seed, self.log = max_restarts, seed, log
         self.state = record.read_state()
         self.lineage = [row for row in record.read_lineage() if not self._continues(row)]
+        if all(row.mean_return is None for row in self._list_rows()):  # their common cause may be repaired
+            self.lineage = [row for row in self.lineage if row.interval < self.state.interval]
         exchange.restore(self.state.exchange)
 
     def run(self) -> None:
@@ -124,6 +126,8 @@ class Population:
             MemberFailed: all members have failed in an interval.
             UserError: a setting does not fit the members.
         """
+        if not self.state.is_transferred:
+            self._transfer()
         while not self._is_goal_reached():
             self._train_interval()
             rows = self._list_rows()
@@ -160,7 +164,7 @@ class Population:
             for task, result in self.runner.train(tasks):
                 if isinstance(result, MemberReport):
                     self._add_row(task, result)
-                    if result.goal_reached:
+                    if self._is_goal_reached():
                         return
                     continue
                 failures[task.member] = count = failures.get(task.member, 0) + 1
@@ -192,15 +196,25 @@ class Population:
         self.record.write_lineage(self.lineage)
 
     def _exchange(self, rows: Sequence[LineageRow]) -> None:
-        """Plan the next interval, change the checkpoints accordingly, and write the plan."""
+        """Plan the next interval, write the plan, and change the checkpoints accordingly."""
         rng = np.random.default_rng([self.seed, self.state.interval])
         plan = self.exchange.plan(rows, rng)
         for line in describe_exchange(rows, plan):
             self.log(line)
-        self.transfer(plan, self.state.interval + 1)
         self.state = PopulationState(
-            interval=self.state.interval + 1, members=plan.members, exchange=self.exchange.state()
+            interval=self.state.interval + 1,
+            members=plan.members,
+            elites=plan.elites,
+            is_transferred=False,
+            exchange=self.exchange.state(),
         )
+        self.record.write_state(self.state)
+        self._transfer()
+
+    def _transfer(self) -> None:
+        """Change the checkpoints as the plan of the current interval requires; a repetition makes the same changes."""
+        self.transfer(ExchangePlan(members=self.state.members, elites=self.state.elites), self.state.interval)
+        self.state = replace(self.state, is_transferred=True)
         self.record.write_state(self.state)
 
 

@@ -31,7 +31,7 @@ class GoalCheck:
         if self.goal is None or self.history.episodes_until_check > 0:
             return False
         recent = self.history.collect_recent().values()
-        return all(each.is_full for each in recent) and self.is_reached_by(recent)
+        return bool(recent) and all(each.is_full for each in recent) and self.is_reached_by(recent)
 
     def is_reached_by(self, episodes: Iterable[EvaluationResult | RecentEpisodes]) -> bool:
         """Return whether the mean returns of the episodes of every role or team reach the goal."""

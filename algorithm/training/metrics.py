@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, isfinite, isnan, log10
 from pathlib import Path
 from statistics import fmean
@@ -134,6 +134,7 @@ class MetricsWriter:
         self.table = folder / TABLE_FILE
         self.trackers = trackers or TrackerList({})
         self.columns: list[str] = []
+        self.evaluated_at: int | None = None  # env steps of the last evaluation before the run was resumed
         if env_steps > 0 or self.table.exists():
             self._rewind(env_steps, log)
 
@@ -165,7 +166,9 @@ class MetricsWriter:
         if not table.columns:
             self.table.unlink()
             return
-        self._rewrite([row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
+        kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
+        self.evaluated_at = max(mean_evaluations(kept), default=None)
+        self._rewrite(kept.rows)
 
     def _add_columns(self, new: list[str]) -> None:
         rows = read_table(self.table).rows if self.table.exists() else []

@@ -102,7 +102,7 @@ class Monitor:
         ]
         self._intervals = Intervals(actions, self.counters.env_steps)
         self._next_display = -inf
-        self._checks_goal = False  # episodes have ended since the goal was last checked
+        self._checks_goal = True  # episodes have ended since the goal was last checked, perhaps before a resume
 
     def record_update(self, role: str, report: LossReport) -> None:
         """Count an update, and record its metrics."""
@@ -259,8 +259,8 @@ class Monitor:
         self.reporter.show_progress()
         self.callbacks.on_evaluation(results)
         if version.confirms:
-            self.history.episodes_until_check = WINDOW
             self.confirmed_by = "evaluation" if is_confirmed else None
+            self.history.episodes_until_check = 0 if is_confirmed else WINDOW  # 0: a run that is stopped now repeats it
 
     def _stop_evaluating(self, queue: EvaluationQueue, error: SimulatorError) -> None:
         """Continue the run without evaluations."""

@@ -110,7 +110,10 @@ class Reporter:
         self.timer.lap("reporting")
 
     def report_evaluation(self, env_steps: int, evaluation: Mapping[str, EvaluationResult]) -> None:
-        """Write a row with the results of an evaluation that has started at `env_steps`, and log a line for each."""
+        """Write a row with the results of an evaluation that has started at `env_steps`, and log a line for each.
+
+        A run that is resumed at its end repeats its last evaluation, of which there is a row.
+        """
         values: dict[str, float] = {}
         for role, result in evaluation.items():
             low, high = result.interval
@@ -123,7 +126,8 @@ class Reporter:
             }
             values |= {f"{name}{metric_suffix(role)}": value for name, value in measured.items()}
             self.log(f"evaluation{role_suffix(role)} at {env_steps:,} env steps: {result}")
-        self.metrics.write(env_steps, values)
+        if env_steps != self.metrics.evaluated_at:
+            self.metrics.write(env_steps, values)
         self.timer.lap("reporting")
 
     def report_evaluation_error(self, env_steps: int, error: Exception) -> None:

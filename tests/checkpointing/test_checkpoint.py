@@ -132,7 +132,8 @@ def test_an_error_names_all_checkpoints_if_none_can_be_read(run):
 def test_a_killed_save_leaves_no_checkpoint(run):
     saved = run.save(10)
     shutil.copytree(saved.folder, run.checkpoints.folder / "saving")
-    shutil.copytree(saved.folder, run.checkpoints.folder / "removing")
+    for env_steps in (5, 15):
+        shutil.copytree(saved.folder, run.checkpoints.folder / f"removing-{env_steps:012d}")
     assert run.latest().folder == saved.folder
     run.checkpoints.prepare(saved, run.logged.append)
     assert run.names() == ["000000000010"]
@@ -140,11 +141,28 @@ def test_a_killed_save_leaves_no_checkpoint(run):
 
 def test_incomplete_folders_do_not_prevent_the_next_save(run):
     saved = run.save(10)
-    for name in ("saving", "removing"):
+    for name in ("saving", f"removing-{saved.folder.name}"):
         shutil.copytree(saved.folder, run.checkpoints.folder / name)
     for env_steps in (20, 30, 40):
         run.save(env_steps)
     assert run.names() == ["000000000020", "000000000030", "000000000040"]
+
+
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_new_one(run, monkeypatch):
+    """It is in its place before the old one, which may be large, is removed."""
+    old = run.save(10)
+
+    def kill(path, **_):
+        if "removing" in path.name and path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("algorithm.checkpointing.store.shutil.rmtree", kill)
+        with run.checkpoints.create(10) as manifest, manifest.open_file("new.txt") as file:
+            file.write(b"new")
+    latest = run.latest()
+    assert latest.folder == old.folder and not run.logged
+    assert (latest.folder / "new.txt").read_bytes() == b"new"
 
 
 def test_damaged_checkpoints_are_renamed_when_training_continues(run):

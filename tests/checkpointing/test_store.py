@@ -119,6 +119,19 @@ def test_a_damaged_record_is_recovered_from_the_metrics(tmp_path, harm):
         assert (best.checkpoint.folder.name, best.mean) == ("000000000002", 5.0)
 
 
+@pytest.mark.parametrize(("means", "expected"), [({4: 7.0, 6: 8.0}, 6), ({4: 7.0, 6: 7.0}, 6), ({4: 7.0, 6: 6.0}, 4)])
+def test_a_kill_before_the_best_was_recorded(tmp_path, means, expected):
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
+    evaluated(checkpoints, {2: 9.0, **means})  # 4 is the best although 2 has a higher mean: it confirmed a goal
+    checkpoints.best.set_best(checkpoints.find("4"), means[4])
+    logged = []
+    again = CheckpointStore(checkpoints.folder, keep=9)
+    again.prepare(again.latest(print), logged.append)
+    assert int(BestCheckpoint(checkpoints.folder).checkpoint.folder.name) == expected
+    line = "names checkpoint 000000000004, whose evaluation is not the best; checkpoint 000000000006 has the best"
+    assert [line in each for each in logged] == [True] * (expected == 6)
+
+
 def test_without_metrics_there_is_no_best(checkpoints):
     save(checkpoints, 1)
     checkpoints.best.path.write_text("[]")

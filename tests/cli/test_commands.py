@@ -333,6 +333,18 @@ def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(caps
     assert main.main("mine/task -n b --force".split()) == 0  # nothing to replace
 
 
+def test_force_keeps_the_old_run_if_the_new_one_was_killed_before_it_learned(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    old, folder = result("a"), Path("runs/mine/task")
+    shutil.copytree(folder / "a", folder / ".a")  # as a run that is replaced
+    for place in ("checkpoints", "metrics.csv"):
+        (folder / "a" / place).rename(folder / place)
+    (folder / "a" / "result.json").unlink()
+    assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
+    assert result("a") == old
+    assert not (folder / ".a").exists()
+
+
 def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
     Path("runs/mine/task/a").mkdir(parents=True)
     assert main.main("mine/task -n a --force".split()) == 2

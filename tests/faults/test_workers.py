@@ -83,7 +83,7 @@ def test_neither_workers_nor_their_environments_outlive_the_main_process():
     assert len(below) == 4
     run.signal(signal.SIGKILL)
     assert run.status() == -signal.SIGKILL
-    wait_until_dead([*workers, *below], 2)
+    wait_until_dead([*workers, *below], 20)
     assert_playable()
     limit = max(saved_steps()) + 200
     config = run_folder().path / "config.yaml"

@@ -314,13 +314,26 @@ def hang(*_):
 
 def test_a_member_that_exceeds_the_time_limit_is_killed():
     members = SimpleNamespace(run_task=hang)
-    process = MemberProcess(members, timeout=0.5)
+    process = MemberProcess(members, timeout=100)
     process.begin(SimpleNamespace(member=1))
     assert wait_for_processes([process], seconds=0.0) == []
+    process.deadline -= 100
     assert wait_for_processes([process]) == [process]
     result = process.finish()
-    assert str(result) == "it has not ended its interval within 0.5 s (population_config.timeout)"
+    assert str(result) == "it has not ended its interval within 100 s (population_config.timeout)"
     assert not process.is_alive and process.task is None
+
+
+def test_a_process_receives_one_signal(monkeypatch):
+    """A second one would interrupt the tick that it completes before it saves a checkpoint."""
+    process = MemberProcess(SimpleNamespace(run_task=hang), timeout=None)
+    signals = []
+    terminate = process._process.terminate
+    monkeypatch.setattr(process._process, "terminate", lambda: signals.append(1) or terminate())
+    process.begin(SimpleNamespace(member=1))
+    process.request_stop()
+    process.stop()
+    assert signals == [1] and not process.is_alive
 
 
 class TestSettings:

@@ -148,3 +148,16 @@ def test_the_receiver_keeps_as_many_checkpoints_as_the_run(source):
         write_member(target, changed.take(), keep=2)
     steps = [int(checkpoint.folder.name) for checkpoint in target.checkpoints(keep=2).list_all()]
     assert steps == [100, 400, 500]  # the best, and the newest two
+
+
+def test_the_best_of_several_checkpoints_is_kept(source):
+    """The record of the best checkpoint is written after the checkpoints, all of which may be newer than it states."""
+    target = make_folder("target")
+    write_member(target, read_member(source, 1, print), keep=1)
+    changed = ChangedFiles(source)
+    for env_steps in (400, 500):
+        save(source, env_steps)
+    store = source.checkpoints(keep=5)
+    store.best.set_best(store.find("400"), 8.0)
+    write_member(target, changed.take(), keep=1)
+    assert target.find_best().folder.name == "000000000400"

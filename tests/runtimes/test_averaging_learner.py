@@ -355,12 +355,15 @@ def run_member(folder, rank):
         if rank == 1 and fault == "ends":
             torch.save(results, folder / "1.pt")
             os._exit(0)
+        noticed = folder / f"{fault}-noticed"
         if rank == 1:
-            time.sleep(4)
+            while not noticed.exists():
+                time.sleep(0.05)
         else:
             with pytest.raises(LearnerUnreachable) as error:
                 group.gather(1.0)
             results[fault] = str(error.value), time.monotonic() - start
+            noticed.touch()
         group.close()
     torch.save(results, folder / "0.pt")
 

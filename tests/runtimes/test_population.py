@@ -148,6 +148,24 @@ def test_all_members_fail(tmp_path):
         make_population(tmp_path, FakeRunner(failures=[1, 2, 3, 4] * 2)).run()
 
 
+def test_an_interval_in_which_all_members_failed_is_repeated(tmp_path):
+    make_population(tmp_path, FakeRunner(), max_step=100).run()
+    with pytest.raises(MemberFailed):
+        make_population(tmp_path, FakeRunner(failures=[1, 2, 3, 4] * 2), max_step=200).run()
+    make_population(tmp_path, FakeRunner(), max_step=200).run()
+    rows = read_rows(tmp_path)
+    assert [(row["interval"], row["member"]) for row in rows] == [(i, k) for i in (1, 2) for k in range(1, 5)]
+    assert all(row["return"] is not None for row in rows)
+
+
+def test_a_goal_that_does_not_count_does_not_end_the_interval(tmp_path):
+    """The goal was reached, but the evaluation at the end of the interval misses it."""
+    population = make_population(tmp_path, runner := FakeRunner(goal=1.0), max_step=200)
+    population.is_over = lambda row: row.env_steps >= 200
+    population.run()
+    assert [task.member for task in runner.tasks] == [1, 2, 3, 4, 1]
+
+
 @pytest.mark.parametrize("interrupted_at", range(12))
 def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, interrupted_at):
     class InterruptedRunner(FakeRunner):
@@ -174,8 +192,13 @@ def test_an_interrupted_exchange_is_repeated(tmp_path):
     plans = []
     with pytest.raises(Interrupted):
         make_population(tmp_path, FakeRunner(), transfer=interrupt).run()
-    make_population(tmp_path, FakeRunner(), max_step=200, transfer=lambda plan, interval: plans.append(plan)).run()
-    assert [[member.parent for member in plan.members] for plan in plans] == [[4, 2, 3, 4]]
+    population = make_population(
+        tmp_path, FakeRunner(), max_step=200, transfer=lambda plan, interval: plans.append((interval, plan))
+    )
+    population.exchange.plan = None  # the plan is not made again, since it may depend on the time
+    population.run()
+    assert [(interval, [member.parent for member in plan.members]) for interval, plan in plans] == [(2, [4, 2, 3, 4])]
+    assert PopulationRecord(tmp_path).read_state().is_transferred
 
 
 def test_a_resumed_population_with_more_env_steps_continues_the_interval(tmp_path):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from algorithm.config.loader import merge
 from algorithm.runs.build import train
+from algorithm.runs.run_folder import RunFolder
+from algorithm.runtimes.signals import Terminated
 from algorithm.training.evaluator import Evaluator
+from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run
 from tests.runtimes.test_cluster import hosts  # noqa: F401
@@ -29,12 +35,39 @@ def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupt
     assert_equal(train_run(resumed), end)
 
 
+def test_a_signal_in_the_evaluation_that_confirms_the_goal(tmp_path, monkeypatch):
+    goal = {"goal": {"return": -1000.0}, "base_config": {"max_step": 10_000, "save_every": None}}
+
+    def make_run(name: str) -> RunFolder:
+        folder = new_local_run(tmp_path, name, "noisy layers")
+        folder.record_settings(merge(folder.load_settings().tree, goal), 0)
+        return folder
+
+    end, interrupted = train_run(make_run("straight")), make_run("resumed")
+    play = Evaluator.play
+
+    def stop(*args):
+        signal.raise_signal(signal.SIGTERM)
+        return play(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(Terminated):
+        patch.setattr(Evaluator, "play", stop)
+        train_run(interrupted)
+    result = train(interrupted.load_settings(), interrupted, print)
+    assert result.goal_reached and result.counters.env_steps == end.counters.env_steps < 10_000
+    assert_equal(interrupted.find_latest(), end)
+
+
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
 def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):  # noqa: F811
-    folder = new_run(tmp_path, "run", "acer, prioritized, gru, iterations", runtime=runtime, max_step=60, max_iter=None)
+    limits = {"max_step": 60, "max_iter": None, "evaluate_every": 40}
+    folder = new_run(tmp_path, "run", "acer, prioritized, gru, iterations", runtime=runtime, **limits)
     end = train_run(folder).counters
+    evaluations = mean_evaluations(read_table(folder.path / "metrics.csv"))
     logged: list[str] = []
     again = train(folder.load_settings(), folder, logged.append).counters
     assert (again.env_steps, again.updates) == (end.env_steps, end.updates)
+    table = read_table(folder.path / "metrics.csv")
+    assert mean_evaluations(table) == evaluations and len(table.rows) == len({*map(str, table.rows)})
     line = f"the run has ended already, after {end.env_steps} env steps: base_config.max_step above 60 "
     assert f"{line}continues it" in logged

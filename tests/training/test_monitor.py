@@ -165,6 +165,17 @@ def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp
     assert run.done[2:] == [("evaluate", 40), ("save", 40)]
 
 
+@pytest.mark.parametrize("means", [[9.5, 9.5], [8.0, 9.5]])
+def test_a_run_that_is_resumed_at_its_goal_confirms_it_again(tmp_path, means):
+    """It may have been stopped in the evaluation. One whose evaluation missed the goal goes on."""
+    run = Run(tmp_path, goal=9.0, evaluation_means=means[:1])
+    is_over = run.go(10, *[9.0] * WINDOW)
+    resumed = Run(tmp_path, env_steps=10, goal=9.0, evaluation_means=means[1:])
+    resumed.monitor.history.restore(run.monitor.history.state())
+    assert is_over == resumed.monitor.do_due() == (means[0] >= 9.0)
+    assert resumed.done == [("evaluate", 10), ("save", 10)] * is_over
+
+
 def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_path):
     run = Run(tmp_path, goal=9.0, broken=EnvironmentStartError("one licence,\none seat"))
     assert not run.go(10, *[9.0] * WINDOW)

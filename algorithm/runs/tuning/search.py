@@ -98,8 +98,9 @@ class Search:
 
     def _remove_checkpoints(self) -> None:
         """Remove the checkpoints of all finished trials but the best, which would fill the disk."""
-        best = self.study.find_best()
-        for trial in self.study.list_trials():
+        trials = self.study.list_trials()  # once, since other processes finish trials meanwhile
+        best = self.study.choose_best(trials)
+        for trial in trials:
             if trial.state != "running" and trial != best:
                 for path in (self.study.folder / str(trial.number)).glob("*/checkpoints"):
                     shutil.rmtree(path, ignore_errors=True)
@@ -111,7 +112,8 @@ class Search:
             UserError: no trial is complete, or the file cannot be changed.
         """
         with self.study.exclusive():
-            trials, best = self.study.list_trials(), self.study.find_best()
+            trials = self.study.list_trials()
+            best = self.study.choose_best(trials)
             running = sum(trial.state == "running" for trial in trials)
             if running:
                 log(

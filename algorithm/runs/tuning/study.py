@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +156,11 @@ class Study:
 
     def find_best(self) -> TrialRecord | None:
         """Return the best of the complete trials, the first of equally good ones; None without one."""
-        complete = [trial for trial in self.list_trials() if trial.value is not None]
-        return min(complete, key=self.make_rank, default=None)
+        return self.choose_best(self.list_trials())
+
+    def choose_best(self, trials: Iterable[TrialRecord]) -> TrialRecord | None:
+        """Return the best of those of the trials that are complete, as `find_best` does of all."""
+        return min((trial for trial in trials if trial.value is not None), key=self.make_rank, default=None)
 
     def make_rank(self, trial: TrialRecord) -> tuple[float, int]:
         """Return the key by which trials are sorted, the best first; those without a value are last."""
