@@ -68,15 +68,18 @@ class BestCheckpoint:
         Returns:
             Whether another checkpoint is used.
         """
-        damage, evaluated = self._find_damage(), self._list_evaluated(checkpoints)
+        damage = self._find_damage()
         if damage is None:
             name, mean = self._read()
-            evaluated = [entry for entry in evaluated if entry[0] > name and entry[1] >= mean]
-            damage = f"{self.path} names checkpoint {name}, whose evaluation is not the best"
+            later = [checkpoint for checkpoint in checkpoints if checkpoint.folder.name > name]
+            evaluated = [entry for entry in self._list_evaluated(later) if entry[1] >= mean]
             if not evaluated:
                 return False
-        elif not (evaluated or self.path.exists()):
-            return False  # for a run without an evaluation
+            damage = f"{self.path} names checkpoint {name}, whose evaluation is not the best"
+        else:
+            evaluated = self._list_evaluated(checkpoints)
+            if not (evaluated or self.path.exists()):
+                return False  # a run without an evaluation
         self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")

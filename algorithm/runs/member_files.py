@@ -66,7 +66,7 @@ def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
     Args:
         folder: the run folder.
         files: the files.
-        keep: the number of checkpoints that the folder keeps.
+        keep: the number of checkpoints that the folder keeps; all of `files` are kept.
 
     Raises:
         CheckpointError: a checkpoint was damaged on its way.

@@ -72,7 +72,7 @@ class MemberServer:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         folder = RunFolder(path)
-        write_member(folder, files, keep=max(1, len(files.checkpoints)))
+        write_member(folder, files, keep=1)
         self._changed = ChangedFiles(folder)
         if self._process is None:
             self._process = MemberProcess(self._members, self._timeout)

@@ -49,14 +49,18 @@ class Limits:
 
     def list_reached(self, counters: Counters) -> list[str]:
         """Return a line for each limit, but a pause, that a run which is about to start has reached before."""
-        limits = [("max_step", "env steps", counters.env_steps), ("max_iter", "iterations", counters.iterations)]
+        units = {"max_step": "env steps", "max_iter": "iterations"}
         return [
-            f"the run has ended already, after {count:,} {unit}: base_config.{name} above {limit:,} continues it"
-            for name, unit, count in limits
-            if (limit := getattr(self, name)) is not None and count >= limit
+            f"the run has ended already, after {count:,} {units[name]}: base_config.{name} above {limit:,} continues it"
+            for name, (count, limit) in self._compare(counters).items()
+            if count >= limit
         ]
 
     def fraction_done(self, counters: Counters) -> float | None:
         """Return the fraction of the run that is done, by `max_step` or `max_iter`, whichever ends it first."""
-        limits = [(counters.env_steps, self.max_step), (counters.iterations, self.max_iter)]
-        return max((count / limit for count, limit in limits if limit is not None), default=None)
+        return max((count / limit for count, limit in self._compare(counters).values()), default=None)
+
+    def _compare(self, counters: Counters) -> dict[str, tuple[int, int]]:
+        """Return the count and the limit of each of `max_step` and `max_iter` that is a limit of the run."""
+        limits = {"max_step": (counters.env_steps, self.max_step), "max_iter": (counters.iterations, self.max_iter)}
+        return {name: (count, limit) for name, (count, limit) in limits.items() if limit is not None}

@@ -83,8 +83,9 @@ def read_table_if_present(path: Path) -> MetricsTable:
 def mean_evaluations(table: MetricsTable) -> dict[int, float]:
     """Return {env steps: mean evaluation return over all roles}."""
     result = {}
+    names = [name for name in table.columns if f"{name}/".startswith(f"{EVALUATION_COLUMN}/")]
     for row in table.rows:
-        means = [float(cell) for name, cell in row.items() if f"{name}/".startswith(f"{EVALUATION_COLUMN}/") and cell]
+        means = [float(row[name]) for name in names if row[name]]
         if means:
             result[int(row[STEPS_COLUMN])] = fmean(means)
     return result

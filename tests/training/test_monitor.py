@@ -167,7 +167,7 @@ def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp
 
 @pytest.mark.parametrize("means", [[9.5, 9.5], [8.0, 9.5]])
 def test_a_run_that_is_resumed_at_its_goal_confirms_it_again(tmp_path, means):
-    """It may have been stopped in the evaluation. One whose evaluation missed the goal goes on."""
+    """The run may have been stopped in the evaluation. A run whose evaluation missed the goal continues."""
     run = Run(tmp_path, goal=9.0, evaluation_means=means[:1])
     is_over = run.go(10, *[9.0] * WINDOW)
     resumed = Run(tmp_path, env_steps=10, goal=9.0, evaluation_means=means[1:])
