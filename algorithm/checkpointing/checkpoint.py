@@ -112,10 +112,17 @@ class Checkpoint:
         Manifest.read(self.folder).check(*([METADATA, name] if name else []))
 
     def restore_learner(self, role: str, learner: Learner) -> None:
-        """Restore the weights and the learner of a role."""
+        """Restore the weights and the learner of a role.
+
+        The learner of the first role counts the rows that the checkpoint has dropped, so that schedules end at
+        `max_step`.
+        """
         try:
             learner.parameters.load(self.weights(role))
-            learner.restore(self.learner_state(role))
+            state = self.learner_state(role)
+            if role == self.roles[0]:
+                state["seen"] += self._count_dropped_rows()
+            learner.restore(state)
         except CheckpointError:
             raise
         except READ_ERRORS as error:
@@ -160,6 +167,12 @@ class Checkpoint:
                     part.restore(saved[name])
         except READ_ERRORS as error:
             raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
+
+    def _count_dropped_rows(self) -> int:
+        """Return the number of rows that were not learned from, and are not in the state of the actor either."""
+        if ACTOR in Manifest.read(self.folder).digests:
+            return 0
+        return self.counters.env_steps - sum(int(self.learner_state(role)["seen"]) for role in self.roles)
 
     @property
     def has_experience(self) -> bool:

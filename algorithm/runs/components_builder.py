@@ -89,6 +89,7 @@ class ComponentsBuilder:
         # The process that writes the run folder.
         self._is_main = (sharing is None or sharing.worker is None) and (learners is None or learners.rank == 0)
         self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
+        self._run_counts: list[np.ndarray] = []  # of the learners of all roles
 
     def __call__(self, name: str, role: Role) -> AgentComponents:
         """Return the components of a role, restored if they are in the checkpoint.
@@ -111,6 +112,8 @@ class ComponentsBuilder:
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
         learner = self._make_learner(name, config, agent, role, auxiliaries, config.max_step, placement)
+        self._run_counts += learner.run_counts
+        learner.run_counts = self._run_counts
         scheduler_rng = np.random.default_rng(scheduler_seed)
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:

@@ -30,7 +30,7 @@ class Request:
         number: number of the request among those to this actor.
         version: version of the weights, the number of times that the learner has learned.
         updates: {role: updates of the learner}.
-        rows_seen: {role: valid rows that the learner has received}.
+        rows_seen: {role: `rows_seen` of the learner}.
         iterations: completed iterations of the run; after each of them, no lane counts as active.
         fraction_done: fraction of the run that is done, for curricula.
     """
@@ -149,7 +149,7 @@ class ReceivingLearner(Learner):
         Args:
             weights: the array; it is copied, and may be read-only.
             updates: the number of updates of the weights.
-            rows_seen: the number of valid rows that the learner has received.
+            rows_seen: `rows_seen` of the learner.
         """
         self.load_weights(weights)
         self._counts[:] = updates, rows_seen

@@ -79,7 +79,7 @@ class AgentComponents:
     explorer: Explorer | None = None
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        """Select actions for collection: at random in the first `random_steps` rows, then by the explorer or agent.
+        """Select actions for collection: at random in a run's first `random_steps` rows, then by explorer or agent.
 
         Args:
             step: The lanes that need a decision.

@@ -34,7 +34,7 @@ class Learner:
         agent: the agent.
         role: its role.
         auxiliaries: {name: auxiliary}.
-        max_step: the number of valid collected rows at which linear learning rates are 0; None for constant ones.
+        max_step: the value of `rows_seen` at which linear learning rates are 0; None for constant ones.
         placement: the devices, and the precision.
         place: returns the shared tensor in place of one that other processes share: of the parameters, the running
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
@@ -58,7 +58,8 @@ class Learner:
         self._upload = partial(upload, device=self.device)
         # Before each step, gradients are checked. On a device that would wait for this, the step is undone instead.
         self.checks_gradient = self.device.type == "cpu"
-        self._counts = place(torch.zeros(2, dtype=torch.int64, device=CPU)).numpy()  # `updates` and `rows_seen`
+        self._counts = place(torch.zeros(2, dtype=torch.int64, device=CPU)).numpy()  # updates and valid collected rows
+        self.run_counts = [self._counts]  # of the learners of all roles of the run, if its builder sets them
         # The number of skipped updates, and of those since the last update that was not skipped.
         self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
         self._consecutive_skips = self._skips[1]
@@ -187,8 +188,8 @@ class Learner:
 
     @property
     def rows_seen(self) -> int:
-        """The number of valid rows that were collected."""
-        return int(self._counts[1])
+        """The number of valid rows that were collected, of all roles of the run."""
+        return sum(int(counts[1]) for counts in self.run_counts)
 
     @property
     def skipped_updates(self) -> int:
@@ -210,11 +211,8 @@ class Learner:
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs in addition to the parameters."""
         moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
-        counters = {
-            "updates": torch.tensor(self.updates),
-            "kept": self.updates - self._skips[0].cpu(),
-            "seen": torch.tensor(self.rows_seen),
-        }
+        updates, seen = (torch.tensor(count) for count in self._counts.tolist())
+        counters = {"updates": updates, "kept": updates - self._skips[0].cpu(), "seen": seen}
         return {**moments, **counters, **self.own_state()}
 
     def own_state(self) -> dict[str, Tensor]:

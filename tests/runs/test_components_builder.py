@@ -1,15 +1,19 @@
-"""Agents that are added during training: what is logged, recorded, saved and rejected."""
+"""Agents that are added during training: what is logged, recorded, saved and rejected; and several roles."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from algorithm.errors import UserError
 from algorithm.runs import memory_budget as memory
+from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train
+from algorithm.runs.components_builder import ComponentsBuilder
 from algorithm.runs.run_folder import RunFolder
+from tests.builders import make_role, random_rollout
 from tests.checkpointing.test_resume import new_run, train_run
 from tests.fakes import MORE
 
@@ -90,3 +94,16 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
         UserError, match=r"ppo_config.minibatches is 2, but a rollout has 1 sequences \(one for each ag"
     ):
         train_run(folder)
+
+
+def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
+    folder = new_run(tmp_path, "a", "a2c", max_step=200)
+    builder = ComponentsBuilder(AgentConfigs(folder.load_settings()), folder, None, lambda line: None)
+    runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
+    rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
+    for components, rollout in zip((runner, walker, runner), rollouts, strict=True):
+        components.learner.observe(rollout)
+    rows = sum(rollout.valid.sum() for rollout in rollouts)
+    late = builder("late", make_role())
+    assert {each.learner.rows_seen for each in (runner, walker, late)} == {rows}
+    assert {each.learner._compute_progress() for each in (runner, walker, late)} == {rows / 200}

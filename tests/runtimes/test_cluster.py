@@ -234,6 +234,18 @@ def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path
     assert len(hosts) == 2  # no actors while the runtime is LOCAL
 
 
+def test_actors_receive_the_number_of_rows_of_all_roles(hosts, tmp_path):
+    pytest.importorskip("pettingzoo")
+    race = {"env_type": "PETTINGZOO", "env_name": "tests.adapters.parallel:Race", "algorithm": "A2C", "max_step": 400}
+    _, folder, _ = train(tmp_path, "run", {"base_config": race, "a2c_config": {"rollout_length": 4}}, on_ray(actors=1))
+    (handle,) = hosts[0].handles
+    checkpoint, by_role = folder.find_latest(), handle.actor.training.by_role
+    rows = sum(int(checkpoint.learner_state(role)["seen"]) for role in by_role)
+    assert len(by_role) == 2 and rows > 300
+    for components in by_role.values():
+        assert rows - 40 < components.learner.rows_seen <= rows  # that of the last request
+
+
 @pytest.mark.usefixtures("prepared_scenes")
 def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(hosts, tmp_path):
     """The behaviors of a Unity scene are known only then."""
