@@ -26,6 +26,8 @@ from algorithm.mlagents.trainer_config import (
 from algorithm.runs.suggestion_rules import SUGGESTED_SETTINGS
 
 SEQUENCE = f"{MEMORY}.sequence_length"
+# ML-Agents' values at the end of linear schedules, by hyperparameter, with the setting that replaces it.
+LINEAR_ENDS: Mapping[str, tuple[str, float]] = {"beta": ("entropy_coef", 1e-5), "epsilon": ("clip_ratio", 0.1)}
 WHOLE_SEQUENCES = (
     "with a memory, a minibatch has whole sequences of agents, whose number is not known: ppo_config.minibatches is 1, "
     "and can be at most the number of agents"
@@ -163,6 +165,11 @@ def _make_ppo_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
     settings: dict[str, tuple[Any, str]] = {
         key: (value, "rewards of any size") for key, value in SUGGESTED_SETTINGS.items()
     }
+    for key, (name, end) in LINEAR_ENDS.items():
+        start = config.get(f"hyperparameters.{key}")
+        if start and config.get(f"hyperparameters.{key}_schedule") == "linear":
+            fraction = float(f"{end / start:.6g}")
+            settings[f"{name}_final_fraction"] = (fraction, f"{key} ends at {end:g} in the trainer")
     if f"{MEMORY}.memory_size" in config.entries:
         settings["minibatches"] = (1, "at most the number of agents, since minibatches have whole sequences")
     return settings

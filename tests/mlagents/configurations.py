@@ -53,6 +53,8 @@ behaviors:
             "ppo_config.epochs": 4,
             "ppo_config.clip_ratio": 0.2,
             "ppo_config.value_clip": 0.2,
+            "ppo_config.clip_ratio_final_fraction": 0.5,
+            "ppo_config.entropy_coef_final_fraction": 0.005,
             "ppo_config.gae_lambda": 0.98,
             "ppo_config.rollout_length": 900,
         }

@@ -118,8 +118,9 @@ def test_schedules_are_linear_in_the_collected_steps():
         learn(components, collect(seed))
         seen += collect(seed).valid.sum()
         assert agent.progress == pytest.approx(seen / 1000)
-        assert agent._anneal(0.2, "linear") == pytest.approx(0.2 * (1 - seen / 1000))
-        assert agent._anneal(0.2, "constant") == 0.2
+        assert agent._compute_scale("linear", 0.0) == pytest.approx(1 - seen / 1000)
+        assert agent._compute_scale("linear", 0.5) == pytest.approx(1 - seen / 2000)
+        assert agent._compute_scale("constant", 0.0) == 1
 
 
 def test_rewards_are_transformed_once_and_with_the_statistics_of_the_rollout():

@@ -75,17 +75,22 @@ class Ppo(StateValueAgent):
             advantage = targets["advantage"]
             if settings.normalize_advantages:
                 advantage = normalize_advantages(advantage, valid, self.merge_moments)
-            clip_ratio = self._anneal(settings.clip_ratio, settings.clip_ratio_schedule)
+            clip_scale = self._compute_scale(settings.clip_ratio_schedule, settings.clip_ratio_final_fraction)
+            clip_ratio = settings.clip_ratio * clip_scale
+            value_clip = None if settings.value_clip is None else settings.value_clip * clip_scale
             weight = clipped_importance(rho, advantage, clip_ratio)
-            entropy_coef = self._anneal(settings.entropy_coef, settings.entropy_coef_schedule)
+            entropy_coef = settings.entropy_coef * self._compute_scale(
+                settings.entropy_coef_schedule, settings.entropy_coef_final_fraction
+            )
             policy_direction = policy.score(rollout.raw_action, weight)
             if entropy_coef:
                 policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
-            errors = [self._compute_error(targets["value"], v, targets["old_value"])]
+            errors = [_compute_error(targets["value"], v, targets["old_value"], value_clip)]
             stream_targets = {}
             for name, value in stream_values.items():
                 stream_targets[name] = torch.where(targets[f"valid/{name}"], targets[f"value/{name}"], value)
-                errors.append(self._compute_error(stream_targets[name], value, targets[f"old_value/{name}"]))
+                old_value = targets[f"old_value/{name}"]
+                errors.append(_compute_error(stream_targets[name], value, old_value, value_clip))
             weights = mean_weights(valid, rollout.weight)
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
             ascent_direction = torch.cat((policy_direction, *value_directions), -1)
@@ -115,11 +120,11 @@ class Ppo(StateValueAgent):
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
 
-    def _compute_error(self, target: Tensor, v: Tensor, old_value: Tensor) -> Tensor:
-        """Return the negative gradient of the squared error of values [T, B], clipped if `value_clip` is set."""
-        clip = self.settings.value_clip
-        return target - v if clip is None else clipped_error(target, v, old_value, clip)
+    def _compute_scale(self, schedule: str, final_fraction: float) -> float:
+        """Return a setting at the current progress of the run, as a fraction of its initial value."""
+        return final_fraction + (1 - final_fraction) * (1 - self.progress) if schedule == "linear" else 1.0
 
-    def _anneal(self, value: float, schedule: str) -> float:
-        """Return a setting at the current progress of the run."""
-        return value * (1 - self.progress) if schedule == "linear" else value
+
+def _compute_error(target: Tensor, v: Tensor, old_value: Tensor, clip: float | None) -> Tensor:
+    """Return the negative gradient of the squared error of values [T, B], clipped unless `clip` is None."""
+    return target - v if clip is None else clipped_error(target, v, old_value, clip)

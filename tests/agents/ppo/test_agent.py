@@ -27,6 +27,14 @@ SETTINGS = [
     {"normalize_advantages": False},
     {"normalize_advantages": True, "value_clip": 0.2},
     {"clip_ratio": 0.05, "clip_ratio_schedule": "linear", "entropy_coef_schedule": "linear", "value_clip": 1e9},
+    {
+        "clip_ratio": 0.05,
+        "clip_ratio_schedule": "linear",
+        "clip_ratio_final_fraction": 1.5,
+        "entropy_coef_schedule": "linear",
+        "entropy_coef_final_fraction": 0.25,
+        "value_clip": 0.02,
+    },
 ]
 
 
@@ -53,8 +61,10 @@ def make_case(kind, masked, memory, changes):
 
 def compute_literal_terms(agent, spec, rollout):
     """Return the terms of Schulman et al. 2017, Eq. 9, for each valid row: objective, critic, entropy, ratio, KL."""
-    settings, targets, left = agent.settings, rollout.targets, 1 - agent.progress
-    clip = settings.clip_ratio * (left if settings.clip_ratio_schedule == "linear" else 1)
+    settings, targets, scale = agent.settings, rollout.targets, 1.0
+    if settings.clip_ratio_schedule == "linear":
+        scale += agent.progress * (settings.clip_ratio_final_fraction - 1)
+    clip = settings.clip_ratio * scale
     statistics, v = compute_outputs_by_step(agent, rollout, ROWS)
     rows = [tuple(row) for row in rollout.valid.nonzero().tolist()]
     advantages = torch.stack([targets["advantage"][row] for row in rows])
@@ -69,7 +79,8 @@ def compute_literal_terms(agent, spec, rollout):
         objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
         critic = (target - v[t, b]) ** 2 / 2
         if settings.value_clip is not None:
-            clipped = old_value + (v[t, b] - old_value).clamp(-settings.value_clip, settings.value_clip)
+            value_clip = settings.value_clip * scale
+            clipped = old_value + (v[t, b] - old_value).clamp(-value_clip, value_clip)
             critic = torch.maximum(critic, (target - clipped) ** 2 / 2)
         terms[t, b] = objective, critic, policy.entropy, ratio, policy.kl_from(old)
     return terms, clip
@@ -86,8 +97,9 @@ def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, cha
     assert 0 < len(terms) < ROWS * COLUMNS
     is_clipped = [abs(ratio.item() - 1) > clip for _, _, _, ratio, _ in terms.values()]
     assert any(is_clipped)
-    linear = agent.settings.entropy_coef_schedule == "linear"
-    entropy_coef = 0.1 * (1 - progress if linear else 1)
+    entropy_coef = 0.1
+    if agent.settings.entropy_coef_schedule == "linear":
+        entropy_coef *= 1 - progress + progress * agent.settings.entropy_coef_final_fraction
     loss = sum(
         rollout.weight[b] * (-objective + 0.7 * critic - entropy_coef * entropy)
         for (_, b), (objective, critic, entropy, _, _) in terms.items()
