@@ -220,12 +220,12 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
         """Draw allowed actions from a uniform distribution; executed continuous dimensions are uniform in [-1, 1].
 
         Args:
-            statistics: The statistics of a policy [n, S], whose logits define the allowed actions.
+            statistics: Statistics [n, S], whose logits define the allowed actions.
             rng: The generator.
 
         Returns:
             Samples [n, size], and statistics [n, S] with the logits of the uniform distribution. Their means and stds
-            are those of the policy, since none describe uniform continuous dimensions.
+            are those of `statistics`, since none describe uniform continuous dimensions.
         """
         n_rows, parts = len(statistics), []
         logits = statistics[:, 2 * self.n_means :]

@@ -74,6 +74,10 @@ class Policy(nn.Module):
             self._act = (self.numpy() if on_cpu else None) or self._act_in_torch
         return self._act(obs, memory)
 
+    def compute_memory(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> np.ndarray:
+        """Return the next memory of `act`; without the network if the memory consists of past frames, or is empty."""
+        return self.act(obs, memory)[1] if self.stored_state_size else self.torso.push_frames(obs, memory)
+
     def set_act_function(self, act: ActFunction) -> None:
         """Replace the function that `act` calls."""
         self._act = act

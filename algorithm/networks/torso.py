@@ -75,6 +75,19 @@ class Torso(nn.Module):
             features, recurrent_state = self.memory.step(features, recurrent_state)
         return features, torch.cat((recurrent_state, *frames), -1) if self.state_size else memory
 
+    def push_frames(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> np.ndarray:
+        """Return the next memory [n, state_size] of `step`, if there is no memory after the body."""
+        if not self.state_size:
+            return memory
+        frames = np.split(memory, np.cumsum(self._state_sizes[1:-1]), -1)
+        return np.concatenate(
+            [
+                encoder.push_frame(obs[name], past) if past.shape[1] else past
+                for name, encoder, past in zip(self.names, self.encoders, frames, strict=True)
+            ],
+            -1,
+        )
+
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode rows as the first rows of episodes, without the memory: {name: [rows, ...]} -> [rows, F]."""
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}

@@ -13,6 +13,7 @@ from torch import nn
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
+from algorithm.networks.torso import Torso
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
 from algorithm.training.actor import Actor
@@ -276,6 +277,19 @@ def test_a_frame_stack_equals_the_wrapper_of_gymnasium():
         stacked = encoder.stack(frames[t:], first[t:], before, 0, 24 - t)
         torch.testing.assert_close(stacked, expected[t:])
     torch.testing.assert_close(torch.stack(acted).flatten(), expected.flatten().float())
+
+
+def test_past_frames_follow_without_the_network():
+    specs = {"a": ObsSpec((2, 3, 2), "uint8"), "b": ObsSpec((3,)), "c": ObsSpec((2,))}
+    stacks = {"a": FrameStack(3, Vector()), "b": Vector(), "c": FrameStack(2, Vector())}
+    torso, rng = Torso(Blueprint(encoders=stacks), specs), np.random.default_rng(0)
+    memory = np.zeros((4, torso.state_size), np.float32)
+    for _ in range(4):
+        obs = {name: (255 * rng.random((4, *spec.shape))).astype(spec.dtype) for name, spec in specs.items()}
+        tensors = {name: torch.from_numpy(value) for name, value in obs.items()}
+        expected = torso.step(tensors, torch.from_numpy(memory))[1].numpy()
+        memory = torso.push_frames(obs, memory)
+        assert memory.dtype == np.float32 and np.array_equal(memory, expected)
 
 
 def test_a_stack_of_normalized_vectors_has_the_moments_of_one_vector():

@@ -35,12 +35,12 @@ from algorithm.agents.sac.epsilon_greedy import EpsilonGreedy
 from algorithm.agents.sac.evaluation import ActionEvaluator
 from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
-from algorithm.distributions import HybridFamily
+from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.plain_layers import Buffers
 from algorithm.rollout import Decision, Rollout, Step
-from algorithm.specs import Role
+from algorithm.specs import ACTION_MASK, Role
 
 
 class Sac(Agent):
@@ -116,8 +116,11 @@ class Sac(Agent):
         return CriticEnsemble(blueprint, torso, encoded_size, n_values, count, critic.value_shape)
 
     def act_uniformly(self, step: Step, memory: np.ndarray) -> Decision:
-        statistics, memory = self.policy.act(step.obs, memory)
+        statistics = np.zeros((len(memory), self.family.statistics_size), np.float32)
+        if (mask := step.obs.get(ACTION_MASK)) is not None:
+            statistics[:, -mask.shape[1] :][mask == 0] = MASKED_LOGIT
         sample, behavior = self.family.sample_uniformly(statistics, self.rng)
+        memory = self.policy.compute_memory(step.obs, memory)
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
     def use_plain_networks(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +59,11 @@ class FrameStackEncoder(nn.Module):
         frames = torch.cat((memory, obs.flatten(1).to(memory.dtype)), -1)
         stacked = frames.unflatten(-1, (-1, *self.shape)).flatten(1, 2).to(obs.dtype)
         return self.encoder(stacked), frames[:, frames.shape[1] - self.state_size :]
+
+    def push_frame(self, obs: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Return the next memory of `step`: [B, *shape], memory [B, state_size] -> [B, state_size]."""
+        frames = np.concatenate((memory, obs.reshape(len(obs), -1)), -1, dtype=memory.dtype)
+        return frames[:, frames.shape[1] - self.state_size :]
 
     def stack(self, obs: Tensor, first: Tensor, memory: Tensor | None, begin: int, end: int) -> Tensor:
         """Return the stacked frames of rows `begin` to `end`.

@@ -16,7 +16,7 @@ from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.passes import AutogradPass
 from algorithm.losses import clipped_error
-from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -578,3 +578,48 @@ def test_impossible_settings_raise(spec, changes, message):
 def test_too_many_combinations_raise():
     with pytest.raises(ValueError, match="there are 1331 combinations of discrete branches"):
         sac_of(ActionSpec(0, (11, 11, 11)))
+
+
+MEMORIES = {
+    "no memory": (Blueprint(body=Mlp(4)), 0),
+    "frames": (Blueprint(encoders={"*": FrameStack(3, Vector())}), 6),
+    "frames and gru": (Blueprint(encoders={"*": FrameStack(3, Vector())}, memory=Gru(5)), 11),
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"discrete_dqn_like": True}], ids=str)
+def test_uniform_actions_equal_those_by_the_masked_statistics_of_the_policy(name, mask, changes, monkeypatch):
+    (blueprint, state_size), spec = MEMORIES[name], SPECS["multi-discrete" if changes else "hybrid"]
+    agent, numbers = sac_of(spec, blueprint, mask=mask, **changes), np.random.default_rng(1)
+    assert agent.state_size == state_size
+    obs = {"obs": numbers.normal(size=(COLUMNS, 3)).astype(np.float32)}
+    if mask:
+        obs[ACTION_MASK] = np.ones((COLUMNS, sum(spec.branches)), np.uint8)
+        obs[ACTION_MASK][1:3, 1] = 0
+    none = np.zeros(COLUMNS, np.float32)
+    step = Step(
+        lane=np.arange(COLUMNS), obs=obs, first=none > 0, is_bootstrap_row=none > 0, reward=none, alive=none == 0
+    )
+    memory = numbers.normal(size=(COLUMNS, state_size)).astype(np.float32)
+    statistics, next_memory = agent.policy.act(obs, memory)
+    sample, behavior = agent.family.sample_uniformly(statistics, np.random.default_rng(2))
+    if not agent.stored_state_size:  # the memory of a recurrent network needs the network
+        monkeypatch.delattr(agent.policy, "_act")
+    agent.rng = np.random.default_rng(2)
+    decision = agent.act_uniformly(step, memory)
+    for found, expected in ((decision.raw_action, sample), (decision.memory, next_memory)):
+        assert found.dtype == expected.dtype and np.array_equal(found, expected)
+    start = 2 * agent.family.n_means
+    assert np.array_equal(decision.behavior[:, start:], behavior[:, start:]) and not decision.behavior[:, :start].any()
+
+
+def test_uniform_actions_are_uniform_without_exploration_of_the_policy():
+    agent = sac_of(SPECS["discrete"], discrete_dqn_like=True, discrete_dqn_epsilon=0.0)
+    memory, none = np.zeros((COLUMNS, 0), np.float32), np.zeros(COLUMNS, np.float32)
+    obs = {"obs": np.zeros((COLUMNS, 3), np.float32)}
+    step = Step(
+        lane=np.arange(COLUMNS), obs=obs, first=none > 0, is_bootstrap_row=none > 0, reward=none, alive=none == 0
+    )
+    assert {action for _ in range(20) for action in agent.act_uniformly(step, memory).action[:, 0]} == {0, 1, 2}
