@@ -162,6 +162,15 @@ def test_masked_actions_are_never_sampled(draw, masked):
     assert set(sample) <= {0, 1, 2}  # also if no action is allowed
 
 
+def test_an_exponential_sample_of_0_selects_no_forbidden_action():
+    class Zero(np.random.Generator):
+        def standard_exponential(self, shape, dtype):
+            return np.tile(dtype([1, 0, 2]), (shape[0], 1))
+
+    sample = CategoricalFamily(3).sample(np.float32([[0, MASKED_LOGIT, 0], [0, 0, 0]]), Zero(np.random.PCG64(0)))
+    assert sample[:, 0].tolist() == [0, 1]
+
+
 def test_rounding_does_not_select_the_last_actions(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "uniform_", lambda self: self.fill_(1 - 2**-24))
     for seed in range(200):

@@ -165,7 +165,29 @@ def test_metrics_are_means_over_valid_rows(kind):
             "train/explained_variance": explain_variance(targets, values),
         }
     )
+    assert len(terms) < ROWS * COLUMNS and report.kl_excess == pytest.approx(kl.mean() - 0.01)
     assert report.ends_epochs  # the behavior is a random policy
+
+
+def test_the_logarithm_of_the_ratio_is_at_most_20():
+    agent, _, rollout, _ = make_case(
+        "discrete", False, False, {"normalize_advantages": False, "entropy_coef": 0.0, "value_coef": 0.0}
+    )
+    advantage = -rollout.targets["advantage"].abs() - 1  # a large ratio with a negative advantage is not clipped
+    rollout = replace(rollout, targets={**rollout.targets, "advantage": advantage})
+    log_probs = compute_outputs_by_step(agent, rollout, ROWS)[0].detach().log_softmax(-1)
+    action = rollout.raw_action.long()
+
+    def compute_gradient_of(log_ratio):
+        probs = log_probs.exp().scatter(-1, action, 0)
+        taken = (log_probs.gather(-1, action) - log_ratio).exp()
+        behavior = (probs / probs.sum(-1, keepdim=True) * (1 - taken)).scatter(-1, action, taken).log()
+        return compute_gradient(agent.loss(replace(rollout, behavior=behavior))[0]["actor_critic"], agent.policy)
+
+    at_ratio_1 = compute_gradient_of(0.0)
+    assert at_ratio_1.abs().max() > 1e-2
+    for log_ratio, bounded in ((19.0, 19.0), (20.0, 20.0), (25.0, 20.0), (600.0, 20.0)):
+        torch.testing.assert_close(compute_gradient_of(log_ratio) / np.exp(bounded), at_ratio_1)
 
 
 @pytest.mark.parametrize(("target_kl", "ends"), [(None, False), (1e-9, True), (1e9, False)])

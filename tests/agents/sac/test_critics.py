@@ -1,4 +1,4 @@
-"""The categorical critic of SAC: its target by definition, its gradients by autograd, its errors."""
+"""The critics of SAC: targets of the categorical one by definition, gradients by autograd, errors."""
 
 from __future__ import annotations
 
@@ -85,6 +85,19 @@ def test_the_critic_with_the_smaller_mean_gives_the_distribution():
     assert critic._reduce_distributions(pairs).equal(torch.stack((low, narrow)))
     assert critic._reduce_distributions(pairs.flip(0)).equal(torch.stack((low, narrow)))
     torch.testing.assert_close(critic.reduce_ensemble(pairs.log().clamp(min=-99)), torch.tensor([-0.2, 0.0]))
+
+
+@pytest.mark.parametrize("changes", [{}, {"rescale_values": True}, {"ensemble_q_reduce": "mean"}], ids=str)
+def test_equal_critics_share_the_gradient_of_their_minimum(changes):
+    critic = make_critic(sac_settings(**changes), is_continuous=True)
+    outputs = torch.tensor([[1.0, 2.0, -1.0], [1.0, 3.0, -1.0], [4.0, 2.0, -1.0]])  # [3 critics, 3 rows]
+    q, gradient = critic.differentiate_ensemble(outputs)
+    expected = torch.tensor([[1 / 2, 1 / 2, 1 / 3], [1 / 2, 0, 1 / 3], [0, 1 / 2, 1 / 3]])
+    if changes:
+        inputs = outputs.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(critic.reduce_ensemble(inputs).sum(), inputs)
+    torch.testing.assert_close(gradient, expected)
+    assert q.equal(critic.reduce_ensemble(outputs))
 
 
 class CategoricalLiteral(Literal):
