@@ -79,9 +79,20 @@ def _convert_even_checkpoints(even: bool, config: TrainerConfig) -> Any:
 
 
 def _convert_num_envs(count: int, config: TrainerConfig) -> int:
-    if count < 1 or count > 1 and config.get("env_settings.env_path") is None:
-        raise ValueError("without env_settings.env_path it must be 1: there is one editor")
+    if count < 1:
+        raise ValueError("it must be at least 1")
+    if count > count_envs(config):
+        raise UnsupportedValue(
+            "there is no env_settings.env_path, and one editor: base_config.n_envs is 1; set it together with "
+            "base_config.unity_args.build_path",
+            used_value=1,
+        )
     return count
+
+
+def count_envs(config: TrainerConfig) -> int:
+    """Return the number of environments: that of the file, or 1 without the path of a player."""
+    return 1 if config.get("env_settings.env_path") is None else config.get("env_settings.num_envs")
 
 
 def _convert_port(port: int, config: TrainerConfig) -> int:

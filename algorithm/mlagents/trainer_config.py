@@ -15,7 +15,16 @@ Convert = Callable[[Any, "TrainerConfig"], Any]
 
 
 class UnsupportedValue(Exception):
-    """An error for a value without a counterpart; the message states the reason."""
+    """An error for a value without a counterpart.
+
+    Args:
+        reason: The message.
+        used_value: The value of the setting; by default Samara's default.
+    """
+
+    def __init__(self, reason: str, used_value: Any = USE_DEFAULT):
+        super().__init__(reason)
+        self.used_value = used_value
 
 
 @dataclass(frozen=True)

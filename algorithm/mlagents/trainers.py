@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithm.config.loader import load_defaults
-from algorithm.mlagents.mapping import MEMORY
+from algorithm.mlagents.mapping import MEMORY, count_envs
 from algorithm.mlagents.trainer_config import (
     USE_DEFAULT,
     Consumed,
@@ -84,7 +84,7 @@ def _convert_ratio(steps: float, config: TrainerConfig) -> Any:
     as in ML-Agents. A trainer configuration does not state the number of agents in a scene. The ratio assumes one agent
     in each environment, the smallest number; Samara's default applies if it is larger.
     """
-    ratio = _get_default(config, "rollout_length") * config.get("env_settings.num_envs") / steps
+    ratio = _get_default(config, "rollout_length") * count_envs(config) / steps
     if ratio <= _get_default(config, "replay_ratio"):
         raise UnsupportedValue(
             f"as many updates need a replay_ratio of {ratio:g} for each agent in the scene, whose number is not known; "

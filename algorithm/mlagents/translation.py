@@ -172,17 +172,19 @@ class Translation:
             given_value = self.trainer_config.get(path)
             try:
                 if isinstance(rule, MapsTo):
-                    self._map(path, rule, given_value)
+                    self._map(path, rule, given_value, rule.convert(given_value, self.trainer_config))
                 else:
                     rule.check(given_value, self.trainer_config)
             except UnsupportedValue as error:
                 self.unsupported[key] = str(error)
+                if isinstance(rule, MapsTo):
+                    self._map(path, rule, given_value, error.used_value)
             except ValueError as error:
                 raise self.trainer_config.make_error(path, error) from error
 
-    def _map(self, path: str, rule: MapsTo, given_value: Any) -> None:
+    def _map(self, path: str, rule: MapsTo, given_value: Any, value: Any) -> None:
+        """Add the settings of a rule with a value, unless it is USE_DEFAULT."""
         entry = self.trainer_config.entries[path]
-        value = rule.convert(given_value, self.trainer_config)
         if value is not USE_DEFAULT:
             comment = path if value == given_value else f"{path}: {given_value!r}"
             default = f"ML-Agents' default of {path}"

@@ -289,12 +289,13 @@ def test_different_defaults_of_the_engine_are_reported():
     ("path", "value", "setting", "kept"),
     [
         ("env_settings.seed", -1, "base_config.seed", 0),
+        ("env_settings.num_envs", 2, "base_config.n_envs", 1),
         ("env_settings.base_port", 5005, "base_config.unity_args.base_port", None),
         ("checkpoint_settings.run_id", "{day}", "base_config.name", "{time}"),
         ("behaviors.A.reward_signals.extrinsic.strength", 0, "ppo_config.reward_scale", 1.0),
     ],
 )
-def test_a_value_without_a_counterpart_is_reported_and_the_default_stays(path, value, setting, kept):
+def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, value, setting, kept):
     tree = value
     for key in reversed(path.split(".")):
         tree = {key: tree}
@@ -401,8 +402,8 @@ def parameter(given) -> dict:
             "engine_settings.time_scale becomes base_config.unity_args.time_scale is 500",
         ),
         (
-            {"behaviors": {"A": {}}, "env_settings": {"num_envs": 2}},
-            "env_settings.num_envs is 2; without env_settings.env_path it must be 1",
+            {"behaviors": {"A": {}}, "env_settings": {"num_envs": 0}},
+            "env_settings.num_envs is 0; it must be at least 1",
         ),
         (
             {"behaviors": {"A": {}}, "env_settings": {"env_args": "-a"}},
