@@ -103,7 +103,7 @@ def train(
 
 def _check_callbacks(callbacks: Sequence[Callback]) -> None:
     """Raise UserError for anything else than a sequence of instances of Callback."""
-    if isinstance(callbacks, Callback):
+    if not isinstance(callbacks, Sequence):
         raise UserError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
     for callback in callbacks:
         if not isinstance(callback, Callback):

@@ -192,6 +192,7 @@ def test_callbacks_load_the_agent_of_the_moment_and_training_is_unchanged():
         ("CartPole-v1", {"callbacks": [print]}, "callbacks contains a builtin_function_or_method: pass an instance"),
         ("CartPole-v1", {"callbacks": [Events]}, "callbacks contains the class Events: pass an instance"),
         ("CartPole-v1", {"callbacks": Events()}, "callbacks is a Events: pass a list"),
+        ("CartPole-v1", {"callbacks": print}, "callbacks is a builtin_function_or_method: pass a list"),
         ("CartPole-v1", {"blueprint": Mlp(3)}, "blueprint is a Mlp: pass a Blueprint, or a function that returns one"),
         ("gym/cartpole", {"blueprint": Blueprint()}, "blueprint is for an id or a function"),
         ("Unheard-v0", {}, "env_name 'Unheard-v0': Environment `Unheard` doesn't exist"),

@@ -230,7 +230,7 @@ def _collect_garbage() -> None:
         gc.enable()
 
 
-def check_request(options: argparse.Namespace) -> None:
+def check_request(options: argparse.Namespace, output: Output) -> None:
     """Raise UserError for a run that cannot be trained or played, before torch is imported, which takes seconds."""
     from algorithm.cli.command_line import make_request
     from algorithm.runs.run_requests import check_existing_run, check_new_runs, check_settings

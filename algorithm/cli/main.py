@@ -38,7 +38,7 @@ def _command(arguments: list[str], output: Output) -> int:
         if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
             output.save_note = " Nothing was saved."
         if options.mode in TORCH_COMMANDS:
-            check_request(options)
+            _run_command(check_request, options, output)
             output.log_plain(f"loading PyTorch for {options.env} ...")
         _run_command(COMMANDS[options.mode], options, output)
         status = 0

@@ -124,7 +124,9 @@ OTHER_LIBRARIES: dict[str, str] = {
     ),
     **dict.fromkeys(["total_timesteps", "n_timesteps", "timesteps"], "base_config.max_step"),
     **dict.fromkeys(["wandb", "track", "use_wandb"], "--set base_config.tracker=wandb"),
-    **dict.fromkeys(["eval_freq", "evaluate_per_step", "evaluate_per_iter"], "base_config.evaluate_every"),
+    **dict.fromkeys(
+        ["eval_freq", "evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
+    ),
     "save_freq": "base_config.save_every",
     "tensorboard_log": "not needed: every run writes its metrics for TensorBoard into its folder",
     "capture_video": "--run --video",
