@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import Settings
 from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.export.export import RunExporter
+from algorithm.networks import Blueprint
 from algorithm.reports.report_files import ReportWriter
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
-from algorithm.runs.env_folder import IDENTIFIER, find_folder, locate_environment
+from algorithm.runs.env_folder import locate_environment
 from algorithm.runs.faults import describe_end
 from algorithm.runs.origin import describe_origin, read_recorded_variant
 from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import RunRequest, create_run, open_new_run, plan_runs, plan_runs_from, resume_run
-from algorithm.runs.suggested_settings import open_environment, suggest_settings
+from algorithm.runs.run_requests import RunRequest, plan_runs
+from algorithm.runs.session import create_run, resume_run
 from algorithm.runs.torch_setup import preserve_working_directory
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
+# Arguments of `train` by the option of the command line that errors of both name.
+ARGUMENTS = {"--resume": "resume=True", "--force": "replace=True", "-n": "name=..."}
+OPTION = re.compile(rf"(?<![\w-])({'|'.join(ARGUMENTS)})(?![\w-])")
 MakeEnv = Callable[..., Any]  # returns a gymnasium.Env
 Log = Callable[[str], None]
 
@@ -37,6 +40,8 @@ def train(
     name: str | None = None,
     variant: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    algorithm: str | None = None,
+    blueprint: Blueprint | Callable[..., Blueprint] | None = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     replace: bool = False,
@@ -46,16 +51,20 @@ def train(
 
     Args:
         env: the environment: the name or the path of an environment folder (`gym/cartpole`), an id of Gymnasium
-            (`CartPole-v1`), or a function that returns a `gymnasium.Env`. For an id or a function, the settings
-            start from the suggestions of `--init`. `--run` and `--resume` open the environment of a function only if
-            the function can be imported by its name; `load` needs no environment.
+            (`CartPole-v1`, `module:Id-v0`, `namespace/Id-v0`), or a function that returns a `gymnasium.Env`. For an
+            id or a function, the settings start from the suggestions of `--init`. On the command line, `--run` and
+            `--resume` open the environment of a function only if the function can be imported by its name; `load`
+            needs no environment.
         name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
             latest run.
         variant: variant of the folder's config.yaml, for a new run; None for `default`.
         settings: settings on top of the files, as sections (`{"acer_config": {"gamma": 0.9}}`) or as paths
             (`{"acer_config.gamma": 0.9}`).
+        algorithm: `base_config.algorithm`, such as "SAC"; None for that of the settings or of the suggestions.
+        blueprint: the network of a new run for an id or a function: a Blueprint, or a function that returns one and
+            takes `nn_config`; None for the default network. It is written to nn.py in the run folder.
         callbacks: receive progress, evaluations and checkpoints, and may stop the run.
-        resume: whether an existing run of the environment folder continues.
+        resume: whether an existing run of the environment continues.
         replace: whether a new run replaces an existing run of its name; not with `resume`.
         log: receives lines of text for people, for example `print`; None for none.
 
@@ -67,43 +76,53 @@ def train(
             status the documentation of the command line lists.
     """
     log = log or _ignore
-    has_folder = not (callable(env) or _is_id(env))
-    _check_arguments(has_folder, variant, resume, replace)
+    _check_callbacks(callbacks)
+    for argument, value in (("variant", variant), ("blueprint", blueprint), ("replace", replace or None)):
+        if resume and value is not None:
+            raise UserError(f"{argument} is for a new run: a run that is resumed keeps what it has")
     tree = _expand(settings or {})
     if name and not resume:
         tree = merge(tree, {"base_config": {"name": name}})
-    request = RunRequest(
-        env=str(env) if has_folder else _make_label(env),
-        name=name,
-        variant=variant or "default",
-        layers=[(SOURCE, tree)],
-        replace=replace,
-    )
-    if not has_folder:
-        return _train_without_folder(env, request, tree, callbacks, log)
-    if resume:
-        with resume_run(request, log) as (folder, resolved):
-            recorded = read_recorded_variant(folder.path / RESULT_FILE)
-            return run_training(request.env, folder, resolved, recorded, callbacks, log)
-    ((run_name, resolved),) = plan_runs(request)
-    if resolved.population.size is not None:
-        raise UserError(
-            "population_config.size is for the command line, with --population; algorithm.train trains one run"
-        )
-    with create_run(request, run_name, resolved) as folder:
-        return run_training(request.env, folder, resolved, request.variant, callbacks, log)
+    if algorithm:
+        tree = merge(tree, {"base_config": {"algorithm": algorithm}})
+    with _name_arguments():
+        request = _make_request(env, name=name, variant=variant, tree=tree, replace=replace, blueprint=blueprint)
+        if resume:
+            with resume_run(request, log) as (folder, resolved):
+                recorded = read_recorded_variant(folder.path / RESULT_FILE)
+                return run_training(request.env, folder, resolved, recorded, callbacks, log)
+        ((run_name, resolved),) = plan_runs(request, log)
+        if resolved.population.size is not None:
+            raise UserError(
+                "population_config.size is for the command line, with --population; algorithm.train trains one run"
+            )
+        new_variant = request.variant if request.has_folder else None
+        with create_run(request, run_name, resolved) as folder:
+            return run_training(request.env, folder, resolved, new_variant, callbacks, log)
 
 
-def _check_arguments(has_folder: bool, variant: str | None, resume: bool, replace: bool) -> None:
-    """Raise UserError for arguments of `train` that exclude one another."""
-    if resume and not has_folder:
-        raise UserError("resume needs an environment folder: pass its name or its path")
-    if variant is not None and not has_folder:
-        raise UserError(f"variant {variant!r} needs an environment folder: pass its name or its path")
-    if resume and variant is not None:
-        raise UserError(f"variant {variant!r} is for a new run: a run that is resumed keeps its settings")
-    if resume and replace:
-        raise UserError("replace is for a new run: resume continues the existing one")
+def _check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Raise UserError for anything else than a sequence of instances of Callback."""
+    if not isinstance(callbacks, Sequence):
+        raise UserError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            is_class = isinstance(callback, type)
+            given = f"the class {callback.__name__}" if is_class else f"a {type(callback).__name__}"
+            raise UserError(
+                f"callbacks contains {given}: pass an instance of a subclass of algorithm.Callback, with the method "
+                "on_progress, on_evaluation, on_checkpoint or on_end"
+            )
+
+
+@contextmanager
+def _name_arguments() -> Iterator[None]:
+    """Let errors name the arguments of `train` instead of the options of the command line."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (OPTION.sub(lambda option: ARGUMENTS[option[0]], str(error)),)
+        raise
 
 
 def run_training(
@@ -140,43 +159,36 @@ def run_training(
             report.write()
 
 
-def _train_without_folder(
-    env: str | Path | MakeEnv, request: RunRequest, tree: Tree, callbacks: Sequence[Callback], log: Log
-) -> RunResult:
-    """Train in the environment of an id or a function, with `tree` on top of what `--init` suggests for it."""
-    make = env if callable(env) else str(env)
-    named: Tree = {"base_config": {"env_type": "GYM", "env_name": "env.py" if callable(env) else make}}
-    roles, opened = open_environment(SOURCE, merge(named, tree), make)
-    threshold = None if callable(env) else find_spec(str(env)).reward_threshold
-    suggested = suggest_settings(opened, roles, threshold, make)
-    for note in suggested.notes:
-        log(note)
-    ((run_name, settings),) = plan_runs_from((request.env, suggested.tree), {}, request)
-    with open_new_run(request.env, None, run_name, settings, request.replace) as folder:
-        if callable(env):
-            folder.make_env = env
-            _write_env_file(folder.path / "env.py", env)
-        return run_training(request.env, folder, settings, None, callbacks, log)
-
-
-def _make_label(env: str | Path | MakeEnv) -> str:
-    """Return the name of the environment of an id or a function, for its run folder."""
-    return getattr(env, "__name__", "environment").strip("<>") if callable(env) else str(env)
-
-
-def _write_env_file(path: Path, make: MakeEnv) -> None:
-    """Write an env.py that imports `make`; none for a function that has no name to import."""
-    module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", "")
-    importable = module not in (None, "__main__") and name.isidentifier() and inspect.getmodule(make) is not None
-    if importable and getattr(sys.modules[str(module)], name, None) is make:
-        path.write_text(f'"""The environment of this run."""\n\nfrom {module} import {name} as make  # noqa: F401\n')
-
-
-def _is_id(env: str | Path) -> bool:
-    """Return whether `env` is an id of Gymnasium and not an environment folder."""
-    if not isinstance(env, str) or not IDENTIFIER.fullmatch(env):
-        return False
-    return find_folder(locate_environment(env)) is None
+def _make_request(
+    env: str | Path | MakeEnv,
+    *,
+    name: str | None,
+    variant: str | None,
+    tree: Tree,
+    replace: bool,
+    blueprint: Blueprint | Callable[..., Blueprint] | None,
+) -> RunRequest:
+    """Return the run that the arguments of `train` request. Raises UserError for an environment of another form."""
+    make_env = env if callable(env) else None
+    if not isinstance(env, str | Path) and make_env is None:
+        raise UserError(
+            f"env is a {type(env).__name__}: pass a function that returns the environment, for example "
+            "lambda: gymnasium.make('CartPole-v1'), an id of Gymnasium, or an environment folder"
+        )
+    request = RunRequest(
+        env=getattr(env, "__name__", "environment").strip("<>") if make_env else locate_environment(str(env)),
+        name=name,
+        variant=variant or "default",
+        layers=[(SOURCE, tree)],
+        replace=replace,
+        make_env=make_env,
+        blueprint=blueprint,
+    )
+    if variant is not None and not request.has_folder:
+        raise UserError(f"variant {variant!r} needs an environment folder: pass its name or its path")
+    if blueprint is not None and request.has_folder:
+        raise UserError(f"blueprint is for an id or a function: the network of {env} is the nn.py in its folder")
+    return request
 
 
 def _expand(settings: Mapping[str, Any]) -> Tree:

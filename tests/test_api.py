@@ -14,6 +14,7 @@ import yaml
 from algorithm import Callback, load, train
 from algorithm.cli import main
 from algorithm.errors import UserError
+from algorithm.networks import Blueprint, Mlp
 from algorithm.runs.results import describe_state
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 150, "goal": None}
@@ -81,7 +82,9 @@ def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path):
     tree = yaml.safe_load((result.folder / "config.yaml").read_text())
     assert tree["acer_config"]["std"] == "learned" and tree["acer_config"]["gamma"] == 0.9
     assert load(result.folder).act(np.zeros(3)).shape == (1,)
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(
+        UserError, match=r"exists already; resume=True continues it, replace=True replaces it, name=\.\.\."
+    ):
         train("Pendulum-v1", name="a", settings=SHORT)
     train("Pendulum-v1", name="a", settings=SHORT, replace=True)
 
@@ -119,8 +122,86 @@ def test_a_run_is_resumed():
     second = train("gym/cartpole", settings={"base_config.max_step": 600}, resume=True, log=lines.append)
     assert second.folder == first.folder and second.counters.env_steps >= 600
     assert "base_config.max_step: 300 -> 600" in lines
-    with pytest.raises(UserError, match="resume needs an environment folder"):
-        train("CartPole-v1", resume=True)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", make_short_cartpole])
+def test_a_run_of_an_id_or_a_function_is_resumed(env):
+    with pytest.raises(UserError, match="there is no run under runs/"):
+        train(env, resume=True)
+    first = train(env, settings=SHORT, blueprint=Blueprint(body=Mlp(7)))
+    second = train(env, settings={"base_config.max_step": 500}, resume=True)
+    assert second.folder == first.folder and second.counters.env_steps >= 500
+    assert load(second.folder).act(np.zeros(4)) in (0, 1)
+
+
+def make_network(units: int = 5):
+    """A network whose function can be imported."""
+    return Blueprint(body=Mlp(units))
+
+
+@pytest.mark.parametrize(
+    ("blueprint", "settings", "units"),
+    [
+        (Blueprint(body=Mlp(7)), {}, 7),
+        (lambda: Blueprint(body=Mlp(6)), {}, 6),
+        (make_network, {"nn_config.units": 4}, 4),
+    ],
+    ids=["Blueprint", "lambda", "function"],
+)
+def test_an_id_is_trained_with_a_network_and_an_algorithm_of_the_program(blueprint, settings, units):
+    result = train("CartPole-v1", settings=SHORT | settings, blueprint=blueprint, algorithm="A2C")
+    assert yaml.safe_load((result.folder / "config.yaml").read_text())["base_config"]["algorithm"] == "A2C"
+    policy = load(result.folder).agent.policy
+    assert {tuple(parameter.shape) for parameter in policy.parameters()} >= {(units, 4), (units,)}
+
+
+def test_callbacks_load_the_agent_of_the_moment_and_training_is_unchanged():
+    actions, observations = [], np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+
+    class Acting(Callback):
+        def on_evaluation(self, results):
+            actions.append(self.load_agent().act(observations))  # sampled or greedy, as in evaluation
+            with pytest.raises(UserError, match="has no role 'other'"):
+                self.load_agent("other")
+
+        def on_checkpoint(self, checkpoint):
+            actions.append(self.load_agent(disable_sample=True).act(observations))
+
+    acting = Acting()
+    settings = SHORT | {"base_config.evaluate_every": 100}
+    one = train("gym/cartpole", name="a", settings=settings, callbacks=[acting])
+    assert len(actions) >= 4
+    np.testing.assert_array_equal(actions[-1], load(one.folder, disable_sample=True).act(observations))
+    with pytest.raises(UserError, match="load_agent is for a run in training"):
+        acting.load_agent()
+    other = train("gym/cartpole", name="b", settings=settings)
+    weights = [sorted(result.folder.rglob("weights.pt"))[-1].read_bytes() for result in (one, other)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "message"),
+    [
+        (gymnasium.make("CartPole-v1"), {}, "env is a TimeLimit: pass a function that returns the environment"),
+        (
+            gymnasium.make_vec("CartPole-v1", 2),
+            {},
+            "env is a .*VectorEnv: pass a function that returns the environment",
+        ),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2), {}, "lambda: the function returns a VectorEnv: return a single"),
+        ("CartPole-v1", {"callbacks": [print]}, "callbacks contains a builtin_function_or_method: pass an instance"),
+        ("CartPole-v1", {"callbacks": [Events]}, "callbacks contains the class Events: pass an instance"),
+        ("CartPole-v1", {"callbacks": Events()}, "callbacks is a Events: pass a list"),
+        ("CartPole-v1", {"callbacks": print}, "callbacks is a builtin_function_or_method: pass a list"),
+        ("CartPole-v1", {"blueprint": Mlp(3)}, "blueprint is a Mlp: pass a Blueprint, or a function that returns one"),
+        ("gym/cartpole", {"blueprint": Blueprint()}, "blueprint is for an id or a function"),
+        ("Unheard-v0", {}, "env_name 'Unheard-v0': Environment `Unheard` doesn't exist"),
+    ],
+)
+def test_a_wrong_kind_of_argument_is_an_error_that_names_the_right_one(env, arguments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        train(env, settings=SHORT, **arguments)
+    assert not Path("runs").exists()
 
 
 def test_variants_are_read_from_the_folder(tmp_path):
@@ -138,12 +219,11 @@ def test_variants_are_read_from_the_folder(tmp_path):
 @pytest.mark.parametrize(
     ("env", "arguments", "message"),
     [
-        ("gym/cartpole", {"resume": True, "variant": "default"}, "variant 'default' is for a new run"),
+        ("gym/cartpole", {"resume": True, "variant": "default"}, "variant is for a new run"),
         ("gym/cartpole", {"resume": True, "replace": True}, "replace is for a new run"),
-        ("CartPole-v1", {"resume": True}, "resume needs an environment folder"),
+        ("CartPole-v1", {"resume": True, "blueprint": Blueprint()}, "blueprint is for a new run"),
         ("CartPole-v1", {"variant": "default"}, "variant 'default' needs an environment folder"),
         (make_short_cartpole, {"variant": "long"}, "variant 'long' needs an environment folder"),
-        (make_short_cartpole, {"resume": True}, "resume needs an environment folder"),
     ],
 )
 def test_an_argument_without_effect_is_a_mistake(env, arguments, message):

@@ -18,6 +18,7 @@ from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
+from algorithm.runs.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
 
@@ -66,7 +67,8 @@ def test_commands_are_parsed_and_their_folders_exist(guide):
             elif options.env is not None and not Path(options.env).is_absolute():
                 folder = Path("envs", options.env)
                 names_group = options.gallery and any(name.startswith(f"{options.env}/") for name in FOLDERS)
-                assert options.env in FOLDERS or names_group or (folder / "config.yaml").exists(), command
+                is_known = options.env in FOLDERS or names_group or is_id(options.env)
+                assert is_known or (folder / "config.yaml").exists(), command
 
 
 def create(path, text):

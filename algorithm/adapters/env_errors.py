@@ -103,6 +103,8 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
             f"the environment {name!r} needs the extra {extra} ({reason}): {get_install_command(extra)}"
         )
     message = _get_first_line(error)
+    if isinstance(error, gymnasium.error.NamespaceNotFound) and ":" not in name:
+        message += f" If importing a module registers it, name the module: MODULE:{name}"
     package = getattr(error, "name", None)
     if package and "pip install" not in message:
         message += f"; pip install {package}"

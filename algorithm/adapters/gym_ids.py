@@ -6,6 +6,7 @@ functions that need them.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import defaultdict
 from difflib import get_close_matches
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 # Modules whose import registers ids, with the pattern of these ids. `module:id` imports the module.
-ID_PATTERNS_BY_MODULE = {"minigrid": r"(MiniGrid|BabyAI)-", "pybullet_envs_gymnasium": r"\w+Bullet(Env)?-"}
+ID_PATTERNS_BY_MODULE = {
+    "flappy_bird_gymnasium": r"FlappyBird-",
+    "minigrid": r"(MiniGrid|BabyAI)-",
+    "pybullet_envs_gymnasium": r"\w+Bullet(Env)?-",
+}
 # Namespaces whose ids another env_type than GYM opens.
 ENV_TYPES_BY_NAMESPACE = {
     "ALE": "ATARI",
@@ -87,10 +92,36 @@ def find_id(name: str, namespace: str | None = None) -> str:
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return the spec of an id that is registered, with or without the prefix `module:`."""
+    """Return the spec of an id that env_type GYM opens, after the import of the module or plugin that registers it.
+
+    Raises:
+        UnsupportedEnvironment: The id is not registered, a package is missing, or another env_type opens it.
+    """
     import gymnasium
 
-    return gymnasium.spec(env_id.rpartition(":")[2])
+    from algorithm.adapters.adapter import UnsupportedEnvironment
+    from algorithm.adapters.env_errors import make_missing_error
+
+    env_type = find_env_type(env_id)
+    if env_type != "GYM":
+        raise UnsupportedEnvironment(
+            f"env_name {env_id!r} needs env_type {env_type}: set base_config.env_type to {env_type}"
+        )
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        register_plugins(name.rpartition("/")[0])
+        return gymnasium.spec(name)
+    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
+        raise make_missing_error(env_id, error) from error
+    except gymnasium.error.Error as error:
+        hint = ""
+        if full_id := add_module_prefix(env_id):
+            hint = f" Its module registers it: use {full_id}"
+        elif isinstance(error, gymnasium.error.NameNotFound) and not module:
+            hint = f" If importing a module registers it, name the module: MODULE:{env_id}"
+        raise UnsupportedEnvironment(f"env_name {env_id!r}: {str(error).splitlines()[0]}{hint}") from error
 
 
 def _prefer_namespaces(namespaces: list[str | None], preferred: str | None) -> list[str | None]:

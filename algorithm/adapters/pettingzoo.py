@@ -30,6 +30,8 @@ from algorithm.adapters.spaces import (
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
+TURN_BASED = "is turn-based (AEC): environments whose agents act in turn are not supported yet"
+
 
 class PettingZooAdapter(Adapter):
     """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
@@ -245,6 +247,8 @@ def _find_maker(name: EnvName) -> Callable[..., Any]:
     try:
         pettingzoo.spec("parallel", name)
     except PettingZooRegistryError as error:
+        if name.replace("_v", "-v") in pettingzoo.aec_registry:
+            raise UnsupportedEnvironment(f"env_name {name!r} {TURN_BASED}") from error
         known = list(pettingzoo.parallel_registry)
         family = [other for other in known if other.partition("/")[0] == name.partition("/")[0]]
         similar = get_close_matches(name, known, 3) or family or known
@@ -282,7 +286,7 @@ def _to_parallel(env: Any, name: EnvName) -> Any:
         error = TypeError(f"{type(env).__name__} is not a ParallelEnv of PettingZoo")
         raise UnsupportedEnvironment(describe_error(name, "cannot be opened", error))
     if not env.metadata.get("is_parallelizable"):
-        raise UnsupportedEnvironment(f"the agents of {env} act in turn; supported are agents that act simultaneously")
+        raise UnsupportedEnvironment(f"{env} {TURN_BASED}")
     return aec_to_parallel(env)
 
 

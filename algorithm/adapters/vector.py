@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.background_vector import EnvPoolVectorEnv, TimeoutAsyncVectorEnv
-from algorithm.adapters.env_errors import convert_start_errors, make_missing_error
+from algorithm.adapters.env_errors import convert_start_errors
 from algorithm.adapters.env_wrappers import EnvFactory, Wrappers, apply_wrappers, reject_wrappers
-from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, register_plugins
+from algorithm.adapters.gym_ids import find_spec
 from algorithm.adapters.recording import PIXELS, make_recording_makers
 
 EnvMaker = Callable[..., gymnasium.Env]
@@ -33,7 +31,7 @@ def make_vector(config: EnvConfig) -> VectorEnv:
     name = config.name
     if callable(name):
         return make_from_function(config, name)
-    spec = _find_spec(name)
+    spec = find_spec(name)
     limit_args: dict[str, Any] = {"max_episode_steps": config.max_episode_steps} if config.max_episode_steps else {}
     use_native = spec.vector_entry_point is not None and config.n_envs >= NATIVE_MIN_ENVS and not config.wrappers
     use_native = use_native and not config.args.get("vector_kwargs")
@@ -144,26 +142,8 @@ def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:
     """Return a single environment inside its wrappers; each worker process calls this function."""
     env = make()
     if isinstance(env, VectorEnv):
-        raise UnsupportedEnvironment("make in env.py returns a VectorEnv, so it needs a parameter num_envs")
-    return apply_wrappers(env, wrappers)
-
-
-def _find_spec(env_name: str) -> EnvSpec:
-    """Return the spec of an id, after the import of the module or plugin that registers it."""
-    env_type = find_env_type(env_name)
-    if env_type != "GYM":
         raise UnsupportedEnvironment(
-            f"env_name {env_name!r} needs env_type {env_type}: set base_config.env_type to {env_type}"
+            "the function returns a VectorEnv: return a single environment, of which base_config.n_envs are made, or "
+            "add a parameter num_envs"
         )
-    module, _, name = env_name.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        register_plugins(name.rpartition("/")[0])
-        return gymnasium.spec(name)
-    except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
-        raise make_missing_error(env_name, error) from error
-    except gymnasium.error.Error as error:
-        full_id = add_module_prefix(env_name)
-        hint = f" Its module registers it: use {full_id}" if full_id else ""
-        raise UnsupportedEnvironment(f"env_name {env_name!r}: {str(error).splitlines()[0]}{hint}") from error
+    return apply_wrappers(env, wrappers)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,16 @@ def set_process_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(_from_hex(state["torch"]))
     for device, saved in enumerate(state["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(_from_hex(saved), device)
+
+
+@contextmanager
+def preserve_process_state() -> Iterator[None]:
+    """Restore the states of the generators of the process after the block."""
+    state = get_process_state()
+    try:
+        yield
+    finally:
+        set_process_state(state)
 
 
 def _to_hex(state: torch.Tensor) -> str:

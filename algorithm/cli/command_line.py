@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, NoReturn
 from algorithm import __version__
 from algorithm.cli.modes import COMPARE, DOCTOR, GALLERY, IMPORT, INIT, LIST, MODE, MODES, TRAIN, TUNE
 from algorithm.cli.options import FLAGS, GROUPS, MAX_REPEATS, OPTIONS, OUTPUT
-from algorithm.config.renamed_settings import ROLES_ELSEWHERE, find_renamed_flag
+from algorithm.config.renamed_settings import WORDS_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
 from algorithm.program import get_command
-from algorithm.runs.env_folder import find_folder, list_environments, locate_environment, make_unknown_error
+from algorithm.runs.env_folder import (
+    advise_folder,
+    find_folder,
+    is_id,
+    list_environments,
+    locate_environment,
+    make_unknown_error,
+)
 
 if TYPE_CHECKING:  # the parser imports neither pydantic nor torch
     from algorithm.config.trees import Layer
-    from algorithm.runs.session import RunRequest
+    from algorithm.runs.run_requests import RunRequest
 
 
 EXAMPLES = {
     'gym/cartpole -n "test_{time}"': "train",
+    "HalfCheetah-v5": "train in any environment of Gymnasium",
     "gym/cartpole --run --render": "watch the latest run",
     "gym/cartpole -n NAME --resume": "continue a run",
     "unity/3dball -n NAME --export": "write a run as ONNX for Unity",
@@ -30,6 +38,7 @@ EXAMPLES = {
     "--init gym/taxi": "write a folder for an environment of Gymnasium",
     "--doctor": "check this machine, with advice for each problem",
 }
+ENV_HELP = "environment folder: its name below envs/ (gym/cartpole), or its path; or an id of Gymnasium (CartPole-v1)"
 HELP_COLUMN = 30  # at which the meaning of an option begins
 HELP_WIDTH = 110
 
@@ -62,7 +71,7 @@ def make_help_page() -> str:
         "",
         "Train an agent in an environment, or play with a trained one. Dashes may be underscores.",
         "",
-        *_format_option("ENV", "environment folder: its name below envs/ (gym/cartpole), or its path"),
+        *_format_option("ENV", ENV_HELP),
     ]
     for group in GROUPS:
         lines += ["", f"{group}:"]
@@ -118,8 +127,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(_describe_unknown(unknown[0].partition("=")[0]))
     for word in (options.env, *words):
-        if word in ROLES_ELSEWHERE and find_folder(word) is None:
-            raise UserError(f"unexpected argument {word!r}: {ROLES_ELSEWHERE[word]}")
+        if word in WORDS_ELSEWHERE and find_folder(word) is None:
+            raise UserError(f"unexpected argument {word!r}: {WORDS_ELSEWHERE[word]}")
     if options.env is None and words:  # argparse stops looking for it at the first option
         options.env = words.pop(0)
     if words:
@@ -128,9 +137,26 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         options.env = locate_environment(options.env)
     options.mode = _find_mode(options)
     _check_options(options)
-    if options.mode in (TRAIN, TUNE) and find_folder(str(options.env)) is None:
-        raise make_unknown_error(str(options.env))
+    if options.env is not None:
+        _check_environment(options)
     return options
+
+
+def _check_environment(options: argparse.Namespace) -> None:
+    """Raise UserError for an environment without a folder, if the command or an option needs one."""
+    if find_folder(options.env) is not None:
+        return
+    if not is_id(options.env):
+        if options.mode in (TRAIN, TUNE):
+            raise make_unknown_error(options.env)
+        return
+    for name in ("tune", "doctor", "config", "nn", "use_env_nn"):
+        if getattr(options, name) in (None, False):
+            continue
+        spelling = "-c" if name == "config" else f"--{name}"
+        raise UserError(
+            f"{spelling} needs an environment folder, and {options.env} is an id; {advise_folder(options.env)}"
+        )
 
 
 def _use_underscores(text: str) -> str:
@@ -226,7 +252,7 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
 
 def make_request(options: argparse.Namespace) -> RunRequest:
     """Return the run that the options request."""
-    from algorithm.runs.session import RunRequest
+    from algorithm.runs.run_requests import RunRequest
 
     return RunRequest(
         env=options.env,

@@ -36,10 +36,11 @@ def _train(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
     from algorithm.cli.population import train_if_population
     from algorithm.runs.results import format_repeats, summarize_repeats
-    from algorithm.runs.session import create_run, plan_runs, resume_run
+    from algorithm.runs.run_requests import plan_runs
+    from algorithm.runs.session import create_run, resume_run
 
     request = make_request(options)
-    planned = [] if options.mode == RESUME else plan_runs(request)
+    planned = [] if options.mode == RESUME else plan_runs(request, output.log)
     if train_if_population(options, output, request, planned):
         return
     records: list[dict] = []  # the record of each run, in order
@@ -71,9 +72,9 @@ def _learn(
     from algorithm.api import run_training
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
+    from algorithm.runs.env_folder import find_folder
     from algorithm.runs.origin import read_recorded_variant
     from algorithm.runs.results import RESULT_FILE, read_record
-    from algorithm.runs.run_folder import find_environment_folder
 
     _collect_garbage()
     if options.logger_in_file:
@@ -82,7 +83,10 @@ def _learn(
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     new = options.mode != RESUME
-    variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
+    source = find_folder(options.env)
+    variant = (options.config or "default") if source else None
+    if not new:
+        variant = read_recorded_variant(folder.path / RESULT_FILE)
     try:
         with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
             result = run_training(options.env, folder, settings, variant, [display], output.log)
@@ -92,7 +96,8 @@ def _learn(
             records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
         elif new:
             output.close_log_file()
-            output.removed_folders[str(folder.path)] = str(find_environment_folder(options.env))
+            if source:
+                output.removed_folders[str(folder.path)] = str(source)
     report_result(output.log, options.env, folder, result)
 
 
@@ -223,6 +228,20 @@ def _collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+
+
+def check_request(options: argparse.Namespace, output: Output) -> None:
+    """Raise UserError for a run that cannot be trained or played, before torch is imported, which takes seconds."""
+    from algorithm.cli.command_line import make_request
+    from algorithm.runs.run_requests import check_existing_run, check_new_runs, check_settings
+
+    request = make_request(options)
+    if options.mode == TRAIN:
+        check_new_runs(request)
+    elif options.mode == TUNE:
+        check_settings(request)
+    else:
+        check_existing_run(request)
 
 
 Command = Callable[["argparse.Namespace", "Output"], None]

@@ -15,7 +15,7 @@ from algorithm.config.trees import format_commented
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.program import get_command
-from algorithm.runs.env_folder import LOCAL_ENVS, normalize_environment
+from algorithm.runs.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit, make_env_config
 from algorithm.runs.suggested_settings import open_environment, suggest_settings
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
@@ -58,6 +58,8 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
     EnvironmentStartError as adapters do.
     """
+    if is_id(name) and (":" in name or "/" not in name):
+        raise UserError(f"--init {name}: expected group/name; for this id: {make_init_command(name)}")
     name = normalize_environment(name)
     if name.count("/") != 1:
         raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")

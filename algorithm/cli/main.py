@@ -13,7 +13,7 @@ import argparse  # noqa: E402
 import sys  # noqa: E402
 
 from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
-from algorithm.cli.commands import COMMANDS, Command  # noqa: E402
+from algorithm.cli.commands import COMMANDS, Command, check_request  # noqa: E402
 from algorithm.cli.modes import EXPORT, RESUME, RUN, TRAIN, TUNE  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
 from algorithm.runtimes.signals import Terminated, raise_on_stop_signals  # noqa: E402
@@ -38,6 +38,7 @@ def _command(arguments: list[str], output: Output) -> int:
         if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
             output.save_note = " Nothing was saved."
         if options.mode in TORCH_COMMANDS:
+            _run_command(check_request, options, output)
             output.log_plain(f"loading PyTorch for {options.env} ...")
         _run_command(COMMANDS[options.mode], options, output)
         status = 0

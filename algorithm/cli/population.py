@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.runs.population import PopulationFolder
-    from algorithm.runs.session import RunRequest
+    from algorithm.runs.run_requests import RunRequest
     from algorithm.runtimes.lineage import LineageRow
 
 
@@ -31,7 +31,8 @@ def train_if_population(
     """
     if planned and planned[0][1].population.size is None:
         return False
-    from algorithm.runs.population import create_population, find_population, resume_population
+    from algorithm.runs.population import create_population, resume_population
+    from algorithm.runs.run_requests import find_population
 
     if not planned:
         if (existing := find_population(request.env, request.name)) is None:
@@ -41,7 +42,7 @@ def train_if_population(
         return True
     name, settings = planned[0]
     with create_population(request, name, settings) as folder:
-        _train(options, output, options.config or "default", folder, settings)
+        _train(options, output, request.variant if request.has_folder else None, folder, settings)
     return True
 
 
@@ -51,9 +52,9 @@ def _train(
     """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
     from algorithm.reports.report_files import ReportWriter
+    from algorithm.runs.env_folder import find_folder
     from algorithm.runs.member import LOG_FILE
     from algorithm.runs.population import train_population
-    from algorithm.runs.run_folder import find_environment_folder
 
     env, name = options.env, folder.path.name
     reports = {member: ReportWriter(settings.report.report, member.path, output.log) for member in folder.members}
@@ -72,8 +73,8 @@ def _train(
         else:
             output.close_log_file()
             output.save_note = " Nothing was saved: no member had a checkpoint yet."
-            source = str(find_environment_folder(env))
-            output.removed_folders |= {str(member.path): source for member in folder.members}
+            if source := find_folder(env):
+                output.removed_folders |= {str(member.path): str(source) for member in folder.members}
 
 
 def report_population(output: Output, env: str, folder: PopulationFolder) -> None:

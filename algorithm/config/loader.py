@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ValidationError
-
 from algorithm.annotations import FixedOnResume
 from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
+from algorithm.config.layers import merge_layers, read_sections
 from algorithm.config.population import PopulationConfig
 from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
 from algorithm.config.replay import ReplayConfig
@@ -19,16 +18,13 @@ from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
     BaseConfig,
     Goal,
-    describe_validation_error,
     normalize_spellings,
     read_dataclass,
-    read_section,
 )
 from algorithm.config.search import Tune
 from algorithm.config.sections import SECTIONS
 from algorithm.config.tracking import TrackerConfig
 from algorithm.config.trees import (
-    MAPPINGS,
     MAX_LEVELS,
     Layer,
     Tree,
@@ -175,40 +171,16 @@ def resolve(layers: list[Layer]) -> Settings:
     Raises:
         UserError: A key is unknown, a value does not fit its type or bounds, or values do not fit together.
     """
-    algorithms = [layer["base_config"]["algorithm"] for _, layer in layers if _names_algorithm(layer)]
-    tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
-    known = list(iterate_paths(tree))
-    for source, layer in layers:
-        check_keys(source, layer, known)
-        tree = merge(tree, layer)
-    if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
-        tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
-    for section in MAPPINGS:
-        if not isinstance(tree[section], Mapping):
-            raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
-        if others := [name for name in tree[section] if not isinstance(name, str)]:
-            raise UserError(f"{section}: the name {others[0]!r} is not text; put it in quotes")
+    tree = merge_layers(layers)
     settings = _convert(tree, layers)
     agents, role_sections = _read_agents(tree["ma_config"])
     roles = {role: _resolve_role(role, sections, tree, layers) for role, sections in role_sections.items()}
     return replace(settings, roles=roles, agents=agents)
 
 
-def _names_algorithm(layer: Tree) -> bool:
-    """Return whether a layer sets the algorithm to text; other values are rejected later."""
-    base = layer.get("base_config")
-    return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
-
-
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
-    try:
-        records: dict[str, Any] = {  # only the goal may be null
-            name: None if tree[name] is None and name == "goal" else read_section(section, tree[name])
-            for name, section in SECTIONS.items()
-        }
-    except ValidationError as error:
-        raise UserError(describe_validation_error(error, layers)) from error
+    records = read_sections(tree, layers)
     base = records["base_config"]
     section = get_agent_section(base.algorithm)
     agent_settings = find_class("algorithm", base.algorithm).Settings

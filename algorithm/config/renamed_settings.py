@@ -116,10 +116,21 @@ ML_AGENTS: dict[str, str] = {
     "time_horizon": "acer_config.rollout_length",
 }
 
-# Spellings of several programs.
-OTHER_NAMES: dict[str, str] = dict.fromkeys(
-    ["evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
-)
+# Spellings of several libraries: Stable-Baselines3 and its zoo, CleanRL, RLlib.
+OTHER_LIBRARIES: dict[str, str] = {
+    "algo": "base_config.algorithm",
+    **dict.fromkeys(
+        ["env", "env_id"], "not needed: the environment comes first, for example gym/cartpole or CartPole-v1"
+    ),
+    **dict.fromkeys(["total_timesteps", "n_timesteps", "timesteps"], "base_config.max_step"),
+    **dict.fromkeys(["wandb", "track", "use_wandb"], "--set base_config.tracker=wandb"),
+    **dict.fromkeys(
+        ["eval_freq", "evaluate_per_step", "evaluate_per_iter", "evaluate_per_iteration"], "base_config.evaluate_every"
+    ),
+    "save_freq": "base_config.save_every",
+    "tensorboard_log": "not needed: every run writes its metrics for TensorBoard into its folder",
+    "capture_video": "--run --video",
+}
 
 # Settings that were renamed in this program.
 _RENAMED_IN_ACER = {
@@ -155,12 +166,17 @@ RENAMED_VALUES: dict[str, dict[str, str]] = {
     "acer_config.std": {"state": "state_dependent"},
 }
 
-NAMES_ELSEWHERE: dict[str, str] = {**RENAMED, **OTHER_NAMES, **ML_AGENTS, **ACER_TORCH, **ADVANCED_SAC}
+FORMER_NAMES: dict[str, str] = {**RENAMED, **ACER_TORCH, **ADVANCED_SAC}  # of this program and its predecessors
+NAMES_ELSEWHERE: dict[str, str] = {**OTHER_LIBRARIES, **ML_AGENTS, **FORMER_NAMES}
 # Renamed settings by the last part of their path, as a flag would name them.
 _RENAMED_BY_NAME: dict[str, str] = {path.rpartition(".")[2]: instead for path, instead in RENAMED.items()}
 
+# Flags of other libraries with the names of settings here.
+FLAGS_OF_LIBRARIES: dict[str, str] = {
+    name: f"base_config.{name}" for name in ("algorithm", "n_envs", "evaluate_every", "save_every", "tracker")
+}
 # Flags of ACER-torch with the names of settings here.
-FLAGS_ELSEWHERE: dict[str, str] = {
+FORMER_FLAGS: dict[str, str] = {
     "tau": "acer_config.average_policy_decay",
     **{
         name: f"acer_config.{name}"
@@ -177,17 +193,19 @@ FLAGS_ELSEWHERE: dict[str, str] = {
 }
 
 
-# Roles that Advanced-SAC's main_ds.py takes as an argument, with what to use instead.
+# Words that other programs take as an argument, with what to use instead: of Advanced-SAC's main_ds.py, and commands.
 _CLUSTER = "the option --ray local, auto or HOST:PORT starts the learner and its actors (docs/cluster.md)"
-ROLES_ELSEWHERE: dict[str, str] = {
+WORDS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(["learner", "actor", "replay"], _CLUSTER),
     "evolver": "a population of runs evolves without a process of its own (docs/population.md)",
+    "train": "leave it out, since an environment alone is trained",
 }
 
 
 def find_renamed_setting(path: str) -> str | None:
     """Return advice for the setting `path`, to follow its name; None if the name is unknown here, too."""
-    return _format_advice(NAMES_ELSEWHERE.get(path) or NAMES_ELSEWHERE.get(path.rpartition(".")[2]))
+    name = path if path in NAMES_ELSEWHERE else path.rpartition(".")[2]
+    return _format_advice(NAMES_ELSEWHERE.get(name), name in FORMER_NAMES)
 
 
 def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
@@ -195,16 +213,20 @@ def find_renamed_flag(name: str, flags: dict[str, str]) -> str | None:
 
     `flags` are the flags of this program by the setting that they set.
     """
-    new_name = NAMES_ELSEWHERE.get(name) or FLAGS_ELSEWHERE.get(name) or _RENAMED_BY_NAME.get(name)
-    if new_name is None or " " in new_name or new_name.startswith("-"):
-        return _format_advice(new_name)
-    return f"it is now {flags.get(new_name) or f'--set {new_name}=...'}"
+    former = FORMER_NAMES | FORMER_FLAGS | _RENAMED_BY_NAME
+    instead = former.get(name) or NAMES_ELSEWHERE.get(name) or FLAGS_OF_LIBRARIES.get(name)
+    if instead and " " not in instead and not instead.startswith("-"):
+        instead = flags.get(instead) or f"--set {instead}=..."
+    return _format_advice(instead, name in former)
 
 
 def find_renamed_value(path: str, value: object) -> str | None:
     """Return advice for a value of the setting `path`, to follow the value; None if it was never valid."""
-    return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()))
+    return _format_advice(RENAMED_VALUES.get(path, {}).get(str(value).casefold()), is_former=True)
 
 
-def _format_advice(text: str | None) -> str | None:
-    return text if text is None or text.startswith("not ") else f"it is now {text}"
+def _format_advice(text: str | None, is_former: bool) -> str | None:
+    """Return what to use instead of a name that this program or its predecessors had, or that others have."""
+    if text is None or text.startswith("not "):
+        return text
+    return f"it is now {text}" if is_former else f"use {text}"

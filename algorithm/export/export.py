@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from algorithm.agents.agent import Agent
 from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.rng_state import get_process_state, set_process_state
+from algorithm.checkpointing.rng_state import preserve_process_state
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
@@ -28,7 +27,8 @@ from algorithm.networks.default_network import make_default_blueprint
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import RunRequest, find_run
+from algorithm.runs.run_requests import RunRequest
+from algorithm.runs.session import find_run
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
@@ -96,7 +96,7 @@ def export_roles(
             raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
         role = known[name]
         result: ExportResult | ExportFailed
-        with preserve_rng_state():
+        with preserve_process_state():
             agent = load_agent(_place_on_cpu(configs.for_role(name)), folder, checkpoint, name, role)
             try:
                 result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
@@ -158,16 +158,6 @@ def _read_shapes(values: Iterable[Any]) -> dict[str, list[int | str]]:
     return {
         value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in values
     }
-
-
-@contextmanager
-def preserve_rng_state() -> Iterator[None]:
-    """Restore the state of the process's random generators after the block."""
-    state = get_process_state()
-    try:
-        yield
-    finally:
-        set_process_state(state)
 
 
 class RunExporter(Callback):
@@ -267,7 +257,7 @@ def run_round_trip() -> str:
     settings = resolve([])
     role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(2))
     make = find_class("algorithm", settings.base.algorithm)
-    with preserve_rng_state(), tempfile.TemporaryDirectory() as folder:
+    with preserve_process_state(), tempfile.TemporaryDirectory() as folder:
         agent = make(settings.agent, make_default_blueprint(role), role, np.random.default_rng(0))
         agent.policy.eval()
         exported = export_role(agent, DEFAULT_ROLE, role, 0, Path(folder))

@@ -37,6 +37,7 @@ from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.sessions import record_session
 from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trackers import open_trackers
+from algorithm.runs.trained_agent import copy_agent
 from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
@@ -113,6 +114,7 @@ def train(
         trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
         reporter = Reporter(history, limits, metrics, log, events.on_progress, base.histograms, count_faults)
+        events.set_agents(partial(copy_agent, settings, folder, training))
         monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         if checkpoint:
             _restore(checkpoint, states, actor)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.errors import UserError
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.monitor import ConfirmedBy
 from algorithm.training.progress import Counters, Progress
+
+if TYPE_CHECKING:
+    from algorithm.runs.trained_agent import TrainedAgent
+
+MakeAgent = Callable[["str | None", "bool | None"], "TrainedAgent"]  # of a role, greedy or sampled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,21 @@ class Callback:
     exception ends the run as well: a final checkpoint is saved, and the exception is raised by `train`.
     """
 
+    _make_agent: MakeAgent | None = None  # of the run in training
+
+    def load_agent(self, role: str | None = None, disable_sample: bool | None = None) -> TrainedAgent:
+        """Return a copy of an agent with the weights of this moment, with the arguments of `algorithm.load`.
+
+        It is for the methods below, except `on_end`, after which `algorithm.load` returns the best weights. Acting
+        with the copy does not change training.
+
+        Raises:
+            UserError: no run is in training, or it has no such role.
+        """
+        if self._make_agent is None:
+            raise UserError("load_agent is for a run in training; algorithm.load returns the agent of a run folder")
+        return self._make_agent(role, disable_sample)
+
     def on_progress(self, progress: Progress) -> bool | None:
         """Receive the state of the run.
 
@@ -72,6 +94,11 @@ class CallbackList(Callback):
         self.callbacks = list(callbacks)
         self.stop_requested = False
 
+    def set_agents(self, make_agent: MakeAgent | None) -> None:
+        """Set the function that returns copies of the agents in training; None when the run ends."""
+        for callback in self.callbacks:
+            callback._make_agent = make_agent
+
     def on_progress(self, progress: Progress) -> None:
         self._call(lambda callback: callback.on_progress(progress))
 
@@ -82,6 +109,7 @@ class CallbackList(Callback):
         self._call(lambda callback: callback.on_checkpoint(checkpoint))
 
     def on_end(self, result: RunResult) -> None:
+        self.set_agents(None)
         for callback in self.callbacks:
             callback.on_end(result)
 

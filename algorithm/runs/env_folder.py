@@ -1,4 +1,4 @@
-"""Environment folders, their names and their paths. This module imports the standard library only."""
+"""Environment folders, their names and their paths, and ids in their place. It imports the standard library only."""
 
 from __future__ import annotations
 
@@ -45,19 +45,28 @@ def normalize_environment(text: str) -> str:
 
 
 def locate_environment(text: str) -> str:
-    """Return the environment that a name or a path refers to: its name below envs/, or its absolute path elsewhere.
+    """Return the environment that a name, a path or an id refers to.
 
-    A name or path without a folder is accepted, since its runs may still exist. A name is looked for below envs/
-    before the working directory, unless it starts with a dot. Raises UserError if `text` is neither a name nor a path.
+    That is its name below envs/, or its absolute path elsewhere; or an id of Gymnasium, with the module that registers
+    it, if no folder has this name. A name or path without a folder is accepted, since its runs may still exist. A name
+    is looked for below envs/ before the working directory, unless it starts with a dot. Raises UserError if `text` is
+    none of them.
     """
     path = Path(text.replace("\\", "/"))
     path = path.parent if path.name == CONFIG_FILE else path
     name, has_config = path.as_posix(), _has_config(path)
     if path.is_absolute() or ".." in path.parts or (has_config and (text.startswith(".") or find_folder(name) is None)):
         return _to_environment(path.resolve())
+    if is_id(text):
+        return add_module_prefix(text) or text
     if not path.parts or not all(map(is_file_name, path.parts)):
         raise make_unknown_error(text)
     return name
+
+
+def is_id(environment: str) -> bool:
+    """Return whether an environment is an id of Gymnasium: it has the form of an id, and no folder has this name."""
+    return bool(IDENTIFIER.fullmatch(environment)) and find_folder(environment) is None
 
 
 def find_folder(environment: str) -> Path | None:
@@ -67,8 +76,16 @@ def find_folder(environment: str) -> Path | None:
 
 
 def get_run_group(environment: str) -> str:
-    """Return the folder below runs/ for the runs of an environment: its name, or the last two parts of its path."""
+    """Return the folder below runs/ for the runs of an environment.
+
+    That is its name, the last two parts of its path, or its id with the module as a folder (`module/Id-v0`).
+    """
     path = Path(environment)
+    if is_id(environment):
+        path = Path(environment.replace(":", "/"))
+        if not all(map(is_file_name, path.parts)):
+            raise UserError(f"environment {environment!r}: {path} is not a valid folder for its runs on every system")
+        return path.as_posix()
     if not path.is_absolute():
         return environment
     if not is_file_name(path.name):
@@ -83,6 +100,8 @@ def is_run_of(run: Path, environment: str) -> bool:
     environment.
     """
     origin = _read_origin(run)
+    if origin and is_id(origin) and is_id(environment):
+        return origin == environment
     folder, other = find_folder(environment), origin and find_folder(origin)
     return folder is None or not other or folder.resolve() == other.resolve()
 
@@ -117,7 +136,7 @@ def find_run_path(environment: str, name: str | None) -> Path:
 
 def describe_first_step(environment: str) -> str:
     """Return advice for an environment without runs: train one, or name a folder that exists."""
-    if find_folder(environment) is None:
+    if find_folder(environment) is None and not is_id(environment):
         return str(make_unknown_error(environment))
     return f"train one with: {get_command()} {environment}"
 
@@ -126,16 +145,39 @@ def make_unknown_error(text: str) -> UserError:
     """Return the error for an environment without a folder, with similar names or the command that writes one."""
     if Path(text).is_absolute():
         return UserError(f"no environment folder {text!r} with a {CONFIG_FILE}; give its name below envs/, or its path")
-    known = list_environments()
-    if similar := _find_similar(text, known):
-        advice = f"did you mean {' or '.join(similar)}?"
-    elif match := IDENTIFIER.fullmatch(full_id := add_module_prefix(text) or text):
-        group = match["namespace"] or match["module"] or "gym"
-        folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
-        advice = f"write one with: {get_command()} --init {folder} --set base_config.env_name={full_id}"
-    else:
-        advice = f"the folders are {', '.join(known)}"
-    return UserError(f"no environment folder {text!r} with a {CONFIG_FILE} under ./envs; {advice}")
+    return UserError(f"no environment folder {text!r} with a {CONFIG_FILE} under ./envs; {advise_folder(text)}")
+
+
+def advise_folder(text: str) -> str:
+    """Return the folders that `text` may refer to, the command that writes one, or all folders, as advice."""
+    if similar := find_similar_folders(text):
+        return f"did you mean {' or '.join(similar)}?"
+    if IDENTIFIER.fullmatch(text):
+        return f"write one with: {make_init_command(text)}"
+    return f"the folders are {', '.join(list_environments())}"
+
+
+def make_init_command(env_id: str) -> str:
+    """Return the command that writes a folder for an id of Gymnasium."""
+    full_id = add_module_prefix(env_id) or env_id
+    match = IDENTIFIER.fullmatch(full_id)
+    assert match, env_id
+    group = match["namespace"] or match["module"] or "gym"
+    folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
+    return f"{get_command()} --init {folder} --set base_config.env_name={full_id}"
+
+
+def find_similar_folders(text: str) -> list[str]:
+    """Return the folders that `text` may refer to: with this id, this name without its version, or a similar name."""
+    ids = {name: _read_ids(find_folder(name)) for name in list_environments()}
+    exact = [name for name in ids if text in ids[name]]
+    alike = [name for name in ids if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
+    return exact or alike or ([] if IDENTIFIER.fullmatch(text) else get_close_matches(text, ids, 1))
+
+
+def find_folders_of_id(env_id: str) -> list[str]:
+    """Return the folders whose config.yaml names an id of Gymnasium."""
+    return [name for name in list_environments() if env_id in _read_ids(find_folder(name))]
 
 
 def is_file_name(name: str) -> bool:
@@ -178,15 +220,6 @@ def _to_environment(path: Path) -> str:
             if folder is None or folder.resolve() == path:
                 return name
     return path.as_posix()
-
-
-def _find_similar(text: str, known: list[str]) -> list[str]:
-    """Return the folders that `text` may refer to: with this id, this name without its version, or a similar name."""
-    ids = {name: _read_ids(find_folder(name)) for name in known}
-    exact = [name for name in known if text in ids[name]]
-    alike = [name for name in known if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
-    is_id = IDENTIFIER.fullmatch(text)
-    return exact or alike or ([] if is_id else get_close_matches(text, known, 1))
 
 
 def _read_ids(folder: Path | None) -> list[str]:

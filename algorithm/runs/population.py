@@ -26,10 +26,10 @@ from algorithm.runs.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoin
 from algorithm.runs.member_processes import MemberProcesses
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.run_records import list_changes
-from algorithm.runs.session import RunRequest
+from algorithm.runs.run_requests import RunRequest
 from algorithm.runs.setting_spaces import make_spaces
 from algorithm.runtimes.exchange import CopyBest, DrawWeights, Exchange
-from algorithm.runtimes.lineage import STATE_FILE, LineageRow, MemberPlan, PopulationRecord, PopulationState
+from algorithm.runtimes.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
 from algorithm.runtimes.population import MemberRunner, Population
 
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder
@@ -85,7 +85,7 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
     try:
         with folder.lock:
             (folder.path / ORIGIN_FILE).write_text(f"{request.env}\n", encoding="utf-8")
-            source = find_environment_folder(request.env)
+            source = find_environment_folder(request.env) if request.has_folder else None
             for k, (member, plan) in enumerate(zip(folder.members, plans, strict=True), 1):
                 tree = resolve([(SETTINGS_FILE, make_member_tree(settings.tree, k, plan.settings))]).tree
                 RunFolder.create(request.env, source, member.path.name, tree)
@@ -111,19 +111,6 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
     check_several_processes(settings.base, "a population", "train a single run")
-
-
-def find_population(env: str, name: str | None) -> str | None:
-    """Return the name of a population; None if it is a single run.
-
-    Args:
-        env: name or path of the environment folder.
-        name: name of a population or of a run; None: of the latest run, or of the population that it is a member of.
-    """
-    group = RUNS / get_run_group(env)
-    if name is None:
-        name = RunFolder.find(env, None).path.name.rpartition("-")[0]
-    return name if (group / name / STATE_FILE).is_file() else None
 
 
 @contextmanager

@@ -6,15 +6,12 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from algorithm.atomic_io import replace_text, set_aside
-from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
-from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
-from algorithm.networks import Blueprint
 from algorithm.runs import user_code
 from algorithm.runs.env_folder import (
     CONFIG_FILE,
@@ -32,6 +29,11 @@ from algorithm.runs.lock import FolderLock, RunReplacement
 from algorithm.runs.run_records import ConfigHistory, check_specs, read_roles, write_roles
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
+
+if TYPE_CHECKING:  # imports of torch, which finding a run does not need
+    from algorithm.checkpointing.checkpoint import Checkpoint
+    from algorithm.checkpointing.store import CheckpointStore
+    from algorithm.networks import Blueprint
 
 
 def find_environment_folder(environment: str) -> Path:
@@ -179,6 +181,8 @@ class RunFolder:
 
     def checkpoints(self, keep: int) -> CheckpointStore:
         """Return the checkpoints of the run, of which `keep` are kept."""
+        from algorithm.checkpointing.store import CheckpointStore
+
         return CheckpointStore(self.path / "checkpoints", keep)
 
     def find_latest(self, log: Callable[[str], None] = print) -> Checkpoint:
@@ -188,6 +192,8 @@ class RunFolder:
             UserError: There is no checkpoint.
             CheckpointError: No checkpoint can be read.
         """
+        from algorithm.checkpointing.checkpoint import WEIGHTS
+
         checkpoint = self.checkpoints(keep=1).latest(log, WEIGHTS)
         if checkpoint is None:
             raise UserError(f"{self} has no checkpoint yet")
@@ -212,6 +218,8 @@ class RunFolder:
             UserError: There is no such checkpoint.
             CheckpointError: It is damaged.
         """
+        from algorithm.checkpointing.checkpoint import WEIGHTS
+
         if which is None:
             return self.find_best(log)
         checkpoints = self.checkpoints(keep=1)

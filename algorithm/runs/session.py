@@ -1,119 +1,38 @@
-"""The runs that a command line or a program requests: new runs and existing runs."""
+"""The run folders of the runs that a command line or a program requests: new runs and existing runs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, read_variant, resolve
+from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.cluster import check_actors_on_resume
-from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.runs.env_folder import RUNS
+from algorithm.runs.given_code import write_env_file, write_network_file
+from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.run_records import list_changes
+from algorithm.runs.run_requests import RunRequest
 from algorithm.runs.trained_agent import check_network
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """A request for a run.
-
-    Attributes:
-        env: name or path of the environment folder; without one, the name under which the run folder is filed.
-        name: name of an existing run; None for the latest. The name of a new run is a setting.
-        variant: variant of the folder's config.yaml, for a new run.
-        layers: settings on top of the files, each with its source for messages.
-        repeat: number of runs with consecutive seeds; None for a single run.
-        replace: whether a new run replaces an existing run of its name.
-        use_env_nn: whether an existing run takes nn.py from the environment folder instead of its own copy.
-    """
-
-    env: str
-    name: str | None = None
-    variant: str = "default"
-    layers: Sequence[Layer] = ()
-    repeat: int | None = None
-    replace: bool = False
-    use_env_nn: bool = False
-
-
-def plan_runs(request: RunRequest) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run in an environment folder.
-
-    Raises:
-        UserError: for settings that cannot be used, and for a name that exists already or is in training.
-    """
-    config = find_environment_folder(request.env) / "config.yaml"
-    file_layer = (str(config), read_variant(config, request.variant))
-    return plan_runs_from(file_layer, read_own_variant(config, request.variant), request)
-
-
-def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run, which has the settings of `base` with those of the request on top.
-
-    Args:
-        base: settings to start from, of a file or suggested.
-        own: the settings of `base` that were written for this run, and so must have an effect.
-        request: the request; its `variant` is already in `base`.
-
-    Raises:
-        UserError: for settings that cannot be used, and for a name that exists already or is in training.
-    """
-    given = list(request.layers)
-    settings = resolve_effective(base, own, given)
-    if unused := [source for source, tree in given if "tune" in tree]:
-        raise UserError(f"{unused[0]}: tune has no effect without --tune")
-    for source, tree in given:
-        if settings.population.size is None and tree.get("population_config"):
-            raise UserError(f"{source}: population_config has no effect without --population")
-    name = format_run_name(settings.base.name, time.time())
-    grouped: list[Layer] = []
-    if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
-        grouped = [("the name of the runs", {"tracker_config": {"group": name}})]
-        settings = resolve([base, *given, *grouped])
-    runs = [(name, replace(settings, command_line_layers=given))]
-    if request.repeat is not None:
-        seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
-        runs = [
-            (f"{name}-{k + 1}", replace(resolve([base, *given, *grouped, seed]), command_line_layers=given))
-            for k, seed in enumerate(seeds)
-        ]
-    for name, _ in runs:
-        (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
-    return runs
-
-
-def resolve_effective(base: Layer, own: Tree, given: Sequence[Layer]) -> Settings:
-    """Return the settings of `base` with `given` on top.
-
-    Raises:
-        UserError: for settings that cannot be used, and for a setting in `own` or `given` without an effect.
-    """
-    settings = resolve([base, *given])
-    check_effects(_resolve_base(base, settings), [(base[0], own)])
-    check_effects(settings, given)
-    return settings
-
-
-def _resolve_base(base: Layer, settings: Settings) -> Settings:
-    """Resolve `base` without the settings of the request, which may remove the effect of settings in it.
-
-    Returns `settings` if `base` needs what the request adds.
-    """
-    try:
-        return resolve([base])
-    except UserError:
-        return settings
 
 
 @contextmanager
 def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[RunFolder]:
-    """Make the run folder of a request and hold its lock within the block, as `open_new_run` does."""
-    with open_new_run(request.env, find_environment_folder(request.env), name, settings, request.replace) as folder:
+    """Make the run folder of a request and hold its lock within the block, as `open_new_run` does.
+
+    It receives the code that a program has passed, so that the run can be loaded and resumed.
+    """
+    source = find_environment_folder(request.env) if request.has_folder else None
+    with open_new_run(request.env, source, name, settings, request.replace) as folder:
+        if request.make_env:
+            folder.make_env = request.make_env
+            write_env_file(folder.path, request.make_env)
+        if request.blueprint is not None:
+            write_network_file(folder.path, request.blueprint)
         yield folder
 
 
@@ -171,7 +90,10 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
 
 def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder, Settings]:
     """Return an existing run, and its settings merged with the command line; `log` receives a line about its code."""
+    if request.make_env and not (RUNS / request.env).exists():
+        raise UserError(f"there is no run under {RUNS / request.env} yet: train one first")
     folder = RunFolder.find(request.env, request.name)
+    folder.make_env = request.make_env
     if request.use_env_nn:
         folder = RunFolder(folder.given_path, find_environment_folder(request.env))
     given = list(request.layers)
@@ -183,6 +105,8 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
 
 def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Callable[[str], None]) -> None:
     """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
+    if not request.has_folder:
+        return
     try:
         source = find_environment_folder(request.env)
     except UserError:

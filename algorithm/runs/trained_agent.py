@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,11 @@ from algorithm.adapters.wrappers.previous_action_reward import (
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.rng_state import preserve_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
+from algorithm.networks.flat_parameters import State
 from algorithm.rollout import Step
 from algorithm.runs.agent_config import AgentConfig, AgentConfigs
 from algorithm.runs.components_builder import make_agent
@@ -33,6 +35,7 @@ from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
 from algorithm.runs.videos import record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
+from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 
 
@@ -54,14 +57,37 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool | None 
     configure_torch()
     folder = RunFolder(Path(path))
     settings, roles = folder.load_settings(), folder.read_roles()
+    name = _choose_role(role, roles, path)
+    greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
+    config = AgentConfigs(settings).for_role(name)
+    return TrainedAgent(load_agent(config, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
+
+
+def copy_agent(
+    settings: Settings,
+    folder: RunFolder,
+    training: TrainingComponents,
+    role: str | None = None,
+    disable_sample: bool | None = None,
+) -> TrainedAgent:
+    """Return a copy of an agent in training, with `role` and `disable_sample` as in `load`; training is unchanged."""
+    name = _choose_role(role, training.by_role, folder.path)
+    greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
+    components = training.by_role[name]
+    with preserve_process_state():
+        config = AgentConfigs(settings).for_role(name)
+        agent = _build_agent(config, folder, components.role, components.learner.parameters.state(), folder.path)
+    return TrainedAgent(agent, components.role, greedy)
+
+
+def _choose_role(role: str | None, roles: Collection[str], path: str | Path) -> str:
+    """Return `role`, or the only role of the run `path` for None. Raises UserError if the run has no such role."""
     if role is None and len(roles) > 1:
         raise UserError(f"{path} has several roles; pass one of them: {', '.join(roles)}")
     name = role or next(iter(roles), "")
     if name not in roles:
         raise UserError(f"{path} has no role {name!r}; its roles are {', '.join(roles) or 'none'}")
-    greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
-    config = AgentConfigs(settings).for_role(name)
-    return TrainedAgent(load_agent(config, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
+    return name
 
 
 class TrainedAgent:
@@ -246,6 +272,11 @@ def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, n
     Raises:
         CheckpointError: the weights are damaged, or do not fit the network in `folder`.
     """
+    return _build_agent(config, folder, role, checkpoint.weights(name), checkpoint.folder)
+
+
+def _build_agent(config: AgentConfig, folder: RunFolder, role: Role, weights: State, source: Path) -> Agent:
+    """Return the agent of a role with weights of `source`, in evaluation mode."""
     agent = make_agent(config, folder, role, np.random.default_rng(RunSeeds(config.seed).make_play_seeds()))
     parameters = FlatParameters(
         {group: parameter_group.module for group, parameter_group in agent.groups.items()},
@@ -253,11 +284,10 @@ def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, n
         agent.running_statistics(),
         choose_acting_device(config.placement, agent, role),
     )
-    weights = checkpoint.weights(name)
     try:
         parameters.load(weights)
     except ValueError as error:
-        raise CheckpointError(f"{checkpoint.folder}: {error}") from error
+        raise CheckpointError(f"{source}: {error}") from error
     agent.policy.eval()
     return agent
 

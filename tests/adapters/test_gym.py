@@ -416,7 +416,7 @@ def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
             "must return a gymnasium.vector.VectorEnv of 3 environments; it returned CountedEpisodes",
         ),
         (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) in env.py must return .* it returned a VectorEnv of 2"),
-        (lambda: Ticks(3), {}, "returns a VectorEnv, so it needs a parameter num_envs"),
+        (lambda: Ticks(3), {}, "returns a VectorEnv: return a single environment, .* or add a parameter num_envs"),
         (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; add a parameter max_ep"),
         (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
         (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),

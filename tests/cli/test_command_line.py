@@ -1,5 +1,6 @@
 """The options: spellings, the settings that they set, and the options in the documentation."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from algorithm.cli.modes import TRAIN
 from algorithm.cli.options import FLAGS, GROUPS, OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
+from algorithm.errors import UserError
 from algorithm.runs.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +123,36 @@ def test_flags_set_settings():
 def test_the_error_for_an_old_name_names_an_existing_option(name):
     instead = former.NAMES_ELSEWHERE[name]
     assert instead in SPELLINGS or is_setting(instead)
-    assert former.find_renamed_setting(name if "." in name else f"sac_config.{name}") == f"it is now {instead}"
+    advice = f"it is now {instead}" if name in former.FORMER_NAMES else f"use {instead}"
+    assert former.find_renamed_setting(name if "." in name else f"sac_config.{name}") == advice
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gym/cartpole --algo PPO", "unknown option --algo; use --set base_config.algorithm=..."),
+        ("gym/cartpole --algorithm PPO", "unknown option --algorithm; use --set base_config.algorithm=..."),
+        ("gym/cartpole --n-envs 4", "unknown option --n_envs; use --agents"),
+        ("gym/cartpole --total-timesteps 100", "unknown option --total_timesteps; use --max_step"),
+        ("gym/cartpole --wandb", "unknown option --wandb; use --set base_config.tracker=wandb"),
+        ("gym/cartpole --run-id a", "unknown option --run_id; use --name"),
+        ("gym/cartpole --lr 1e-3", "unknown option --lr; it is now --set acer_config.learning_rate=..."),
+        (
+            "--env CartPole-v1",
+            "unknown option --env; not needed: the environment comes first, for example gym/cartpole",
+        ),
+        ("train gym/cartpole", "unexpected argument 'train': leave it out, since an environment alone is trained"),
+        ("CartPole-v1 -c sac", "-c needs an environment folder, and CartPole-v1 is an id; did you mean gym/cartpole?"),
+        ("CartPole-v1 --tune 3", "--tune needs an environment folder"),
+        ("CartPole-v1 --doctor", "--doctor needs an environment folder"),
+        ("CartPole-v1 --nn other.py", "--nn needs an environment folder"),
+        ("CartPole-v1 --run --use-env-nn", "--use_env_nn needs an environment folder"),
+    ],
+)
+def test_options_of_other_programs_and_those_of_folders_are_errors_with_advice(words, message):
+    with pytest.raises(UserError) as error:
+        parse_arguments(words.split())
+    assert str(error.value).startswith(message)
 
 
 def is_setting(path: str) -> bool:
@@ -136,7 +167,7 @@ def test_no_old_name_is_a_current_option():
     ours = {key for section in load_defaults().values() for key in (section if isinstance(section, dict) else {})}
     assert not (set(former.NAMES_ELSEWHERE) - {"env_name"}) & ours
     assert not {f"--{name}" for name in former.NAMES_ELSEWHERE} & SPELLINGS
-    assert all(map(is_setting, former.FLAGS_ELSEWHERE.values()))
+    assert all(map(is_setting, (former.FORMER_FLAGS | former.FLAGS_OF_LIBRARIES).values()))
     whole = [name for name in former.NAMES_ELSEWHERE if "." in name]
     assert whole
     assert not [name for name in whole if is_setting(name)]
@@ -187,7 +218,48 @@ def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
     assert "gym/cartpole" in finished.stdout
 
 
-def test_something_is_printed_before_torch_is_imported():
+ERRORS_BEFORE_TORCH = {
+    "gym/cartpole --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "gym/cartpole --max-step 0": "base_config.max_step is 0",
+    "gym/cartpole --set base_config.log_every=often": "base_config.log_every is 'often'",
+    "gym/cartpole -c unheard": "no variant 'unheard'",
+    "gym/cartpole -n a": "run runs/gym/cartpole/a exists already",
+    "gym/cartpole -n b --resume": "there is no run 'b'",
+    "gym/cartpole --resume --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "gym/cartpole -n b --run": "there is no run 'b'",
+    "gym/cartpole -n b --export": "there is no run 'b'",
+    "gym/cartpole --tune --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "CartPole-v1 --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "CartPole-v1 --set base_config.env_name=Acrobot-v1": "base_config.env_name is Acrobot-v1, but CartPole-v1",
+    "CartPole-v1 -n a": "run runs/CartPole-v1/a exists already",
+    "CartPole-v1 -n b --resume": "there is no run 'b'",
+    "Unheard-v0": "Environment `Unheard` doesn't exist. If importing a module registers it, name the module",
+    "gym/cartpole-v1": "did you mean gym/cartpole?",
+}
+
+
+def test_errors_that_need_no_torch_are_found_before_torch_is_imported(tmp_path):
+    for environment in ("gym/cartpole", "CartPole-v1"):
+        run = tmp_path / "runs" / environment / "a"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
+    code = (
+        "import sys\nfrom algorithm.cli import main\n"
+        f"for words in {list(ERRORS_BEFORE_TORCH)}:\n"
+        "    assert main.main(words.split()) == 2, words\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == ""
+    for line, part in zip(finished.stderr.splitlines(), ERRORS_BEFORE_TORCH.values(), strict=True):
+        assert part in line
+
+
+def test_something_is_printed_before_torch_is_imported(tmp_path):
     code = (
         "import builtins, sys\nfrom algorithm.cli import main\n"
         "whole = builtins.__import__\n"
@@ -199,7 +271,13 @@ def test_something_is_printed_before_torch_is_imported():
         "for mode in ([], ['--resume'], ['--run'], ['--export']):\n"
         "    assert main.main(['gym/cartpole', *mode]) == 1\n"
     )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    run = tmp_path / "runs/gym/cartpole/a"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
     assert finished.stderr.splitlines() == ["OSError: too early"] * 4

@@ -9,7 +9,9 @@ import yaml
 
 from algorithm import load
 from algorithm.cli import main
+from algorithm.cli.init import write_folder
 from algorithm.config.loader import read_variant, resolve
+from algorithm.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -318,3 +320,19 @@ def test_an_unknown_name_is_an_error_with_the_setting_that_names_the_id(name, in
         monkeypatch.delitem(gymnasium.registry, spec)
     assert main.main(["--init", name]) == 2
     assert capsys.readouterr().err.endswith(f"name one with --set base_config.env_name={instead}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("HalfCheetah-v5", "--init gym/half_cheetah --set base_config.env_name=HalfCheetah-v5"),
+        (
+            "minigrid:MiniGrid-Empty-5x5-v0",
+            "--init minigrid/mini_grid_empty_5x5 --set base_config.env_name=minigrid:MiniGrid-Empty-5x5-v0",
+        ),
+    ],
+)
+def test_an_id_is_an_error_with_the_full_command(name, command):
+    with pytest.raises(UserError) as error:
+        write_folder(name, [])
+    assert str(error.value) == f"--init {name}: expected group/name; for this id: python main.py {command}"

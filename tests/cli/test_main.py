@@ -80,6 +80,35 @@ def test_playing_repeats_the_evaluation_of_the_best_weights(greedy, mode, other,
     assert evaluations[best] not in played.replace(mode, printed["mode"])
 
 
+def test_an_id_is_trained_and_its_runs_are_found_by_the_id(capsys):
+    assert main.main(["CartPole-v1", "-n", "a", *SHORT]) == 0
+    shown = capsys.readouterr().out
+    assert "tuned settings for CartPole-v1: python main.py gym/cartpole\n" in shown
+    assert "play it:    python main.py CartPole-v1 -n a --run" in shown
+    for words in ("--run --max_iter 1", "-n a --resume --max-step 700", "--list", "--report", "--export"):
+        assert main.main(["CartPole-v1", *words.split()]) == 0, words
+    assert "CartPole-v1/a" in capsys.readouterr().out
+    assert (Path("runs/CartPole-v1/a") / "report.html").exists() and not Path("envs").exists()
+
+
+def test_an_id_of_a_module_that_fails_before_learning_leaves_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "failing_envs.py").write_text(
+        "import gymnasium\n"
+        "made = []\n"
+        "def make(**arguments):\n"
+        "    made.append(1)\n"
+        "    if len(made) > 2:  # after the play of random actions from which settings are suggested\n"
+        "        raise RuntimeError('broken')\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+        "gymnasium.register('failing/Env-v0', make)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main.main(["failing_envs:failing/Env-v0"]) == 3
+    assert "training failing_envs:failing/Env-v0 with" in (shown := capsys.readouterr()).out
+    assert "does not start: RuntimeError: broken" in shown.err
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
 def test_a_run_can_be_loaded_in_python():
     assert main.main(["gym/cartpole", "-n", "a", *SHORT]) == 0
     player = load("runs/gym/cartpole/a", disable_sample=True)

@@ -11,7 +11,7 @@ import torch
 
 from algorithm.errors import UserError
 from algorithm.rollout import TD_ERROR
-from algorithm.runs.session import resolve_effective
+from algorithm.runs.run_requests import resolve_effective
 from algorithm.training.batch_scheduler import ReplayScheduler
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, random_rollout_of

@@ -16,7 +16,10 @@ from algorithm.runs.env_folder import (
     ORIGIN_FILE,
     PROJECT_ENVS,
     find_folder,
+    find_folders_of_id,
     get_run_group,
+    is_id,
+    is_run_of,
     list_environments,
     locate_environment,
     make_unknown_error,
@@ -162,7 +165,7 @@ def test_other_commands_find_the_folder_too(outside):
 def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
     advice = str(make_unknown_error(text)).rpartition("; ")[2]
     assert advice == f"did you mean {' or '.join(folders)}?"
-    assert main.main([text]) == 2
+    assert main.main([text, "--tune"]) == 2
     assert advice in capsys.readouterr().err
     assert all(find_folder(folder) for folder in folders)
 
@@ -177,9 +180,41 @@ def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
     ],
 )
 def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
-    assert main.main([text]) == 2
+    assert main.main([text, "-c", "sac"]) == 2
     advice = f"write one with: python main.py --init {folder} --set base_config.env_name={env_name}\n"
     assert capsys.readouterr().err.endswith(advice)
+
+
+def test_an_id_is_an_environment_unless_a_folder_has_its_name(outside):
+    assert locate_environment("Any-v0") == "Any-v0" and is_id("Any-v0")
+    assert locate_environment("MiniGrid-Empty-5x5-v0") == "minigrid:MiniGrid-Empty-5x5-v0"
+    assert not is_id("gym/cartpole") and not is_id("Any")
+    make(Path("envs/a/Any-v0"))
+    assert find_environment_folder(locate_environment("a/Any-v0")) == Path("envs/a/Any-v0")
+    assert not is_id("a/Any-v0") and is_id("Any-v0")
+    make(Path("Any-v0"))
+    assert locate_environment("Any-v0") == Path("Any-v0").absolute().as_posix()
+
+
+def test_the_runs_of_an_id_have_a_folder_that_is_valid_on_every_system():
+    groups = {"Any-v0": "Any-v0", "a/Any-v0": "a/Any-v0", "a.b:Any-v0": "a.b/Any-v0", "a:b/Any-v0": "a/b/Any-v0"}
+    assert {env_id: get_run_group(env_id) for env_id in groups} == groups
+    for env_id in ("con:Any-v0", "nul/Any-v0", "..:Any-v0", f"{'x' * 101}:Any-v0"):
+        with pytest.raises(UserError, match="not a valid folder for its runs"):
+            get_run_group(env_id)
+
+
+def test_the_runs_of_two_ids_in_one_folder_are_told_apart():
+    run = Path("runs/a/Any-v0/first")
+    run.mkdir(parents=True)
+    (run / ORIGIN_FILE).write_text("a:Any-v0\n")
+    assert is_run_of(run, "a:Any-v0") and not is_run_of(run, "a/Any-v0")
+
+
+def test_folders_of_an_id_are_found():
+    assert find_folders_of_id("CartPole-v1") == ["gym/cartpole"]
+    assert find_folders_of_id("LunarLander-v3") == ["gym/lunar_lander", "gym/lunar_lander_continuous"]
+    assert find_folders_of_id("CartPole-v0") == []
 
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
@@ -193,7 +228,10 @@ def test_a_missing_folder_is_an_error_of_one_line(capsys):
     assert main.main([str(Path("nothing").absolute())]) == 2
     assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
     assert main.main(["CartPole-v1", "--run"]) == 2
-    assert "there is no run under" in (line := capsys.readouterr().err) and "did you mean gym/cartpole?" in line
+    assert (
+        "there is no run under" in (line := capsys.readouterr().err)
+        and "train one with: python main.py CartPole-v1" in line
+    )
 
 
 def test_an_unreadable_config_does_not_prevent_a_suggestion():

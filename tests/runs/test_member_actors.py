@@ -23,7 +23,7 @@ from algorithm.runs.member_processes import MemberProcess, wait_for_processes
 from algorithm.runs.member_server import MemberServer
 from algorithm.runs.population import resume_population, train_population
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import RunRequest
+from algorithm.runs.run_requests import RunRequest
 from algorithm.runtimes.actor_host import ActorLost
 from algorithm.runtimes.population import MemberFailed
 from algorithm.training.progress import Counters

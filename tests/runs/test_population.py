@@ -20,9 +20,9 @@ from algorithm.config.loader import merge
 from algorithm.errors import UserError, summarize_error
 from algorithm.runs.faults import describe_end
 from algorithm.runs.member import Members
-from algorithm.runs.population import create_population, find_population, resume_population, train_population
+from algorithm.runs.population import create_population, resume_population, train_population
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import RunRequest, plan_runs
+from algorithm.runs.run_requests import RunRequest, find_population, plan_runs
 from algorithm.runtimes.lineage import LineageRow
 from algorithm.runtimes.population import MemberFailed
 from tests.task_folder import NN, write_task

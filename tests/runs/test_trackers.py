@@ -16,7 +16,7 @@ from algorithm.cli import main
 from algorithm.config import registry
 from algorithm.config.loader import read_yaml
 from algorithm.errors import UserError
-from algorithm.runs.session import RunRequest, plan_runs
+from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.tracking.tracker import Tracker
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 100, "goal": None}

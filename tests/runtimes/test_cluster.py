@@ -21,7 +21,8 @@ from algorithm.runs.cluster import check_cluster, make_actor_group, make_actor_t
 from algorithm.runs.evaluation_actor import make_evaluation_actor
 from algorithm.runs.rollout_actor import make_rollout_actor
 from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.session import RunRequest, resume_run
+from algorithm.runs.run_requests import RunRequest
+from algorithm.runs.session import resume_run
 from algorithm.runtimes import cluster
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import Failure

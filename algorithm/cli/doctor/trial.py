@@ -35,7 +35,7 @@ from algorithm.runs.components_builder import make_agent, make_auxiliaries
 from algorithm.runs.make_env import Environments
 from algorithm.runs.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
-from algorithm.runs.session import plan_runs
+from algorithm.runs.run_requests import plan_runs
 from algorithm.runs.torch_setup import (
     PlacementConfig,
     choose_placement,

@@ -19,7 +19,7 @@ from algorithm.errors import UserError
 from algorithm.runs.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_folder import find_environment_folder, format_run_name
-from algorithm.runs.session import RunRequest, resolve_effective
+from algorithm.runs.run_requests import RunRequest, resolve_effective
 from algorithm.runs.tuning.objective import Objective, Train, TrialPruned, TrialRunner, make_objective
 from algorithm.runs.tuning.space import SearchSpace, make_tree, open_space
 from algorithm.runs.tuning.study import OpenTrial, Study, TrialRecord

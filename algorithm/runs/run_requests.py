@@ -1,0 +1,235 @@
+"""The runs that a command line or a program requests, their names and settings. The checks import no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.gym_ids import find_env_type, find_spec
+from algorithm.config.effects import check_effects
+from algorithm.config.layers import merge_layers, read_sections
+from algorithm.config.loader import Layer, Settings, Tree, merge, read_own_variant, read_variant, read_yaml, resolve
+from algorithm.config.schema import BaseConfig
+from algorithm.errors import UserError
+from algorithm.program import get_command
+from algorithm.runs.env_folder import (
+    CONFIG_FILE,
+    RUNS,
+    find_folders_of_id,
+    find_similar_folders,
+    get_run_group,
+    is_id,
+)
+from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.runtimes.lineage import STATE_FILE
+
+if TYPE_CHECKING:
+    from algorithm.networks import Blueprint
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A request for a run.
+
+    Attributes:
+        env: name or path of the environment folder, or an id; for a function, the name under which runs are filed.
+        name: name of an existing run; None for the latest. The name of a new run is a setting.
+        variant: variant of the folder's config.yaml, for a new run.
+        layers: settings on top of the files, each with its source for messages.
+        repeat: number of runs with consecutive seeds; None for a single run.
+        replace: whether a new run replaces an existing run of its name.
+        use_env_nn: whether an existing run takes nn.py from the environment folder instead of its own copy.
+        make_env: function of a program that returns the environment; None for the environment that `env` names.
+        blueprint: network of a program, or a function that returns it, for a new run; None for the folder's nn.py, or
+            the default network without a folder.
+    """
+
+    env: str
+    name: str | None = None
+    variant: str = "default"
+    layers: Sequence[Layer] = ()
+    repeat: int | None = None
+    replace: bool = False
+    use_env_nn: bool = False
+    make_env: Callable[..., Any] | None = None
+    blueprint: Blueprint | Callable[..., Blueprint] | None = None
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether the environment has a folder, with settings and code; otherwise it is an id or a function."""
+        return self.make_env is None and not is_id(self.env)
+
+
+def check_settings(request: RunRequest) -> BaseConfig:
+    """Return the section `base_config` of new runs. Raises UserError for settings that cannot be used.
+
+    The settings of the algorithm are not checked, since its class imports torch, nor those without an effect.
+    """
+    base, _ = _read_base(request)
+    return _read_base_config([base, *request.layers])
+
+
+def check_new_runs(request: RunRequest) -> None:
+    """Raise UserError as `check_settings` does, and for a name that exists already or is in training."""
+    base = check_settings(request)
+    name = format_run_name(base.name, time.time())
+    _check_names(request, [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)])
+    if request.has_folder:
+        return
+    given = "env.py" if request.make_env else request.env
+    if base.env_name != given:
+        raise UserError(f"base_config.env_name is {base.env_name}, but {request.env} is to be trained")
+    if request.make_env is None and base.env_type.upper() == "GYM":
+        _check_id(request.env)
+
+
+def _read_base_config(layers: Sequence[Layer]) -> BaseConfig:
+    """Return the section `base_config` of merged layers."""
+    config: BaseConfig = read_sections(merge_layers(layers), layers)["base_config"]
+    return config
+
+
+def _check_id(env_id: str) -> None:
+    """Raise UserError for an id that is not registered, with the folders that may be meant."""
+    try:
+        find_spec(env_id)
+    except UnsupportedEnvironment as error:
+        similar = find_similar_folders(env_id)
+        advice = f"; did you mean {' or '.join(similar)}?" if similar else ""
+        raise UserError(f"{str(error).rstrip('.')}{advice}") from error
+
+
+def find_population(env: str, name: str | None) -> str | None:
+    """Return the name of a population; None if it is a single run.
+
+    Args:
+        env: name or path of the environment folder.
+        name: name of a population or of a run; None: of the latest run, or of the population that it is a member of.
+    """
+    group = RUNS / get_run_group(env)
+    if name is None:
+        name = RunFolder.find(env, None).path.name.rpartition("-")[0]
+    return name if (group / name / STATE_FILE).is_file() else None
+
+
+def check_existing_run(request: RunRequest) -> None:
+    """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
+    if find_population(request.env, request.name) is not None:
+        return  # whose settings are in another file
+    config = RunFolder.find(request.env, request.name).config_file
+    _read_base_config([(str(config), read_yaml(config)), *request.layers])
+
+
+def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings]]:
+    """Return name and settings of each new run: of the environment folder, or as suggested for an id or a function.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a name that exists already or is in training.
+    """
+    base, own = _read_base(request)
+    if not request.has_folder:
+        check_new_runs(request)  # before the environment is opened
+        base = (base[0], _suggest_settings(request, base[1], log))
+    return plan_runs_from(base, own, request)
+
+
+def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[str, Settings]]:
+    """Return name and settings of each new run, which has the settings of `base` with those of the request on top.
+
+    Args:
+        base: settings to start from, of a file or suggested.
+        own: the settings of `base` that were written for this run, and so must have an effect.
+        request: the request; its `variant` is already in `base`.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a name that exists already or is in training.
+    """
+    given = list(request.layers)
+    settings = resolve_effective(base, own, given)
+    if unused := [source for source, tree in given if "tune" in tree]:
+        raise UserError(f"{unused[0]}: tune has no effect without --tune")
+    for source, tree in given:
+        if settings.population.size is None and tree.get("population_config"):
+            raise UserError(f"{source}: population_config has no effect without --population")
+    name = format_run_name(settings.base.name, time.time())
+    grouped: list[Layer] = []
+    if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
+        grouped = [("the name of the runs", {"tracker_config": {"group": name}})]
+        settings = resolve([base, *given, *grouped])
+    runs = [(name, replace(settings, command_line_layers=given))]
+    if request.repeat is not None:
+        seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
+        runs = [
+            (f"{name}-{k + 1}", replace(resolve([base, *given, *grouped, seed]), command_line_layers=given))
+            for k, seed in enumerate(seeds)
+        ]
+    _check_names(request, [name for name, _ in runs])
+    return runs
+
+
+def _check_names(request: RunRequest, names: Iterable[str]) -> None:
+    """Raise UserError for a name of a new run that exists already or is in training."""
+    for name in names:
+        (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
+
+
+def resolve_effective(base: Layer, own: Tree, given: Sequence[Layer]) -> Settings:
+    """Return the settings of `base` with `given` on top.
+
+    Raises:
+        UserError: for settings that cannot be used, and for a setting in `own` or `given` without an effect.
+    """
+    settings = resolve([base, *given])
+    check_effects(_resolve_base(base, settings), [(base[0], own)])
+    check_effects(settings, given)
+    return settings
+
+
+def _resolve_base(base: Layer, settings: Settings) -> Settings:
+    """Resolve `base` without the settings of the request, which may remove the effect of settings in it.
+
+    Returns `settings` if `base` needs what the request adds.
+    """
+    try:
+        return resolve([base])
+    except UserError:
+        return settings
+
+
+def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
+    """Return the settings that new runs start from, and those of them that were written for this variant."""
+    if not request.has_folder:
+        named = (
+            {"env_type": "GYM", "env_name": "env.py"}
+            if request.make_env
+            else {"env_type": find_env_type(request.env), "env_name": request.env}
+        )
+        return (request.env, {"base_config": named}), {}
+    config = find_environment_folder(request.env) / CONFIG_FILE
+    return (str(config), read_variant(config, request.variant)), read_own_variant(config, request.variant)
+
+
+def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
+    """Return the settings that `--init` suggests for the environment of an id or a function."""
+    from algorithm.runs.suggested_settings import open_environment, suggest_settings  # imports torch
+
+    tree = named
+    for _, layer in request.layers:
+        tree = merge(tree, layer)
+    try:
+        roles, opened = open_environment(request.env, tree, request.make_env)
+    except UnsupportedEnvironment as error:
+        raise UserError(f"{request.env}: {error}") from error
+    is_gym_id = request.make_env is None and opened["base_config"]["env_type"].upper() == "GYM"
+    threshold = find_spec(request.env).reward_threshold if is_gym_id else None
+    suggested = suggest_settings(opened, roles, threshold, request.make_env)
+    for note in suggested.notes:
+        log(note)
+    if folders := find_folders_of_id(request.env):
+        log(f"tuned settings for {request.env}: {' or '.join(f'{get_command()} {folder}' for folder in folders)}")
+    return suggested.tree
