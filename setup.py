@@ -8,7 +8,8 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-DATA = ("default_config.yaml", "envs")  # at the top of the repository; in algorithm/_data of an installed package
+# At the top of the repository; in algorithm/_data of an installed package.
+DATA = ("default_config.yaml", "envs", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
@@ -48,7 +49,7 @@ BENCHMARK = ["stable-baselines3>=2.7", "pfrl>=0.4"]
 
 
 class BuildWithData(build_py):
-    """A build that copies the default settings and the environment folders into the package."""
+    """A build that copies the default settings, the environment folders and the pages of docs/ into the package."""
 
     def run(self):
         """Copy modules, then data; an editable installation finds the data in the repository."""
@@ -64,6 +65,13 @@ class BuildWithData(build_py):
                 shutil.copyfile(path, copy)
 
 
+def make_description() -> str:
+    """Return the README for a package index, where paths lead nowhere: texts instead of pictures and links."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[(.*?)\]\((?!https?:).*?\)", r"*(picture: \1)*", text)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:).*?\)", r"\1", text)
+
+
 def _list_files(path: Path) -> list[Path]:
     """Return a file, or the files of a folder without compiled modules and hidden files."""
     if path.is_file():
@@ -76,9 +84,24 @@ setup(
     name="samara-rl",
     version=re.search(r'__version__ = "(.+)"', (ROOT / "algorithm" / "__init__.py").read_text(encoding="utf-8"))[1],
     description="Actor-critic agents on any simulator that Gymnasium, PettingZoo or Unity ML-Agents can open",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=make_description(),
     long_description_content_type="text/markdown",
+    author="The Samara developers",
     license="MIT",
+    keywords="reinforcement learning, actor-critic, ACER, SAC, Reactor, A2C, PPO, Gymnasium, PettingZoo, Unity",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: Microsoft :: Windows",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=find_packages(include=["algorithm", "algorithm.*"]),
     package_data={"algorithm": ["py.typed"], "algorithm.reports": ["templates/*"]},

@@ -33,8 +33,13 @@ def get_install_command(extra: str | None = None) -> str:
     return f"pip install -e {target}" if IS_CHECKOUT else f"pip install {target}"
 
 
+def get_document(name: str) -> str:
+    """Return the path of a page of the documentation, for messages; an installed package contains a copy."""
+    return f"docs/{name}.md" if IS_CHECKOUT else str(DATA / "docs" / f"{name}.md")
+
+
 def find_data_folder(package: Path) -> Path:
-    """Return the folder with default_config.yaml and envs/ of the package in the folder `package`.
+    """Return the folder with default_config.yaml, envs/ and docs/ of the package in the folder `package`.
 
     They are at the top of the repository in a checkout, and in `algorithm/_data`, where the build copies them, in an
     installed package.

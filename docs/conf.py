@@ -14,6 +14,8 @@ author = "the authors of Samara"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 
+smartquotes = False  # `--` begins an option
+myst_enable_extensions = ["html_image"]  # with a width
 myst_heading_anchors = 4  # links to headings are written as on GitHub: page.md#heading
 
 autodoc_typehints = "none"  # the docstrings state types, shapes and units

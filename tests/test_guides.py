@@ -267,3 +267,4 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_the_network(tm
     loaded = re.compile(r"(?:src=|<link[^>]+href=|@import |url\()[\"']?(?:https?:)?//[^\"')\s]+")
     pages = [*Path("site").rglob("*.html"), *Path("site").rglob("*.css"), *Path("site").rglob("*.svg")]
     assert [match for page in pages for match in loaded.findall(page.read_text(encoding="utf-8"))] == []
+    assert "with --init and --import-mlagents, replace" in Path("site/options.html").read_text(encoding="utf-8")

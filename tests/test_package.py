@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -39,6 +40,12 @@ def test_importing_the_package_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_the_description_for_a_package_index_has_no_path_of_this_repository():
+    text = subprocess.check_output([sys.executable, "setup.py", "--long-description"], cwd=ROOT, text=True)
+    assert text.startswith("# Samara\n") and "*(picture: A terminal during a training run)*" in text
+    assert re.findall(r"\]\((?!https?:)(.*?)\)", text) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_wheel_works_in_an_empty_folder(tmp_path):
@@ -63,7 +70,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {"algorithm/py.typed", "algorithm/_data/default_config.yaml"} <= set(names)
-    assert "algorithm/_data/envs/gym/cartpole/config.yaml" in names
+    assert {"algorithm/_data/envs/gym/cartpole/config.yaml", "algorithm/_data/docs/configuration.md"} <= set(names)
     assert {"algorithm/reports/templates/run.html", "algorithm/reports/templates/style.css"} <= set(names)
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
 
@@ -79,7 +86,9 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     command = bin_folder / "samara"
 
     assert run(command, "--version") == f"samara {algorithm.__version__}\n"
-    assert "samara gym/cartpole" in run(command)
+    start_page = run(command)
+    assert "samara gym/cartpole" in start_page
+    assert Path(re.search(r"lists every option, (.*) every setting", start_page)[1]).is_file()
     trained = run(command, "gym/cartpole", "-n", "a", *SHORT)
     assert "samara gym/cartpole -n a --resume" in trained
     assert (tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a" / "config.yaml").is_file()

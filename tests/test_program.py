@@ -1,5 +1,7 @@
 """Messages name the command with which the user started the program."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,14 @@ from algorithm.cli.command_line import make_start_page
 from algorithm.program import DATA, find_data_folder
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def list_texts(source: str) -> list[str]:
+    """Return the texts in a source that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return [node.value for node in constants if isinstance(node.value, str)]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,18 @@ def test_packages_are_installed_from_the_checkout_or_by_name(monkeypatch):
     monkeypatch.setattr(program, "IS_CHECKOUT", False)
     assert program.get_install_command() == "pip install samara-rl"
     assert program.get_install_command("onnx") == 'pip install "samara-rl[onnx]"'
+
+
+def test_messages_name_pages_that_exist_in_a_checkout_and_in_an_installed_package(monkeypatch):
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py")]
+    names = {name for source in sources for name in re.findall(r"""get_document\(["'](\w+)["']\)""", source)}
+    assert len(names) > 3
+    assert all((ROOT / program.get_document(name)).is_file() for name in names)
+    monkeypatch.setattr(program, "IS_CHECKOUT", False)
+    monkeypatch.setattr(program, "DATA", Path("data"))
+    assert program.get_document("cluster") == str(Path("data/docs/cluster.md"))
+    texts = [text for source in sources for text in list_texts(source)]
+    assert [text for text in texts if re.search(r"\bdocs/\w+\.md", text)] == []
 
 
 @pytest.mark.parametrize("arguments", [["gym/cartpol"], [], ["--help"], ["--version"], ["gym/cartpole", "--nonsense"]])

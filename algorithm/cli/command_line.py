@@ -12,7 +12,7 @@ from algorithm.cli.modes import COMPARE, DOCTOR, GALLERY, IMPORT, INIT, LIST, MO
 from algorithm.cli.options import FLAGS, GROUPS, MAX_REPEATS, OPTIONS, OUTPUT
 from algorithm.config.renamed_settings import WORDS_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
-from algorithm.program import get_command
+from algorithm.program import get_command, get_document
 from algorithm.runs.env_folder import (
     advise_folder,
     find_folder,
@@ -83,7 +83,7 @@ def make_help_page() -> str:
         if group == OUTPUT:
             lines += _format_option("--version", "print the version")
             lines += _format_option("-h, --help", "print this page")
-    lines += ["", "examples:", *_format_examples(), "", "every setting: docs/configuration.md", ""]
+    lines += ["", "examples:", *_format_examples(), "", f"every setting: {get_document('configuration')}", ""]
     return "\n".join(lines)
 
 
@@ -111,7 +111,7 @@ def make_start_page() -> str:
             "",
             f"environments: {', '.join(list_environments())}",
             "",
-            f"{get_command()} --help lists every option, docs/configuration.md every setting.",
+            f"{get_command()} --help lists every option, {get_document('configuration')} every setting.",
         ]
     )
 

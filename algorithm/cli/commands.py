@@ -88,7 +88,7 @@ def _learn(
     if not new:
         variant = read_recorded_variant(folder.path / RESULT_FILE)
     try:
-        with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
+        with live_display(output.console, output.log, str(folder)) as display:
             result = run_training(options.env, folder, settings, variant, [display], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
@@ -110,6 +110,7 @@ def _tune(options: argparse.Namespace, output: Output) -> None:
 
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
+    from algorithm.cli.display import display_playing
     from algorithm.runs.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -125,9 +126,9 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
     episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
-    evaluation = play(
-        settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log, video=options.video
-    )
+    played = (settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
+    with display_playing(output.console, output.log) as show:
+        evaluation = play(*played, video=options.video, show=show)
     for role, result in evaluation.items():
         std, length = format_number(result.std), format_number(result.length)
         output.log(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")

@@ -8,19 +8,22 @@ from contextlib import contextmanager
 from math import ceil, inf
 from time import perf_counter, process_time
 
-from rich.console import Console, ConsoleRenderable, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleRenderable, RenderableType
 from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
+from rich.text import Text
 
 from algorithm.cli.panel import ProgressPanel
 from algorithm.cli.process_memory import read_memory
 from algorithm.cli.progress_texts import format_line
 from algorithm.cli.trend import Trend
 from algorithm.runs.callbacks import Callback
+from algorithm.runs.videos import ShowPlaying
 from algorithm.training.progress import Progress
 
 MAX_SHARE = 0.0075  # of the CPU time of this process, for drawing
+PLAYING_SECONDS = 0.25  # between two drawings of the progress of episodes that are played
 MAX_SECONDS = 10.0  # between two drawings, for a process that mostly waits for its environments
 
 
@@ -39,7 +42,7 @@ class LiveDisplay(Callback):
     """A display that changes in place, below the other output of a terminal.
 
     It is drawn again when it would take at most `MAX_SHARE` of the CPU time since the last drawing, at the latest after
-    `MAX_SECONDS`, and at the end.
+    `MAX_SECONDS`, at the end, and when the size of the terminal has changed.
     """
 
     def __init__(self, screen: PanelScreen, title: str):
@@ -53,7 +56,8 @@ class LiveDisplay(Callback):
         for role, role_progress in progress.roles.items():
             self.trends[role].add(role_progress.mean)
         begin = process_time()
-        if progress.has_ended or begin >= self._next_cpu_time or perf_counter() >= self._next_time:
+        is_due = begin >= self._next_cpu_time or perf_counter() >= self._next_time
+        if progress.has_ended or is_due or self.screen.is_resized:
             trends = {role: self.trends[role].points for role in progress.roles}
             self.screen.update(ProgressPanel(progress, trends, self.title, read_memory()), refresh=True)
             end = process_time()
@@ -70,19 +74,29 @@ class PanelScreen(Live):
     def __init__(self, console: Console):
         super().__init__(console=console, auto_refresh=False)
         self._drawn: RenderableType | None = None  # on the screen
+        self._drawn_size: ConsoleDimensions | None = None  # of the terminal at that time
+
+    @property
+    def is_resized(self) -> bool:
+        """Return whether the size of the terminal has changed since the panel was drawn."""
+        return self._drawn_size not in (None, self.console.size)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Return what is written for new output: the panel is erased, and drawn again below the output."""
         wrapped_rows = self._count_wrapped_rows()
-        self._drawn = self.get_renderable()
+        self._drawn, self._drawn_size = self.get_renderable(), self.console.size
         codes = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * wrapped_rows
         return [*([Control(*codes)] if codes else []), *super().process_renderables(renderables)]
 
     def _count_wrapped_rows(self) -> int:
-        """Return the number of rows that the panel has in addition to its lines, since the terminal is narrower now."""
-        if not isinstance(self._drawn, ProgressPanel):
+        """Return the number of rows that the panel has in addition to its lines, since the terminal is narrower now.
+
+        Of a panel that is higher than the terminal, only as many lines are drawn as the terminal has.
+        """
+        if not isinstance(self._drawn, ProgressPanel) or self._drawn_size is None:
             return 0
-        return self._drawn.height * (ceil(self._drawn.width / self.console.width) - 1)
+        lines = min(self._drawn.height, self._drawn_size.height)
+        return lines * (ceil(self._drawn.width / self.console.width) - 1)
 
 
 @contextmanager
@@ -93,3 +107,33 @@ def live_display(console: Console, log: Callable[[str], None], title: str = "") 
         return
     with PanelScreen(console) as screen:
         yield LiveDisplay(screen, title)
+
+
+@contextmanager
+def display_playing(console: Console, log: Callable[[str], None]) -> Iterator[ShowPlaying]:
+    """Yield a function that displays the progress of episodes that are played.
+
+    In a terminal it is a line that changes in place and disappears at the end; elsewhere there is a line for each
+    activity when it begins.
+    """
+    if not console.is_terminal or console.is_dumb_terminal:
+        logged: set[str] = set()
+
+        def show_begin(activity: str, done: int, planned: int, tick: int) -> None:
+            if activity not in logged:
+                logged.add(activity)
+                log(f"{activity}: {planned} episodes")
+
+        yield show_begin
+        return
+    next_time = -inf
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(activity: str, done: int, planned: int, tick: int) -> None:
+            nonlocal next_time
+            if done == planned or perf_counter() >= next_time:
+                next_time = perf_counter() + PLAYING_SECONDS
+                text = f"{activity}: {done} of {planned} episodes, step {tick:,}"
+                live.update(Text(text, "dim", no_wrap=True, overflow="ellipsis"), refresh=True)
+
+        yield show

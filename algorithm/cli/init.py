@@ -14,7 +14,7 @@ from algorithm.config.reference import read_entries
 from algorithm.config.trees import format_commented
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
-from algorithm.program import get_command
+from algorithm.program import get_command, get_document
 from algorithm.runs.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
 from algorithm.runs.make_env import describe_missing_limit, make_env_config
 from algorithm.runs.suggested_settings import open_environment, suggest_settings
@@ -96,7 +96,9 @@ def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[s
     if env_type not in SUPPORTED_ENV_TYPES:
         raise UserError(f"--init writes folders for env_type {', '.join(SUPPORTED_ENV_TYPES)}, not for {env_type}")
     if env_name and env_name.endswith(".py"):
-        raise UserError(f"--init {name}: an {env_name} needs its own config.yaml; docs/environments.md shows one")
+        raise UserError(
+            f"--init {name}: an {env_name} needs its own config.yaml; {get_document('environments')} shows one"
+        )
     if env_name or env_type != "GYM":
         return env_type, env_name or task
     try:

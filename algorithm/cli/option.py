@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Spellings with underscores, which users know from earlier programs; help shows all others with dashes.
-UNDERSCORED = ("--env_args", "--max_iter", "--use_env_nn", "--disable_sample", "--logger_in_file")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
@@ -41,14 +38,18 @@ class Option:
         return self.spelling.removeprefix("--")
 
     @property
+    def long(self) -> str:
+        """Its long form as the help page and the documentation show it, with dashes."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
     def usage(self) -> str:
         """Its forms and the name of its value, as the help page shows them."""
-        long = self.spelling if self.spelling in UNDERSCORED else f"--{self.name.replace('_', '-')}"
         takes_value = "action" not in self.parser_args or "nargs" in self.parser_args
         value = self.parser_args.get("metavar", self.name.upper()) if takes_value else ""
         forms = {"+": f"{value} [{value} ...]", "?": f"[{value}]"}
         value = forms.get(self.parser_args.get("nargs", ""), value)
-        return f"{f'{self.short}, ' if self.short else ''}{long} {value}".rstrip()
+        return f"{f'{self.short}, ' if self.short else ''}{self.long} {value}".rstrip()
 
 
 def _parse_integer(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import traceback
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,8 +57,9 @@ class Output:
             self._log_file = None
 
     def log(self, text: str) -> None:
-        """Print a line."""
-        self.console.print(text)
+        """Print a line; in a terminal, its words are not broken."""
+        width = self.console.width if self.console.is_terminal else None
+        self.console.print("\n".join(wrap_words(line, width) for line in text.split("\n")))
         self._write(text)
 
     def log_plain(self, text: str) -> None:
@@ -80,7 +83,8 @@ class Output:
         if debug:
             print(trace, end="", file=sys.stderr)
         line = " ".join(message.split())
-        print(line, file=sys.stderr)
+        width = shutil.get_terminal_size().columns if sys.stderr and sys.stderr.isatty() else None
+        print(wrap_words(line, width), file=sys.stderr)
         self._write(f"{trace}{line}")
         self.result.setdefault("error", line)
 
@@ -93,6 +97,24 @@ class Output:
     def _write(self, text: str) -> None:
         if self._log_file:
             print(text, file=self._log_file, flush=True)
+
+
+def wrap_words(line: str, width: int | None) -> str:
+    """Break a line at spaces into lines of at most `width` columns, which None does not limit; longer words stay whole.
+
+    A command of this program, which ends a line, counts as one word, so that it can be copied from a terminal.
+    """
+    if width is None or len(line) <= width:
+        return line
+    text, separator, arguments = line.partition(f" {get_command()} ")
+    words = text.split(" ") + ([f"{separator}{arguments}".lstrip()] if separator else [])
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        elif word:
+            lines.append(word)
+    return "\n".join(map(str.rstrip, lines))
 
 
 def _redirect_stdout() -> None:

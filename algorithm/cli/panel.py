@@ -19,6 +19,7 @@ from algorithm.cli.bars import Sparkline, StackedBar, is_colorless, make_bar
 from algorithm.cli.progress_texts import (
     GAP,
     Texts,
+    format_evaluations,
     format_goal,
     format_lanes,
     format_length,
@@ -125,6 +126,8 @@ class ProgressPanel:
         )
         for role, role_progress in progress.roles.items():
             yield from self._make_role_rows(role, role_progress)
+        if evaluations := format_evaluations(progress):
+            yield Row(label="evaluation", texts=evaluations)
         yield Row(label="speed", texts=[*format_speed(progress), *format_lanes(progress)])
         yield Row(
             label="time",

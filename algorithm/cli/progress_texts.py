@@ -61,6 +61,16 @@ def format_goal(goal: float, fraction: float) -> Texts:
     return [Text(f"goal {goal:,.10g}"), Text(f"{100 * min(1.0, max(0.0, fraction)):.0f}%")]
 
 
+def format_evaluations(progress: Progress) -> Texts:
+    """Return the mean returns of the last and the best evaluation, with their env steps; empty before the first one."""
+    last, best = progress.evaluation, progress.best_evaluation
+    if last is None or best is None:
+        return []
+    texts = [Text.assemble((format_number(last.mean), "cyan"), f" at {last.env_steps:,} steps")]
+    texts.append(Text("the best" if best == last else f"best {format_number(best.mean)} at {best.env_steps:,} steps"))
+    return [*texts, Text("mean over roles")] if len(progress.roles) > 1 else texts
+
+
 def format_length(role_progress: RoleProgress) -> Texts:
     """Return the mean length of episodes, if it is known."""
     return [] if isnan(role_progress.length) else [Text(f"length {format_number(role_progress.length)}")]

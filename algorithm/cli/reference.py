@@ -32,8 +32,8 @@ def make_page() -> str:
     """Return the text of the page."""
     lines = []
     for option in OPTIONS:
-        spellings = f"`{option.spelling}`" + (f", `{option.short}`" if option.short else "")
-        modes = ", ".join(mode if mode == TRAIN else f"`{mode}`" for mode in option.modes)
+        spellings = f"`{option.long}`" + (f", `{option.short}`" if option.short else "")
+        modes = ", ".join(mode if mode == TRAIN else f"`{mode.replace('_', '-')}`" for mode in option.modes)
         cells = spellings, modes, f"`{option.setting}`" if option.setting else "", option.help
         lines.append(f"| {' | '.join(map(escape_cell, cells))} |\n")
     return HEADER + "".join(lines)

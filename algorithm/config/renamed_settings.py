@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from algorithm.program import get_document
+
 _OPTIONS = "not supported: an agent has one policy, without options"
-_CONNECTION = "--ray local, auto or HOST:PORT, which starts or joins a cluster of Ray (docs/cluster.md)"
-_SAMPLED = "not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts (docs/cluster.md)"
+_CLUSTER_PAGE = get_document("cluster")
+_CONNECTION = f"--ray local, auto or HOST:PORT, which starts or joins a cluster of Ray ({_CLUSTER_PAGE})"
+_SAMPLED = f"not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts ({_CLUSTER_PAGE})"
 _NO_EVOLVER_ADDRESS = "not needed: --population starts all members, with --ray on other machines"
 _AUTOMATIC_RESET = "not supported: every agent starts its next episode automatically; iterations only count episodes"
 _GROUP_REWARD = "not supported: every agent learns separately, from its own reward and the reward of its group"
@@ -194,10 +197,10 @@ FORMER_FLAGS: dict[str, str] = {
 
 
 # Words that other programs take as an argument, with what to use instead: of Advanced-SAC's main_ds.py, and commands.
-_CLUSTER = "the option --ray local, auto or HOST:PORT starts the learner and its actors (docs/cluster.md)"
+_CLUSTER = f"the option --ray local, auto or HOST:PORT starts the learner and its actors ({_CLUSTER_PAGE})"
 WORDS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(["learner", "actor", "replay"], _CLUSTER),
-    "evolver": "a population of runs evolves without a process of its own (docs/population.md)",
+    "evolver": f"a population of runs evolves without a process of its own ({get_document('population')})",
     "train": "leave it out, since an environment alone is trained",
 }
 

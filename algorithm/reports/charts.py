@@ -27,7 +27,7 @@ class Line:
         low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
         marked: whether it has points instead of a line.
         dashed: whether the line is dashed.
-        faint: whether the line is thin and pale, as a single run behind the mean of several.
+        faint: whether it is thin and pale, as a single run or a single episode behind the mean of several.
     """
 
     label: str
@@ -85,6 +85,7 @@ def draw_lines(
     y_label: str = "",
     level: float | None = None,
     from_zero: bool = False,
+    y_range: tuple[float, float] | None = None,
     size: tuple[float, float] = SIZE,
 ) -> str:
     """Return a chart of lines and points as SVG.
@@ -96,6 +97,7 @@ def draw_lines(
         y_label: text above the y axis.
         level: height of a dashed line across the chart, such as a goal.
         from_zero: whether the y axis contains 0.
+        y_range: range of the y axis; None: from the data.
         size: width and height, in pixels.
     """
     with style():
@@ -107,6 +109,8 @@ def draw_lines(
         if from_zero:
             low, high = axes.get_ylim()
             axes.set_ylim(min(0.0, low), max(0.0, high))
+        if y_range:
+            axes.set_ylim(*y_range)
         return to_svg(figure, name)
 
 
@@ -232,6 +236,28 @@ def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np
     return x[indices], y[indices]
 
 
+def find_robust_range(lines: Sequence[Line], level: float | None) -> tuple[float, float] | None:
+    """Return a range for the y axis that a few extreme values do not widen; None if there are none.
+
+    It contains `level`, the medians of the first and of the last values, and 90% of the values, with half of their
+    extent below and above.
+    """
+    known = [values for line in lines if len(values := line.y[np.isfinite(line.y)])]
+    if not known:
+        return None
+    ends = [float(np.median([values[index] for values in known])) for index in (0, -1)]
+    core = [*np.quantile(np.concatenate(known), [0.05, 0.95]), *ends, *([] if level is None else [level])]
+    margin = 0.5 * (max(core) - min(core))
+    low, high = min(core) - margin, max(core) + margin
+    everything = np.concatenate(
+        [*known, *(bound for line in lines for bound in (line.low, line.high) if bound is not None)]
+    )
+    lowest, highest = np.nanmin(everything), np.nanmax(everything)
+    if margin == 0 or (lowest >= low and highest <= high):
+        return None
+    return float(max(low, lowest - 0.1 * margin)), float(min(high, highest + 0.1 * margin))
+
+
 def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
     """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
     return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
@@ -265,7 +291,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 def _draw_points(axes: Axes, line: Line) -> None:
     color, shown = get_color(line.color), spread_points(len(line.x))
-    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", markersize=5, zorder=3.5)
+    strength: Any = {"markersize": 3, "alpha": 0.3, "mew": 0} if line.faint else {"markersize": 5, "zorder": 3.5}
+    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", **strength)
     if line.low is not None and line.high is not None:
         axes.vlines(line.x[shown], line.low[shown], line.high[shown], color=color, linewidth=1.6, zorder=3)
     axes.margins(y=0.08)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.reports.charts import Interval, Line, draw_intervals, draw_lines
+from algorithm.reports.charts import Interval, Line, draw_intervals, draw_lines, find_robust_range
 from algorithm.reports.comparison import Comparison, EnvironmentResult, GroupResult, OverallResult, find_median
 from algorithm.reports.groups import format_value, list_differing_settings
 from algorithm.reports.page import ChartFigure, LegendEntry, mark_safe, render
@@ -21,6 +21,7 @@ from algorithm.training.metrics import UNKNOWN, format_number
 
 MAX_FAINT_RUNS = 20  # a group with more runs shows their mean only
 CURVE_SIZE = (560, 320)  # pixels
+PROBABILITIES = (0.0, 1.02)  # range of an axis
 NARROW = 340  # pixels: width of the chart beside the curves
 
 
@@ -165,12 +166,15 @@ def _draw_curves(result: EnvironmentResult, metric: str, colors: Mapping[str, in
                 high=mean.high if has_interval else None,
             )
         )
-    is_return = metric.partition("/")[2].startswith("return")
-    return draw_lines(name, lines, y_label=metric, level=result.goal if is_return else None, size=CURVE_SIZE)
+    level = result.goal if metric.partition("/")[2].startswith("return") else None
+    y_range = find_robust_range(lines, level)
+    return draw_lines(name, lines, y_label=metric, level=level, y_range=y_range, size=CURVE_SIZE)
 
 
 def _describe_curves(groups: Sequence[GroupResult]) -> str:
-    text = "A curve ends where the shortest run of its group ends. Thin lines are single runs."
+    text = (
+        "A curve ends where the shortest run of its group ends. Thin lines are single runs; some extremes are cut off."
+    )
     if any(group.n_reached for group in groups):
         text += " Training ends at the goal; the mean then contains the last value of a run that has reached it."
     return text
@@ -217,13 +221,11 @@ def _make_figures(
             )
             for label, found in groups.items()
         ]
-        figures.append(
-            ChartFigure(
-                title="Performance profile",
-                svg=mark_safe(draw_lines(f"{name}-profile", lines, x_label=score, y_label="fraction of runs above")),
-                legend=_make_legend(groups, colors),
-            )
+        svg = draw_lines(
+            f"{name}-profile", lines, x_label=score, y_label="fraction of runs above", y_range=PROBABILITIES
         )
+        legend = _make_legend(groups, colors)
+        figures.append(ChartFigure(title="Performance profile", svg=mark_safe(svg), legend=legend))
     if improvements:
         rows = [
             _make_interval(f"{each.label} > {each.other}", colors[each.label], each.probability)
@@ -232,7 +234,7 @@ def _make_figures(
         figures.append(
             ChartFigure(
                 title="Probability of improvement",
-                svg=mark_safe(draw_intervals(f"{name}-improvement", rows, x_range=(0, 1.02), level=0.5)),
+                svg=mark_safe(draw_intervals(f"{name}-improvement", rows, x_range=PROBABILITIES, level=0.5)),
                 note=_describe_complete(improvements),
             )
         )

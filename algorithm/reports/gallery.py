@@ -22,6 +22,7 @@ from algorithm.reports.run_figures import MAIN_SIZE, draw_returns
 from algorithm.reports.run_tables import list_machine
 
 PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
+COLUMNS = 3  # of the grid of pictures
 SHOWN_VIDEO = "-median.gif"  # end of its name: neither the best nor the worst episode
 
 
@@ -61,6 +62,11 @@ class GalleryEntry:
     def anchor(self) -> str:
         """The anchor of its heading, as GitHub and the documentation site make it."""
         return re.sub(r"[^\w-]", "", self.environment.lower().replace(" ", "-"))
+
+    @property
+    def thumbnail(self) -> str | None:
+        """The file of its picture in the grid: the video, or the chart; None without both."""
+        return self.video or self.curve
 
     @property
     def command(self) -> str:
@@ -107,6 +113,7 @@ def write_gallery(folder: Path, gallery: Gallery) -> Path:
         entries=[entry for entry in entries if entry.reached],
         missed=[entry for entry in entries if not entry.reached],
         left_out=left_out,
+        columns=COLUMNS,
         machines=list(dict.fromkeys(entry.machine for entry in entries if entry.machine)),
     )
     replace_text(page, text)

@@ -79,9 +79,11 @@ def measure(scores: Scores, thresholds: np.ndarray) -> Performance:
 
 
 def make_thresholds(groups: Iterable[Scores]) -> np.ndarray:
-    """Return evenly spaced thresholds from the lowest to the highest score of all groups."""
+    """Return evenly spaced thresholds from the lowest to the highest score of all groups; around equal scores."""
     runs = np.concatenate([task for scores in groups for task in scores])
-    return np.linspace(runs.min(), runs.max(), THRESHOLDS)
+    low, high = float(runs.min()), float(runs.max())
+    margin = (0.05 * abs(low) or 0.5) if low == high else 0.0
+    return np.linspace(low - margin, high + margin, THRESHOLDS)
 
 
 def compare_pairs(scores: Mapping[str, Scores]) -> list[Improvement]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.reports.charts import Line, draw_lines, draw_shares
+from algorithm.reports.charts import Line, draw_lines, draw_shares, find_robust_range
 from algorithm.reports.page import ChartFigure, LegendEntry, mark_safe
 from algorithm.reports.run_metrics import RETURN_COLUMN, RunMetrics
 from algorithm.training.metrics import EVALUATION_COLUMN
 
+EPISODE_COLUMN = "rollout/episode_return"  # of a single episode
 LOW_COLUMN, HIGH_COLUMN = "eval/return_low", "eval/return_high"
 SHARE_PREFIX, SHARE_SUFFIX = "time/", "_fraction"
 MAIN_SIZE = (640, 360)  # of the chart of returns, in pixels
@@ -43,7 +44,7 @@ LABELS: Mapping[str, str] = {
 }
 UNITS: Mapping[str, str] = {"Entropy": "nats", "KL divergence": "nats", "Episode length": "steps"}
 # Metrics without a chart: they are in the return's chart, in the tables, or count something since the start.
-UNDRAWN = {RETURN_COLUMN, EVALUATION_COLUMN, LOW_COLUMN, HIGH_COLUMN, "eval/return_std", "time/seconds"}
+UNDRAWN = {RETURN_COLUMN, EPISODE_COLUMN, EVALUATION_COLUMN, LOW_COLUMN, HIGH_COLUMN, "eval/return_std", "time/seconds"}
 UNDRAWN |= {"time/episodes", "time/updates", "time/cpu_seconds"}
 ZERO_BASED = {"Episode length", "Entropy", *SPEED}
 
@@ -126,23 +127,39 @@ class _ChartMaker:
         """Return the chart of training returns, evaluations with their intervals, and the goal."""
         lines: list[Line] = []
         legend: list[LegendEntry] = []
+        episodes: list[Line] = []
         for column, marked in ((RETURN_COLUMN, False), (EVALUATION_COLUMN, True)):
             for role, name in self.found.get(column, {}).items():
                 if (exact := self.metrics.find_last(name)) is None:
                     continue
                 color, label = len(lines), _join_label(LABELS[column], role)
                 lines.append(self._make_returns(name, role, color, marked))
+                episodes += [] if marked else self._find_episodes(role, color)
                 legend.append(LegendEntry(color=color, label=label, column=name, exact=exact))
         if not lines:
             return None
-        svg = draw_lines(self._make_name(), lines, level=goal, size=MAIN_SIZE)
+        y_range = find_robust_range([*episodes, *lines], goal)
+        svg = draw_lines(self._make_name(), [*episodes, *lines], level=goal, y_range=y_range, size=MAIN_SIZE)
         notes = [self.note]
+        if episodes:
+            notes.append("Small dots are single training episodes: the last one before each row of metrics.csv.")
+        if y_range:
+            notes.append("Some extremes are cut off.")
         if any(line.marked for line in lines):
             notes.append("Points are means over evaluation episodes, bars their 95% intervals.")
         if goal is not None:
             notes.append(f"The dashed line is the goal, {goal:,.6g}.")
         note = " ".join(filter(None, notes))
         return ChartFigure(title="Return", svg=mark_safe(svg), legend=tuple(legend), note=note)
+
+    def _find_episodes(self, role: str, color: int) -> list[Line]:
+        """Return the returns of single training episodes of a role, in the color of their mean; empty without them."""
+        name = self.found.get(EPISODE_COLUMN, {}).get(role)
+        if name is None:
+            return []
+        x, y = self.metrics.get_rows(name)
+        known = np.isfinite(y)
+        return [Line(label=name, color=color, x=x[known], y=y[known], marked=True, faint=True)]
 
     def draw_time_shares(self) -> list[ChartFigure]:
         """Return the chart of the time of each phase, if there are metrics of it."""

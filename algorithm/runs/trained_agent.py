@@ -33,7 +33,7 @@ from algorithm.runs.make_env import Environments
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.seeding import RunSeeds, draw_seed
 from algorithm.runs.torch_setup import choose_acting_device, configure_torch
-from algorithm.runs.videos import record_videos
+from algorithm.runs.videos import ShowPlaying, record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
@@ -211,6 +211,7 @@ def play(
     log: Callable[[str], None] = print,
     new_episodes: bool = False,
     video: bool = False,
+    show: ShowPlaying | None = None,
 ) -> dict[str, EvaluationResult]:
     """Play whole episodes with the trained agents of a run.
 
@@ -227,6 +228,7 @@ def play(
         log: receives lines for the user.
         new_episodes: whether the episodes differ from the episodes of the evaluation.
         video: whether videos of the best, the median and the worst episode are recorded.
+        show: receives the progress; None for no one.
 
     Returns:
         {role or team: result}.
@@ -254,9 +256,11 @@ def play(
     n = n_envs or environments.count_evaluation_envs()
     if video:
         target = folder.path / VIDEO_FOLDER / str(env_steps)
-        return record_videos(partial(environments.open_recorded, n), get_agent, greedy, episodes, seed, target, log)
+        open_recorded = partial(environments.open_recorded, n)
+        return record_videos(open_recorded, get_agent, greedy, episodes, seed, target, log, show)
     with closing(environments.open(n, render)) as adapter:
-        return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed)
+        show_episodes = show and partial(show, "playing")
+        return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed, show_episodes)
 
 
 def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:

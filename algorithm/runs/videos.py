@@ -28,6 +28,8 @@ from algorithm.training.progress import WINDOW, Counters
 GIF_WIDTH, GIF_FPS, GIF_SECONDS = 320, 12, 10  # for files that a README may contain
 
 OpenRecorded = Callable[[Recording | None], Adapter]
+# Receives what is done with the episodes, then what `ShowEpisodes` receives.
+ShowPlaying = Callable[[str, int, int, int], object]
 
 
 def choose_episodes(returns: Sequence[float]) -> dict[str, int]:
@@ -45,6 +47,7 @@ def record_videos(
     seed: int,
     target: Path,
     log: Callable[[str], None],
+    show: ShowPlaying | None = None,
 ) -> dict[str, EvaluationResult]:
     """Play episodes, then repeat them and record three of them: `target`-best.mp4, -median and -worst, each with a gif.
 
@@ -58,6 +61,7 @@ def record_videos(
         seed: Seeds the environments and the sampled actions.
         target: Folder of the videos, and the start of their names.
         log: Receives a line for each video.
+        show: Receives the progress; None for no one.
 
     Returns:
         The results of the first time, as `Evaluator.play` returns them.
@@ -68,8 +72,9 @@ def record_videos(
     """
 
     def play(recording: Recording | None) -> dict[str, EvaluationResult]:
+        show_episodes = show and partial(show, "recording videos" if recording else "playing")
         with closing(open_recorded(recording)) as adapter:
-            return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed)
+            return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed, show_episodes)
 
     results = play(None)
     (result,) = results.values()  # environments that can be recorded have one role

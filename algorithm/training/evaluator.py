@@ -17,6 +17,7 @@ from algorithm.training.episodes import EpisodeReturns
 from algorithm.training.metrics import format_number
 from algorithm.training.sanitize import StepSanitizer
 
+ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
 MAX_IDLE_TICKS = 500  # successive ticks without a row after which evaluation does not wait for a lane
 # Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
 # Between two of them, 1 / degrees is interpolated, which is exact to two decimals.
@@ -105,7 +106,7 @@ class Evaluator:
         self.get_agent = get_agent
         self.greedy = greedy
 
-    def play(self, episodes: int, seed: int) -> dict[str, EvaluationResult]:
+    def play(self, episodes: int, seed: int, show: ShowEpisodes | None = None) -> dict[str, EvaluationResult]:
         """Play at least `episodes` episodes of each role that appears.
 
         There are fewer episodes if lanes never appear, or have no row for `MAX_IDLE_TICKS` ticks: evaluation does not
@@ -114,14 +115,17 @@ class Evaluator:
         Args:
             episodes: the number of episodes of each role, or of each team if teams share an agent.
             seed: seeds the environments and the sampled actions.
+            show: receives the progress after each tick; None for no one.
 
         Returns:
             {role or team: result}.
         """
         with ExitStack() as stack:
-            return self._play(episodes, seed, stack)
+            return self._play(episodes, seed, show, stack)
 
-    def _play(self, episodes: int, seed: int, stack: ExitStack) -> dict[str, EvaluationResult]:
+    def _play(
+        self, episodes: int, seed: int, show: ShowEpisodes | None, stack: ExitStack
+    ) -> dict[str, EvaluationResult]:
         steps = self.adapter.reset(seed)
         rng = np.random.default_rng(seed)
         counters: dict[str, _EpisodeCounter] = {}
@@ -139,6 +143,9 @@ class Evaluator:
                     counters[role].grow(self.adapter.roles[role])
                 actions[role] = counters[role].act(step, tick)
             steps = self.adapter.step(actions)
+            if show:
+                planned = sum(int(counter.quota.sum()) for counter in counters.values())
+                show(sum(map(_EpisodeCounter.count, counters.values())), planned, tick)
         return {
             team: result for counter in counters.values() for team, result in counter.results.items() if result.returns
         }

@@ -135,7 +135,9 @@ class MetricsWriter:
         self.table = folder / TABLE_FILE
         self.trackers = trackers or TrackerList({})
         self.columns: list[str] = []
-        self.evaluated_at: int | None = None  # env steps of the last evaluation before the run was resumed
+        self.earlier_evaluations: dict[
+            int, float
+        ] = {}  # before the run was resumed, as `mean_evaluations` returns them
         if env_steps > 0 or self.table.exists():
             self._rewind(env_steps, log)
 
@@ -168,7 +170,7 @@ class MetricsWriter:
             self.table.unlink()
             return
         kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
-        self.evaluated_at = max(mean_evaluations(kept), default=None)
+        self.earlier_evaluations = mean_evaluations(kept)
         self._rewrite(kept.rows)
 
     def _add_columns(self, new: list[str]) -> None:

@@ -220,6 +220,14 @@ class RoleProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluatedMean:
+    """The mean return of an evaluation over roles, and the env steps of the run at which it started."""
+
+    env_steps: int
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The progress of a run.
 
@@ -235,6 +243,8 @@ class Progress:
         device: devices on which the agents learn.
         faults: number of faults that this process has reported and tolerated.
         roles: {role or team: its progress}.
+        evaluation: the last evaluation of the run; None before the first one, and with teams.
+        best_evaluation: the best one, the newest of equally good ones; None likewise.
     """
 
     wrote_row: bool
@@ -248,3 +258,5 @@ class Progress:
     device: str = ""
     faults: int = 0
     roles: Mapping[str, RoleProgress]
+    evaluation: EvaluatedMean | None = None
+    best_evaluation: EvaluatedMean | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.histograms import collect_actions, collect_weights
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import History, Progress, RoleProgress, Snapshot, Throughput
+from algorithm.training.progress import EvaluatedMean, History, Progress, RoleProgress, Snapshot, Throughput
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed
@@ -65,7 +66,12 @@ class Reporter:
         self.runtime_metrics: Callable[[], Mapping[str, float]] = dict
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._actions: dict[str, np.ndarray] = {}  # by role: raw actions of the last rollout, for histograms
+        self._reported_episodes: dict[str, int] = defaultdict(int)  # by role or team, until the last row
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
+        self._evaluation: EvaluatedMean | None = None
+        self._best_evaluation: EvaluatedMean | None = None
+        for env_steps, mean in metrics.earlier_evaluations.items():
+            self._record_evaluation(env_steps, mean)
         self.rows = 0
         self._start = self._last_row = self._take_snapshot()
         self._throughput = Throughput.between(self._last_row, self._last_row)
@@ -126,7 +132,8 @@ class Reporter:
             }
             values |= {f"{name}{metric_suffix(role)}": value for name, value in measured.items()}
             self.log(f"evaluation{role_suffix(role)} at {env_steps:,} env steps: {result}")
-        if env_steps != self.metrics.evaluated_at:
+        self._record_evaluation(env_steps, fmean(result.mean for result in evaluation.values()))
+        if env_steps not in self.metrics.earlier_evaluations:
             self.metrics.write(env_steps, values)
         self.timer.lap("reporting")
 
@@ -145,6 +152,12 @@ class Reporter:
         now = self._take_snapshot()
         self._throughput = Throughput.between(self._start, now)
         self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
+
+    def _record_evaluation(self, env_steps: int, mean: float) -> None:
+        """Keep an evaluation as the last one, and as the best one if no earlier one is better."""
+        self._evaluation = EvaluatedMean(env_steps=env_steps, mean=mean)
+        if self._best_evaluation is None or mean >= self._best_evaluation.mean:
+            self._best_evaluation = self._evaluation
 
     def _take_snapshot(self) -> Snapshot:
         self.history.update_seconds()
@@ -165,9 +178,12 @@ class Reporter:
     def _collect_metrics(self) -> dict[str, float]:
         values = {}
         for name in [name for names in self.training.team_names.values() for name in names]:
-            if self.history.recent[name].returns:
-                values[f"rollout/return{metric_suffix(name)}"] = self.history.recent[name].mean
-                values[f"rollout/length{metric_suffix(name)}"] = self.history.recent[name].length
+            recent, suffix = self.history.recent[name], metric_suffix(name)
+            if recent.returns:
+                values |= {f"rollout/return{suffix}": recent.mean, f"rollout/length{suffix}": recent.length}
+            if recent.count > self._reported_episodes[name]:
+                values[f"rollout/episode_return{suffix}"] = recent.returns[-1]
+                self._reported_episodes[name] = recent.count
         for role, components in self.training.by_role.items():
             for name, value in _mean_metrics(self._sampled[role]).items():
                 values[f"{name}{metric_suffix(role)}"] = value
@@ -211,6 +227,8 @@ class Reporter:
                 for role, teams in self.training.lanes_by_team.items()
                 for index, (name, lanes) in enumerate(teams.items())
             },
+            evaluation=None if self.training.has_teams else self._evaluation,
+            best_evaluation=None if self.training.has_teams else self._best_evaluation,
         )
 
     def _make_role_progress(self, name: str, lanes: int, role: str | None) -> RoleProgress:

@@ -193,7 +193,7 @@ def test_documented_options_exist(page):
 
 
 def test_the_reference_lists_every_option():
-    assert documented("docs/options.md") >= SPELLINGS - {"--help", "--version"}
+    assert documented("docs/options.md") >= {option.long for option in OPTIONS}
 
 
 @pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
@@ -299,7 +299,7 @@ def test_help_lists_every_option_once_in_its_group(capsys):
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", page, re.MULTILINE)
     spelled = [name.replace("-", "_").replace("__", "--", 1) for name in listed]
     assert sorted(spelled) == sorted(SPELLINGS)
-    assert "--max-step N" in page and "--max_iter N" in page
+    assert "--max-step N" in page and "--max-iter N" in page and not any("_" in name for name in listed)
     assert [line[:-1] for line in page.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
     assert max(map(len, page.splitlines())) <= 110
 

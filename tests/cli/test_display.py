@@ -8,11 +8,11 @@ from rich.console import Console
 
 from algorithm.cli import display as module
 from algorithm.cli.bars import COLORS, SIGNS
-from algorithm.cli.display import LineDisplay, live_display
+from algorithm.cli.display import LineDisplay, display_playing, live_display
 from algorithm.cli.panel import BAR_WIDTH, ProgressPanel, compute_goal_fraction
 from algorithm.cli.progress_texts import format_line
 from algorithm.training.components import PHASES
-from algorithm.training.progress import Counters, Progress, RoleProgress, Throughput
+from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 
 NAN = float("nan")
 SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}
@@ -36,6 +36,8 @@ PROGRESS = Progress(
     device="cuda:0",
     faults=2,
     roles={"agent": STANDING},
+    evaluation=EvaluatedMean(env_steps=400_000, mean=130.04),
+    best_evaluation=EvaluatedMean(env_steps=50_000, mean=140.0),
 )
 SOFT = replace(
     STANDING,
@@ -76,6 +78,8 @@ FACTS = (
     "acting 28%",
     "learning 39%",
     "saving 2%",
+    "130.0 at 400,000 steps",
+    "best 140.0 at 50,000 steps",
 )
 
 
@@ -109,13 +113,22 @@ def test_the_line_has_all_values():
 def test_unknown_values_are_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
     progress = replace(
-        PROGRESS, max_step=None, fraction_done=None, seconds_left=None, goal=None, roles={"agent": unknown}
+        PROGRESS,
+        max_step=None,
+        fraction_done=None,
+        seconds_left=None,
+        goal=None,
+        roles={"agent": unknown},
+        evaluation=None,
+        best_evaluation=None,
     )
     assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
     for text in (format_line(progress), rows):
-        assert not [word for word in ("left", "nan", "goal", "length", "policy", "losses") if word in text]
+        assert not [
+            word for word in ("left", "nan", "goal", "length", "policy", "losses", "evaluation") if word in text
+        ]
 
 
 def test_rates_below_ten_have_two_digits():
@@ -166,7 +179,7 @@ def test_the_panel_fits_every_width_without_breaking_texts(roles, facts):
         rows = console.export_text().splitlines()
         assert max(map(len, rows)) <= width - len("^C"), "what a terminal echoes breaks a line"
         assert {len(row) for row in rows} == {width - 3}
-        label = min((width - 5) // 4, max(map(len, [*roles, "machine"])))
+        label = min((width - 5) // 4, max(map(len, [*roles, "evaluation"])))
         fitting = [fact for fact in facts if len(fact) <= width - 7 - label]  # border, margin and gap
         assert [fact for fact in fitting if not any(fact in row for row in rows)] == [], width
         assert len(fitting) == len(facts) or width < 50
@@ -198,7 +211,7 @@ def test_bars_are_drawn_in_ascii_without_unicode():
 
 def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    console = terminal(120, _environ={"TERM": "xterm-256color", "NO_COLOR": "1"})
+    console = terminal(130, _environ={"TERM": "xterm-256color", "NO_COLOR": "1"})
     console.print(panel(PROGRESS))
     written = console.file.getvalue()
     assert not re.search(r"\x1b\[[\d;]*[34]\d", written)  # no color of text or background
@@ -320,6 +333,40 @@ def test_a_resize_during_a_run_leaves_no_part_of_the_old_panel(widths):
             assert max(map(len, shown)) <= width
 
 
+def test_a_panel_that_was_higher_than_the_terminal_leaves_the_lines_above_it():
+    console, screen = terminal(100, height=6), Screen(100)
+    with live_display(console, console.print) as display:
+        for number in range(5):
+            console.print(f"line {number}")
+        display.on_progress(PROGRESS)
+        screen.write(console.file.getvalue())
+        written = len(console.file.getvalue())
+        screen.resize(50)
+        console.size = (50, 40)
+        display.on_progress(PROGRESS)
+        screen.write(console.file.getvalue()[written:])
+    shown = [row.rstrip() for row in screen.shown()]
+    assert shown[:5] == [f"line {number}" for number in range(5)]
+    assert [number for number, row in enumerate(shown) if "───" in row] == [5, len(shown) - 1]
+    assert sum("412,000" in row for row in shown) == 1 and not any("..." in row for row in shown)
+
+
+@pytest.mark.parametrize("size", [(60, 40), (100, 12)], ids=["narrower", "lower"])
+def test_the_panel_is_drawn_again_as_soon_as_the_terminal_has_another_size(size, monkeypatch):
+    clock = iter([0.0])
+    monkeypatch.setattr(module, "process_time", lambda: next(clock, 1.0))  # the first drawing takes a second
+    monkeypatch.setattr(module, "perf_counter", lambda: 0.0)
+    console = terminal(100, height=40)
+    with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
+        drawn = console.file.tell()
+        display.on_progress(PROGRESS)
+        assert console.file.tell() == drawn
+        console.size = size
+        display.on_progress(PROGRESS)
+        assert console.file.tell() > drawn
+
+
 def test_drawing_takes_a_bounded_share_of_the_cpu_time(monkeypatch):
     """A drawing takes 10 ms of CPU time; the process computes for 20 ms between two calls."""
     clock = {"cpu": 100.0, "wall": 0.0}
@@ -391,3 +438,34 @@ def test_without_a_terminal_there_are_lines(environ):
     with live_display(console, console.print) as display:
         display.on_progress(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"
+
+
+def test_an_evaluation_that_is_the_best_one_is_marked_and_one_over_roles_is_named():
+    rows = "\n".join(drawn(replace(PROGRESS, evaluation=PROGRESS.best_evaluation)))
+    assert "140.0 at 50,000 steps  the best" in rows and "mean over roles" not in rows
+    assert "mean over roles" in "\n".join(drawn(replace(PROGRESS, roles=ROLES), 160))
+
+
+def test_played_episodes_are_counted_in_one_line_of_a_terminal_which_disappears():
+    console, screen = terminal(30, height=20), Screen(30)
+    with display_playing(console, console.print) as show:
+        show("playing", 0, 20, 1)
+        screen.write(console.file.getvalue())
+        assert screen.shown() == ["playing: 0 of 20 episodes, st\N{HORIZONTAL ELLIPSIS}"]
+        written = len(console.file.getvalue())
+        console.print("video: a.mp4")
+        show("recording videos", 20, 20, 1234)
+        screen.write(console.file.getvalue()[written:])
+        assert screen.shown() == ["video: a.mp4", "recording videos: 20 of 20 ep\N{HORIZONTAL ELLIPSIS}"]
+        written = len(console.file.getvalue())
+    screen.write(console.file.getvalue()[written:])
+    assert [row for row in screen.shown() if row] == ["video: a.mp4"]
+
+
+def test_played_episodes_have_a_line_for_each_activity_elsewhere():
+    logged = []
+    with display_playing(terminal(force_terminal=False), logged.append) as show:
+        for activity in ("playing", "recording videos"):
+            for done in range(3):
+                show(activity, done, 2, 5)
+    assert logged == ["playing: 2 episodes", "recording videos: 2 episodes"]

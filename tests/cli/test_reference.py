@@ -1,7 +1,12 @@
 """The page of the command line is up to date and contains all options."""
 
+import re
+from pathlib import Path
+
 from algorithm.cli import reference
 from algorithm.cli.options import OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_equals_the_output_of_make_docs(tmp_path):
@@ -13,4 +18,11 @@ def test_the_page_equals_the_output_of_make_docs(tmp_path):
 
 def test_the_page_has_every_option():
     page = reference.make_page()
-    assert all(f"| `{option.spelling}`" in page for option in OPTIONS)
+    assert all(f"| `{option.long}`" in page for option in OPTIONS)
+
+
+def test_pages_spell_options_with_dashes():
+    kept = {"command_line.md": ["--max_step"]}  # states that both are equivalent
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        found = re.findall(r"--[a-z]+_[a-z_]+", page.read_text(encoding="utf-8"))
+        assert found == kept.get(page.name, []) or page.name == "from_advanced_sac.md", page  # names of another program

@@ -65,6 +65,7 @@ def make_row(row: int) -> dict[str, float]:
         "time/updates": 1234 if row == ROWS else 20 * row,
         "rollout/return": 476.25 if row == ROWS else 8 * row + rng.normal(),
         "rollout/length": 8 * row + rng.normal(),
+        "rollout/episode_return": 8 * row + 40 * rng.normal(),
         "train/critic_loss": 1 / row,
         "train/entropy": 0.7 - 0.005 * row,
         "train/kl_to_average": 0.01 * rng.uniform(),

@@ -19,6 +19,7 @@ from algorithm.reports.charts import (
     draw_lines,
     draw_samples,
     draw_shares,
+    find_robust_range,
     spread_points,
     thin,
 )
@@ -176,3 +177,32 @@ def test_dots_of_samples_are_in_proportion():
     bar = re.search(r'<path d="M (\S+) \S+\s+L (\S+) \S+\s*"[^>]*stroke: var\(--ink\); stroke-width: 2;', svg)
     assert (float(bar[1]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.25, abs=1e-3)
     assert (float(bar[2]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.75, abs=1e-3)
+
+
+LEARNING = 500 * (1 - np.exp(-np.arange(100) / 20))
+
+
+def test_a_few_extreme_values_do_not_widen_the_range():
+    curve = LEARNING.copy()
+    curve[40] = -1e5
+    low, high = find_robust_range([line(LEARNING), line(curve)], 475.0)
+    assert -300 < low < 0 and 496 < high < 800
+    low, high = find_robust_range([line(LEARNING, low=curve, high=LEARNING + 1e6)], None)
+    assert -300 < low < 0 and 496 < high < 800
+    svg = draw(line(curve), y_range=(-250.0, 500.0))
+    assert ">\N{MINUS SIGN}100k<" not in svg and ">450<" in svg
+
+
+@pytest.mark.parametrize(
+    ("curve", "level"),
+    [
+        (LEARNING, 475.0),
+        (np.r_[20.0, np.full(99, 500.0)], 475.0),  # the start of a fast run is no extreme value
+        (np.r_[np.full(99, 0.0), 1.0], 1.0),
+        (np.full(50, 3.0), None),
+        (np.full(50, np.nan), 1.0),
+        (np.zeros(0), None),
+    ],
+)
+def test_a_curve_without_extreme_values_is_shown_completely(curve, level):
+    assert find_robust_range([line(curve)], level) is None

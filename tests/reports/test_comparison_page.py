@@ -109,3 +109,17 @@ def test_the_picture_is_a_file_of_its_own_with_a_legend(runs):
     assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == 2
     variables = set(re.findall(r"var\((--[\w-]+)\)", path.read_text(encoding="utf-8")))
     assert all(f"{name}:" in root.find("{http://www.w3.org/2000/svg}style").text for name in variables)
+
+
+def test_the_profile_of_equal_scores_falls_from_one_to_zero_on_an_axis_of_both(tmp_path):
+    for variant in ("default", "other"):
+        for seed in range(5):
+            write_run(tmp_path / f"{variant}-{seed}", {0: 0.0, 100: 500.0}, seed=seed, variant=variant)
+    comparison = make_comparison(tmp_path)
+    (result,) = comparison.environments
+    profile = result.groups["ACER"].performance.profile.value
+    assert result.thresholds[0] < 500 < result.thresholds[-1] and profile[0] == 1 and profile[-1] == 0
+    page = write_page(comparison, tmp_path, "compare").read_text(encoding="utf-8")
+    chart = page[page.index("Performance profile") :]
+    chart = chart[: chart.index("</svg>")]
+    assert {"0", "0.25", "0.5", "0.75", "1"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", chart))

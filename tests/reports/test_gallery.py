@@ -52,10 +52,29 @@ def test_a_page_shows_the_runs_that_reached_their_goal_and_lists_the_others(tmp_
     assert r"| mine/other | a \| b |" in text
     links = re.findall(r"!\[.*?\]\((.*?)\)", text)
     assert links == ["gym_cartpole.svg", "gym_cartpole.gif"]
+    assert '| [<img src="gym_cartpole.gif" width="200" alt="gym/cartpole"><br>gym/cartpole](#gymcartpole) |\n' in text
     assert {path.name for path in page.parent.iterdir()} == {page.name, "gallery.json", *links}
     (chart,) = ElementTree.parse(page.parent / "gym_cartpole.svg").getroot().iterfind("{*}svg")
     assert "".join(chart.itertext()).strip()
     assert (page.parent / "gym_cartpole.gif").read_bytes() == b"video"  # the best episode: there is no median
+
+
+def test_without_a_reached_goal_there_is_a_sentence_instead_of_tables(tmp_path):
+    text = write_page(tmp_path / "page", [write_missed(tmp_path / "b", "mine/task_b")]).read_text(encoding="utf-8")
+    assert (
+        "No environment folder has reached its goal yet.\n" in text and "| env steps | time of training |" not in text
+    )
+
+
+def test_the_grid_has_rows_of_three_pictures_the_video_or_the_curve(tmp_path):
+    entry = make_entry(tmp_path, read_run(write_run(tmp_path / "a")), 90)
+    entries = {
+        name: replace(entry, environment=name, video=None if name == "e/b" else f"{name[2:]}.gif")
+        for name in ("e/a", "e/b", "e/c", "e/d")
+    }
+    text = write_gallery(tmp_path, Gallery(entries=entries)).read_text(encoding="utf-8")
+    rows = [re.findall('src="(.*?)"', line) for line in text.splitlines() if "<img" in line]
+    assert rows == [["a.gif", "gym_cartpole.svg", "c.gif"], ["d.gif"]]
 
 
 def test_the_video_of_the_median_episode_is_shown(tmp_path):

@@ -22,7 +22,15 @@ from algorithm.training.metrics import format_number
 from tests.reports.run_folders import COMMIT, FAULT, RESULT, PageReader, find_urls, write_run
 
 # Only in tables, or counters since the start of the run.
-NOT_DRAWN = {"eval/return_low", "eval/return_high", "eval/return_std", "time/seconds", "time/episodes", "time/updates"}
+NOT_DRAWN = {
+    "rollout/episode_return",
+    "eval/return_low",
+    "eval/return_high",
+    "eval/return_std",
+    "time/seconds",
+    "time/episodes",
+    "time/updates",
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +70,13 @@ def test_the_figures_are_those_of_result_json(run, page):
         f"time of training {record['seconds']} s 480 env steps per second",
     ]:
         assert text in facts
+
+
+def test_single_episodes_are_behind_the_mean_return(run, page):
+    text = (run / "report.html").read_text(encoding="utf-8")
+    chart = text[text.index("<figcaption>Return<") :]
+    chart = chart[: chart.index("</svg>")]
+    assert chart.count("<use ") >= 60 and "Small dots are single training episodes" in page.text
 
 
 def test_every_curve_ends_at_the_last_value_of_its_column(run, page):

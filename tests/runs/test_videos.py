@@ -33,11 +33,11 @@ def _no_fork(monkeypatch):
     monkeypatch.setenv("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
 
 
-def record(folder, make=Pictured, n_envs=5, episodes=5):
+def record(folder, make=Pictured, n_envs=5, episodes=5, show=None):
     lines = []
     agent = ParityAgent(rollout_length=4)
     opened, target = partial(open_recorded, make, n_envs), folder / "videos" / "100"
-    results = record_videos(opened, lambda role, adapter: agent, True, episodes, 3, target, lines.append)
+    results = record_videos(opened, lambda role, adapter: agent, True, episodes, 3, target, lines.append, show)
     return results["agent"], lines
 
 
@@ -68,7 +68,10 @@ def test_best_median_and_worst_are_chosen(returns, chosen):
 
 
 def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_path):
-    result, lines = record(tmp_path, n_envs=2, episodes=7)
+    shown = []
+    result, lines = record(tmp_path, n_envs=2, episodes=7, show=lambda *progress: shown.append(progress))
+    last = {activity: (done, planned) for activity, done, planned, _ in shown}
+    assert list(last.items()) == [("playing", (8, 8)), ("recording videos", (8, 8))]
     expected = {label: result.lengths[number] for label, number in choose_episodes(result.returns).items()}
     assert len(set(expected.values())) == 3
     for label, length in expected.items():

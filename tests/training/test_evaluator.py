@@ -72,6 +72,15 @@ def test_every_lane_plays_the_same_number_of_episodes_and_all_at_least_the_reque
     assert sorted(played.returns) == [1] * each + [20] * each + [300] * each
 
 
+def test_the_progress_counts_the_episodes_of_all_lanes():
+    shown, agent = [], ParityAgent(rollout_length=1)
+    adapter = adapter_of((1, 1.0), (2, 10.0))
+    Evaluator(adapter, lambda role: agent, True).play(3, 0, lambda *progress: shown.append(progress))
+    assert shown[0] == (0, 4, 1) and shown[-1][:2] == (4, 4)
+    assert [tick for _, _, tick in shown] == list(range(1, len(shown) + 1))
+    assert sorted(shown) == shown
+
+
 def test_returns_are_raw_and_undiscounted():
     played = play(adapter_of((4, -250.5), (2, 0.25)), episodes=2)
     assert sorted(played.returns) == [-1002, 0.5]

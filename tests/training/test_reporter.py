@@ -8,9 +8,10 @@ import torch
 from algorithm.agents.agent import LossReport
 from algorithm.training.components import PHASES, Timer
 from algorithm.training.episodes import Episode
+from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import WINDOW, Counters, History
+from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
@@ -20,7 +21,7 @@ from tests.fakes import Skipping
 class Run:
     """A reporter with a timer that the test advances."""
 
-    def __init__(self, path, counters=None, **limits):
+    def __init__(self, path, counters=None, metrics=None, **limits):
         parts = make_components(Skipping(config("", 2, {})), ParityAgent(rollout_length=4))
         parts.get("agent").learner.skipped_updates = 0
         limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
@@ -28,7 +29,8 @@ class Run:
         self.timer, self.counters, self.path = parts.timer, self.history.counters, path
         self.timer.lap = lambda part: None
         self.shown, self.logged = [], []
-        self.reporter = Reporter(self.history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
+        metrics = metrics or MetricsWriter(path)
+        self.reporter = Reporter(self.history, limits, metrics, self.logged.append, self.shown.append)
 
     def go(self, seconds, env_steps=0, updates=0, **spent):
         self.counters.env_steps += env_steps
@@ -214,6 +216,17 @@ def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
 
 
+def test_a_row_has_the_return_of_the_last_episode_if_one_has_ended_since_the_row_before(tmp_path):
+    run = Run(tmp_path)
+    for returns in ((), (1.0, 5.0), (), (3.0,)):
+        for value in returns:
+            run.history.recent["agent"].add(value, 10)
+        run.go(1, 5)
+        run.reporter.log_metrics()
+    assert [row.get("rollout/episode_return") for row in run.rows] == [None, 5, None, 3]
+    assert [row.get("rollout/return") for row in run.rows] == [None, 3, 3, 3]
+
+
 def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
     """An update that does not step a parameter group has no metrics of it."""
     run = Run(tmp_path)
@@ -222,3 +235,23 @@ def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
     run.go(1, 5)
     run.reporter.log_metrics()
     assert (run.rows[0]["a"], run.rows[0]["b"]) == (2, 5)
+
+
+def test_the_progress_has_the_last_and_the_best_evaluation_also_of_the_time_before_a_resume(tmp_path):
+    def evaluate(run, env_steps, *returns):
+        run.reporter.report_evaluation(env_steps, {"agent": EvaluationResult(list(returns), [1] * len(returns))})
+        run.reporter.show_progress()
+        return run.shown[-1].evaluation, run.shown[-1].best_evaluation
+
+    run = Run(tmp_path)
+    run.reporter.show_progress()
+    assert run.shown[-1].evaluation is run.shown[-1].best_evaluation is None
+    first = EvaluatedMean(env_steps=100, mean=4.0)
+    assert evaluate(run, 100, 3.0, 5.0) == (first, first)
+    second = EvaluatedMean(env_steps=200, mean=2.0)
+    assert evaluate(run, 200, 2.0) == (second, first)
+    resumed = Run(tmp_path, metrics=MetricsWriter(tmp_path, 200, print))
+    resumed.reporter.show_progress()
+    assert (resumed.shown[-1].evaluation, resumed.shown[-1].best_evaluation) == (second, first)
+    third = EvaluatedMean(env_steps=300, mean=4.0)
+    assert evaluate(resumed, 300, 4.0) == (third, third), "the newest of equally good ones is the best"
