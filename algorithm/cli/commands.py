@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from algorithm.cli.modes import (
     COMPARE,
-    DEFAULT_EPISODES,
     DOCTOR,
     EXPORT,
     GALLERY,
@@ -118,7 +117,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
-    episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
+    episodes = options.max_iter * n_envs if options.max_iter else settings.evaluation_episodes
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
     evaluation = play(
         settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log, video=options.video

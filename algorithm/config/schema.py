@@ -185,6 +185,7 @@ class Goal(Section, title="goal"):
     """The section `goal`."""
 
     return_: float | None = Field(alias="return")
+    evaluation_episodes: Annotated[int, Range(at_least=1)]
     step_budget: Annotated[int | None, Range(at_least=1)]
 
 
