@@ -104,6 +104,7 @@ def _tune(options: argparse.Namespace, output: Output) -> None:
 
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
+    from algorithm.config.schema import count_evaluation_episodes
     from algorithm.runs.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -117,7 +118,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
-    episodes = options.max_iter * n_envs if options.max_iter else settings.evaluation_episodes
+    episodes = options.max_iter * n_envs if options.max_iter else count_evaluation_episodes(settings.goal)
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
     evaluation = play(
         settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log, video=options.video

@@ -83,11 +83,6 @@ class Settings:
         return "agent" if section == self.agent_section else section.removesuffix("_config")
 
     @property
-    def evaluation_episodes(self) -> int:
-        """The number of episodes of an evaluation, also of a run without a goal."""
-        return self.goal.evaluation_episodes if self.goal else load_defaults()["goal"]["evaluation_episodes"]
-
-    @property
     def n_actors(self) -> int:
         """The number of processes with training environments that a cluster runs; 1 without a cluster."""
         return self.cluster.actors if self.base.is_on_cluster else 1

@@ -189,6 +189,11 @@ class Goal(Section, title="goal"):
     step_budget: Annotated[int | None, Range(at_least=1)]
 
 
+def count_evaluation_episodes(goal: Goal | None) -> int:
+    """Return the number of episodes of an evaluation, also of a run without a goal."""
+    return goal.evaluation_episodes if goal else load_defaults()["goal"]["evaluation_episodes"]
+
+
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:
     """Return the settings of an algorithm from its section of the tree.
 

@@ -17,7 +17,7 @@ from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
+from algorithm.config.schema import BaseConfig, count_evaluation_episodes
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.cluster import (
@@ -222,7 +222,7 @@ def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
         save_every=base.save_every,
         evaluate_every=base.evaluate_every,
         goal=settings.goal.return_ if settings.goal else None,
-        evaluation_episodes=settings.evaluation_episodes,
+        evaluation_episodes=count_evaluation_episodes(settings.goal),
         pause_at=pause_at,
     )
 
