@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from algorithm.cli.modes import (
     COMPARE,
-    DEFAULT_EPISODES,
     DOCTOR,
     EXPORT,
     GALLERY,
@@ -111,6 +110,7 @@ def _tune(options: argparse.Namespace, output: Output) -> None:
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
     from algorithm.cli.display import display_playing
+    from algorithm.config.schema import count_evaluation_episodes
     from algorithm.runs.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -124,7 +124,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
-    episodes = options.max_iter * n_envs if options.max_iter else DEFAULT_EPISODES
+    episodes = options.max_iter * n_envs if options.max_iter else count_evaluation_episodes(settings.goal)
     greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
     played = (settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
     with display_playing(output.console, output.log) as show:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from algorithm.cli.option import FLAG_ARGS, INTEGER_ARGS, Option
 
-DEFAULT_EPISODES = 20  # of --run
 DEFAULT_TRIALS = 20  # of --tune
 DEFAULT_SECONDS = 300  # of --gallery
 MODE = "modes"  # group of the options
@@ -20,7 +19,7 @@ MODE_OPTIONS = (
     Option(
         group=MODE,
         spelling="--run",
-        help=f"play {DEFAULT_EPISODES} episodes with a trained run, greedy or sampled as in its evaluation",
+        help="play the episodes of an evaluation with a trained run, greedy or sampled as in its evaluation",
         modes=PLAYING_MODES,
         parser_args=FLAG_ARGS,
     ),

@@ -185,7 +185,13 @@ class Goal(Section, title="goal"):
     """The section `goal`."""
 
     return_: float | None = Field(alias="return")
+    evaluation_episodes: Annotated[int, Range(at_least=1)]
     step_budget: Annotated[int | None, Range(at_least=1)]
+
+
+def count_evaluation_episodes(goal: Goal | None) -> int:
+    """Return the number of episodes of an evaluation, also of a run without a goal."""
+    return goal.evaluation_episodes if goal else load_defaults()["goal"]["evaluation_episodes"]
 
 
 def read_dataclass(cls: type, values: Tree, section: str, layers: list[Layer]) -> Any:

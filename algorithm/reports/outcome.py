@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,10 +56,26 @@ def describe_outcome(run: RunData) -> Outcome:
     if record["reached"]:
         confirmed = record.get("confirmed_by") or "evaluation"
         sentence = f"The mean return reached {goal} after {steps}; {confirmed} episodes confirm it."
+        sentence += "".join(_list_doubts(run))
         return Outcome(kind=GOOD, label=label, sentence=sentence)
     if record["reached"] is False:
-        return Outcome(kind=BAD, label=label, sentence=f"The mean return did not reach {goal} within {steps}.")
+        sentence = f"The mean return did not reach {goal} within {steps}." + "".join(_list_doubts(run))
+        return Outcome(kind=BAD, label=label, sentence=sentence)
     return Outcome(kind=GOOD, label=label, sentence=f"The run trained for {steps}, without a goal.")
+
+
+def _list_doubts(run: RunData) -> Iterator[str]:
+    """Yield a sentence for each role whose evaluation has too few episodes to decide whether it is at the goal."""
+    evaluation: Mapping[str, Mapping[str, Any]] = run.record.get("evaluation") or {}
+    for role, one in evaluation.items():
+        low, high = one["low"], one["high"]
+        if run.goal is None or (low is not None and low >= run.goal) or (high is not None and high < run.goal):
+            continue
+        known = "unknown" if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
+        yield (
+            f" The 95% interval of the {_name('evaluation', role)}, {known}, does not decide whether the weights reach "
+            f"the goal; more than {one['episodes']} evaluation episodes (goal.evaluation_episodes) make it narrower."
+        )
 
 
 def list_facts(run: RunData) -> list[Fact]:

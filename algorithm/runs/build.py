@@ -17,7 +17,7 @@ from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
+from algorithm.config.schema import BaseConfig, count_evaluation_episodes
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.cluster import (
@@ -49,7 +49,7 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
+from algorithm.training.evaluations import EpisodePlan, Evaluations, ImmediateEvaluations
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
@@ -108,8 +108,8 @@ def train(
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         write_parts = _make_parts_writer(training, actor, counters)
         writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        make_seed = partial(_get_evaluation_seed, seeds, counters)
-        evaluations = _make_evaluations(settings, environments, training, eval_adapter, group, parameters, make_seed)
+        make_plan = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
+        evaluations = _make_evaluations(settings, environments, training, eval_adapter, group, parameters, make_plan)
         events.callbacks.append(make_video_recorder(settings, environments, training, counters, folder, log))
         trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
@@ -198,19 +198,20 @@ def _make_evaluations(
     adapter: Adapter,
     group: WorkerGroup | ActorGroup | None,
     parameters: EnvironmentParameters,
-    make_seed: Callable[[], int],
+    make_plan: Callable[[int], EpisodePlan],
 ) -> Evaluations | None:
     """Return the evaluations of a run: on an actor of its cluster, or in this process with the environments `adapter`.
 
-    `make_seed` returns the seed of an evaluation that starts now. The result is None if nothing can be evaluated.
+    `make_plan` returns the episodes of an evaluation that starts now, with the given number that confirm the goal. The
+    result is None if nothing can be evaluated.
     """
     if environments.find_evaluation_obstacle():
         return None
     if isinstance(group, ActorGroup) and group.evaluator is not None:
-        return make_actor_evaluations(settings, group, training, make_seed, parameters)
+        return make_actor_evaluations(settings, group, training, make_plan, parameters)
     greedy = settings.base.evaluate_greedy
     evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
-    return ImmediateEvaluations(lambda episodes: evaluator.play(episodes, make_seed()))
+    return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
 
 def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
@@ -223,6 +224,7 @@ def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
         save_every=base.save_every,
         evaluate_every=base.evaluate_every,
         goal=settings.goal.return_ if settings.goal else None,
+        evaluation_episodes=count_evaluation_episodes(settings.goal),
         pause_at=pause_at,
     )
 
@@ -261,9 +263,14 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _get_evaluation_seed(seeds: RunSeeds, counters: Counters) -> int:
-    """Return the seed of an evaluation that starts now, which depends on the env steps only."""
-    return seeds.get_evaluation_seed(counters.env_steps)
+def _plan_episodes(episodes: int, seeds: RunSeeds, counters: Counters, confirmation_episodes: int) -> EpisodePlan:
+    """Return the episodes of an evaluation that starts now, whose seeds depend on the env steps only."""
+    return EpisodePlan(
+        episodes=episodes,
+        seed=seeds.get_evaluation_seed(counters.env_steps),
+        confirmation_episodes=confirmation_episodes,
+        confirmation_seed=seeds.get_confirmation_seed(counters.env_steps),
+    )
 
 
 def _run_to_end(

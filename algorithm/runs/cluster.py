@@ -217,7 +217,7 @@ def make_actor_evaluations(
     settings: Settings,
     group: ActorGroup,
     training: TrainingComponents,
-    make_seed: Callable[[], int],
+    make_plan: Callable[[int], EpisodePlan],
     parameters: EnvironmentParameters,
 ) -> ActorEvaluations:
     """Return evaluations on the evaluation actor of a run.
@@ -226,15 +226,15 @@ def make_actor_evaluations(
         settings: the settings of the run.
         group: the actors of the run.
         training: the components, whose weights are evaluated.
-        make_seed: returns the seed of an evaluation that starts now.
+        make_plan: returns the episodes of an evaluation that starts now, with this number that confirm the goal.
         parameters: the environment parameters of the run.
     """
     return ActorEvaluations(
         group.host,
         group.evaluator,
         publish=lambda: group.host.publish(pack_all_weights(training.by_role)),
-        make_request=lambda episodes: EvaluationRequest(
-            episodes=episodes, seed=make_seed(), parameters=parameters.state()
+        make_request=lambda confirmation_episodes: EvaluationRequest(
+            plan=make_plan(confirmation_episodes), parameters=parameters.state()
         ),
         timeout=settings.cluster.evaluation_timeout,
     )

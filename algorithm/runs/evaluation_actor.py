@@ -35,7 +35,7 @@ class EvaluationServer:
         self._actor: EvaluationActor | None = None
 
     def evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply | Failure:
-        """Play the episodes of a request with these weights. Return the results."""
+        """Play the episodes of a request with these weights. Return the outcome."""
         return catch_failure(lambda: self._evaluate(weights, request))
 
     def _evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply:

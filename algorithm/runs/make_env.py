@@ -17,11 +17,12 @@ from algorithm.adapters.wrappers.previous_action_reward import PreviousActionRew
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
+from algorithm.config.schema import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role
-from algorithm.training.progress import WINDOW
+
+MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
 
 
 class Environments:
@@ -49,6 +50,7 @@ class Environments:
         self._parameters, self._agents = settings.reset, settings.agents
         self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
         self._n_groups = base.env_groups
+        self._evaluation_envs = min(count_evaluation_episodes(settings.goal), MAX_EVALUATION_ENVS)
         self._error = _find_unsupported_setting(settings, self.adapter_class)
 
     def open(self, n_envs: int, render: bool = False) -> Adapter:
@@ -117,7 +119,7 @@ class Environments:
 
     def count_evaluation_envs(self) -> int:
         """Return the number of environments in which evaluation episodes are played."""
-        return self.adapter_class.count_evaluation_envs(self.config, WINDOW)
+        return self.adapter_class.count_evaluation_envs(self.config, self._evaluation_envs)
 
     def find_evaluation_obstacle(self) -> str | None:
         """Return why the run cannot be evaluated during training; None if it can."""

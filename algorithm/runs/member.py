@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from algorithm.config.loader import Tree
+from algorithm.config.loader import Settings, Tree
 from algorithm.config.trees import load_defaults, merge, nest
 from algorithm.runs.callbacks import RunResult
 from algorithm.runs.run_folder import RunFolder
@@ -52,7 +52,7 @@ class Members:
                 print(line, file=file, flush=True)
 
             result = self.train(self.environment, folder, settings, self.variant, [], log, task.pause_at)
-        return _make_report(task, result)
+        return _make_report(task, settings, result)
 
 
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
@@ -74,7 +74,7 @@ def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree
     return own
 
 
-def _make_report(task: MemberTask, result: RunResult) -> MemberReport:
+def _make_report(task: MemberTask, settings: Settings, result: RunResult) -> MemberReport:
     returns = list(result.returns.values())
     if result.evaluation is not None:
         returns = [played.mean for played in result.evaluation.values()]
@@ -83,4 +83,5 @@ def _make_report(task: MemberTask, result: RunResult) -> MemberReport:
         env_steps=result.counters.env_steps,
         mean_return=fmean(returns),
         goal_reached=bool(result.goal_reached),
+        goal=settings.goal.return_ if settings.goal else None,
     )

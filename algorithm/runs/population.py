@@ -210,7 +210,7 @@ def _is_over(settings: Settings, row: LineageRow) -> bool:
     max_step = settings.base.max_step
     goal = settings.goal.return_ if settings.goal else None
     # The goal may have changed since the row was written.
-    reached = row.goal_reached and goal is not None and row.mean_return is not None and row.mean_return >= goal
+    reached = row.goal_reached and goal is not None and row.goal is not None and row.goal >= goal
     return reached or (max_step is not None and row.env_steps >= max_step)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-TRAINING, EVALUATION, PLAY, COMPONENTS, PROCESS = range(5)  # the purposes of seeds
+TRAINING, EVALUATION, PLAY, COMPONENTS, PROCESS, CONFIRMATION = range(6)  # the purposes of seeds
 
 
 def draw_seed(sequence: np.random.SeedSequence) -> int:
@@ -48,6 +48,10 @@ class RunSeeds:
     def get_evaluation_seed(self, env_steps: int) -> int:
         """Return the seed of an evaluation at `env_steps`; the same in a resumed run as in an uninterrupted one."""
         return draw_seed(self._make_sequence(EVALUATION, env_steps))
+
+    def get_confirmation_seed(self, env_steps: int) -> int:
+        """Return the seed of the episodes that confirm the goal at `env_steps`, likewise."""
+        return draw_seed(self._make_sequence(CONFIRMATION, env_steps))
 
     def make_component_seeds(self, role: str) -> np.random.SeedSequence:
         """Return the seeds of the components of a role, independent of the order in which roles appear."""

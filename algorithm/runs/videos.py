@@ -14,6 +14,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter, Recording, SimulatorError
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
+from algorithm.config.schema import count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.env_folder import VIDEO_FOLDER
@@ -23,7 +24,7 @@ from algorithm.runs.seeding import RunSeeds
 from algorithm.training.components import Timer, TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number
-from algorithm.training.progress import WINDOW, Counters
+from algorithm.training.progress import Counters
 
 GIF_WIDTH, GIF_FPS, GIF_SECONDS = 320, 12, 10  # for files that a README may contain
 
@@ -148,7 +149,9 @@ def make_video_recorder(
         open_recorded = partial(environments.open_recorded, environments.count_evaluation_envs())
         seed = RunSeeds(base.seed).get_evaluation_seed(counters.env_steps)
         target = folder.path / VIDEO_FOLDER / str(counters.env_steps)
-        record_videos(open_recorded, get_agent, base.evaluate_greedy, WINDOW, seed, target, log)
+        record_videos(
+            open_recorded, get_agent, base.evaluate_greedy, count_evaluation_episodes(settings.goal), seed, target, log
+        )
 
     return VideoRecorder(settings.report.video_every, record, training.timer, log)
 

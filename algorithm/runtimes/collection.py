@@ -16,7 +16,7 @@ from algorithm.rollout import Rollout
 from algorithm.runtimes.messages import LogRecord, WorkerTraceback
 from algorithm.training.components import AgentComponents
 from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import Results
+from algorithm.training.evaluations import EpisodePlan, Outcome
 from algorithm.training.learner import Learner
 
 Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
@@ -76,24 +76,22 @@ class Collection:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """A request to an evaluation actor: play at least this number of episodes of each role.
+    """A request to an evaluation actor.
 
     Attributes:
-        episodes: number of episodes.
-        seed: seed of the environments and the sampled actions.
+        plan: the episodes.
         parameters: the state of the environment parameters of training.
     """
 
-    episodes: int
-    seed: int
+    plan: EpisodePlan
     parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReply:
-    """The results of an evaluation by role or team, and the logged messages."""
+    """The outcome of an evaluation, and the logged messages."""
 
-    results: Results
+    outcome: Outcome
     log: Sequence[LogRecord]
 
 

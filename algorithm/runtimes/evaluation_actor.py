@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.runtimes.messages import LogRecord
-from algorithm.training.evaluations import Evaluations, Results
+from algorithm.training.evaluations import EpisodePlan, Evaluations, Outcome
 from algorithm.training.evaluator import Evaluator
 
 LOG = logging.getLogger(__name__)
@@ -47,13 +47,12 @@ class EvaluationActor:
         self._weights: Weights = {}
 
     def evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply:
-        """Play the episodes of a request with these weights. Return the results."""
+        """Play the episodes of a request with these weights. Return the outcome."""
         self._weights = weights
         for role, learner in self._learners.items():
             learner.load_weights(weights[role])
         self.parameters.restore(request.parameters)
-        results = self._evaluator.play(request.episodes, request.seed)
-        reply = EvaluationReply(results=results, log=list(self.log))
+        reply = EvaluationReply(outcome=request.plan.play(self._evaluator), log=list(self.log))
         self.log.clear()
         return reply
 
@@ -76,8 +75,9 @@ class ActorEvaluations(Evaluations):
         host: the system that runs the actor.
         handle: the handle of the actor, which has been started.
         publish: publishes the present weights, and returns the reference to them.
-        make_request: returns the request of an evaluation with the given number of episodes.
-        timeout: time limit for an evaluation, in seconds.
+        make_request: returns the request of an evaluation with the given number of episodes that confirm the goal.
+        timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
+            episodes.
     """
 
     is_concurrent = True
@@ -96,18 +96,20 @@ class ActorEvaluations(Evaluations):
         self._handle = handle
         self._replacements = self._attempts = 0
         self._weights: Any = None
-        self._request = EvaluationRequest(episodes=0, seed=0, parameters={})
+        self._request: Any = None
         self._ticket: Hashable = None
         self._since = 0.0  # time of the request
 
-    def start(self, episodes: int) -> None:
-        self._weights, self._request, self._attempts = self._publish(), self._make_request(episodes), 0
+    def start(self, confirmation_episodes: int) -> None:
+        self._weights, self._request, self._attempts = self._publish(), self._make_request(confirmation_episodes), 0
         self._send()
 
-    def receive(self, timeout: float) -> Results | None:
+    def receive(self, timeout: float) -> Outcome | None:
         if not self.host.wait([self._ticket], timeout):
-            if time.monotonic() - self._since > self.timeout:
-                self._replace(f"has not replied for {self.timeout:g} s (cluster_config.evaluation_timeout)")
+            plan: EpisodePlan = self._request.plan
+            limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
+            if time.monotonic() - self._since > limit:
+                self._replace(f"has not replied for {limit:g} s (cluster_config.evaluation_timeout)")
             return None
         try:
             reply = self.host.fetch(self._ticket)
@@ -119,7 +121,7 @@ class ActorEvaluations(Evaluations):
             reply.raise_error()
         for record in reply.log:
             LOG.log(record.level, f"evaluation actor: {record.text}")
-        return reply.results
+        return reply.outcome
 
     def _send(self) -> None:
         self._ticket = self.host.evaluate(self._handle, self._weights, self._request)

@@ -58,6 +58,7 @@ class LineageRow:
         settings: values of the settings that differ between members, by path.
         mean_return: mean return of the evaluation at the end; None if the member failed. Its key is `return`.
         goal_reached: whether it has reached and confirmed its goal.
+        goal: mean return that was its goal; None without one, or if the member failed.
     """
 
     interval: int
@@ -67,6 +68,7 @@ class LineageRow:
     settings: Mapping[str, Any]
     mean_return: float | None
     goal_reached: bool = False
+    goal: float | None = None
 
 
 class PopulationRecord:

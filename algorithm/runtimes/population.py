@@ -38,12 +38,14 @@ class MemberReport:
         env_steps: env steps of the run.
         mean_return: mean return of its evaluation.
         goal_reached: whether the goal was reached and confirmed.
+        goal: mean return that was the goal; None without one.
     """
 
     member: int
     env_steps: int
     mean_return: float
     goal_reached: bool
+    goal: float | None = None
 
 
 class MemberFailed(Exception):
@@ -190,6 +192,7 @@ class Population:
                 settings=task.plan.settings,
                 mean_return=None if failed or report is None else report.mean_return,
                 goal_reached=report is not None and report.goal_reached,
+                goal=report.goal if report else None,
             )
         )
         self.lineage.sort(key=lambda row: (row.interval, row.member))  # not by the speed of processes

@@ -7,10 +7,56 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.progress import WINDOW
+from algorithm.training.evaluator import EvaluationResult, Evaluator
 
 Results = Mapping[str, EvaluationResult]  # by role or team
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of an evaluation.
+
+    Attributes:
+        results: the results that are reported.
+        confirmation: the results that decide whether the goal is confirmed; None if the evaluation does not confirm it.
+    """
+
+    results: Results
+    confirmation: Results | None = None
+
+    def add_env_steps(self, env_steps: int) -> Outcome:
+        """Return the outcome with the env steps of the run at which the evaluation started."""
+        return Outcome(
+            results=_add_env_steps(self.results, env_steps),
+            confirmation=self.confirmation and _add_env_steps(self.confirmation, env_steps),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodePlan:
+    """The episodes of an evaluation.
+
+    The episodes that confirm a goal have other seeds than those that are reported. If they were reported, the mean
+    would be too high: it is known only since it reached the goal.
+
+    Attributes:
+        episodes: the least number of reported episodes of each role.
+        seed: seeds their environments and sampled actions.
+        confirmation_episodes: the least number of episodes of each role that confirm the goal; 0: none.
+        confirmation_seed: seeds theirs.
+    """
+
+    episodes: int
+    seed: int
+    confirmation_episodes: int
+    confirmation_seed: int
+
+    def play(self, evaluator: Evaluator) -> Outcome:
+        """Play the episodes."""
+        confirmation = None
+        if self.confirmation_episodes:
+            confirmation = evaluator.play(self.confirmation_episodes, self.confirmation_seed)
+        return Outcome(results=evaluator.play(self.episodes, self.seed), confirmation=confirmation)
 
 
 class Evaluations(ABC):
@@ -24,32 +70,32 @@ class Evaluations(ABC):
     is_concurrent: bool
 
     @abstractmethod
-    def start(self, episodes: int) -> None:
-        """Start to play at least `episodes` episodes of each role with the present weights."""
+    def start(self, confirmation_episodes: int) -> None:
+        """Start an evaluation of the present weights; it confirms the goal with this number of episodes; 0: not."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> Results | None:
-        """Return the results of the evaluation that was started; None if `timeout` seconds pass without them."""
+    def receive(self, timeout: float) -> Outcome | None:
+        """Return the outcome of the evaluation that was started; None if `timeout` seconds pass without it."""
 
 
 class ImmediateEvaluations(Evaluations):
     """Evaluations that are played in this process, when they start.
 
     Args:
-        play: plays the given number of episodes of each role.
+        play: plays an evaluation with the given number of episodes that confirm the goal.
     """
 
     is_concurrent = False
 
-    def __init__(self, play: Callable[[int], Results]):
+    def __init__(self, play: Callable[[int], Outcome]):
         self._play = play
-        self._results: Results | None = None
+        self._outcome: Outcome | None = None
 
-    def start(self, episodes: int) -> None:
-        self._results = self._play(episodes)
+    def start(self, confirmation_episodes: int) -> None:
+        self._outcome = self._play(confirmation_episodes)
 
-    def receive(self, timeout: float) -> Results | None:
-        return self._results
+    def receive(self, timeout: float) -> Outcome | None:
+        return self._outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +106,7 @@ class EvaluatedVersion:
         env_steps: env steps of the run at that time.
         checkpoint: the checkpoint with these weights; None if they are still the present ones when the results are
             received, or if it could not be written.
-        confirms: whether the results confirm that the goal is reached.
+        confirms: whether the evaluation decides whether the goal is confirmed.
     """
 
     env_steps: int
@@ -84,7 +130,7 @@ class EvaluationQueue:
     def __init__(self, evaluations: Evaluations, save: Callable[[], Any]):
         self.evaluations, self._save = evaluations, save
         self.version: EvaluatedVersion | None = None
-        self._is_due = self._confirms = False
+        self._is_due, self._confirmation_episodes = False, 0
         self._last_start = -1  # env steps at which the last evaluation started
 
     @property
@@ -95,36 +141,42 @@ class EvaluationQueue:
     @property
     def is_confirming(self) -> bool:
         """Return whether the evaluation that has started, or the one that is due, confirms the goal."""
-        return self._confirms or (self.version is not None and self.version.confirms)
+        return self._confirmation_episodes > 0 or (self.version is not None and self.version.confirms)
 
-    def request(self, env_steps: int, *, confirms: bool) -> None:
+    def request(self, env_steps: int, confirmation_episodes: int) -> None:
         """Let an evaluation be due, unless the last one started at the same env steps and this one confirms nothing."""
-        if confirms or env_steps != self._last_start:
-            self._is_due, self._confirms = True, self._confirms or confirms
+        if confirmation_episodes or env_steps != self._last_start:
+            self._is_due = True
+            self._confirmation_episodes = max(self._confirmation_episodes, confirmation_episodes)
 
     def cancel(self) -> None:
         """Let no evaluation be due."""
-        self._is_due = self._confirms = False
+        self._is_due, self._confirmation_episodes = False, 0
 
-    def advance(self, env_steps: int, timeout: float) -> tuple[EvaluatedVersion, Results] | None:
+    def advance(self, env_steps: int, timeout: float) -> tuple[EvaluatedVersion, Outcome] | None:
         """Start the evaluation that is due, if no other one has started.
 
         Returns:
-            The results of the evaluation that has started; None without one, or if `timeout` seconds pass without them.
+            The outcome of the evaluation that has started; None without one, or if `timeout` seconds pass without it.
 
         Raises:
             SimulatorError: evaluation is not possible.
         """
         if self.version is None and self._is_due:
             self._start(env_steps)
-        if self.version is None or (results := self.evaluations.receive(timeout)) is None:
+        if self.version is None or (outcome := self.evaluations.receive(timeout)) is None:
             return None
         version, self.version = self.version, None
-        return version, {name: replace(result, env_steps=version.env_steps) for name, result in results.items()}
+        return version, outcome.add_env_steps(version.env_steps)
 
     def _start(self, env_steps: int) -> None:
         checkpoint = self._save() if self.evaluations.is_concurrent else None
-        self.evaluations.start(WINDOW)
-        self.version = EvaluatedVersion(env_steps=env_steps, checkpoint=checkpoint, confirms=self._confirms)
+        self.evaluations.start(self._confirmation_episodes)
+        confirms = self._confirmation_episodes > 0
+        self.version = EvaluatedVersion(env_steps=env_steps, checkpoint=checkpoint, confirms=confirms)
         self._last_start = env_steps
         self.cancel()
+
+
+def _add_env_steps(results: Results, env_steps: int) -> Results:
+    return {name: replace(result, env_steps=env_steps) for name, result in results.items()}

@@ -18,6 +18,7 @@ class Limits:
         save_every: env steps between checkpoints.
         evaluate_every: env steps between evaluations.
         goal: mean return at which the run ends.
+        evaluation_episodes: number of episodes of an evaluation, of each role.
         pause_at: env steps at which training pauses, after an evaluation; the run then continues from its checkpoint.
     """
 
@@ -27,6 +28,7 @@ class Limits:
     save_every: int | None = None
     evaluate_every: int | None = None
     goal: float | None = None
+    evaluation_episodes: int
     pause_at: int | None = None
 
     @property

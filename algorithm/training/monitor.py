@@ -12,12 +12,12 @@ from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossReport
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Evaluations, Results
+from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Evaluations, Outcome, Results
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.goal import GoalCheck
 from algorithm.training.intervals import Intervals
 from algorithm.training.limits import Limits
-from algorithm.training.progress import WINDOW, Counters, History, RecentEpisodes
+from algorithm.training.progress import Counters, History, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
 ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal
@@ -56,9 +56,9 @@ class RunCallbacks(Protocol):
 class Monitor:
     """A monitor, which is called after each tick; it logs, evaluates and saves when that is due.
 
-    There is one evaluation at a time. If another one becomes due meanwhile, it starts after it, with the weights of
-    that time. If evaluation is not possible (`evaluations` is None, or raises SimulatorError), the run continues
-    without it. A goal that was reached is then confirmed by the next `WINDOW` training episodes of every role.
+    There is one evaluation at a time. If another one becomes due meanwhile, it starts later, with the weights of that
+    time. If evaluation is not possible (`evaluations` is None, or raises SimulatorError), the run continues without it.
+    A goal that was reached is then confirmed by the next training episodes of every role.
 
     Args:
         history: the counters and the recent episodes.
@@ -91,7 +91,7 @@ class Monitor:
         self.evaluation: Results | None = None
         self.confirmed_by: ConfirmedBy | None = None
         self.stopped = False
-        self._goal = GoalCheck(history, limits.goal)
+        self._goal = GoalCheck(history, limits.goal, limits.evaluation_episodes)
         self._evaluations = EvaluationQueue(evaluations, self._save) if evaluations else None
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
         # Saving is last, so that a resumed run does not repeat the other actions.
@@ -196,7 +196,7 @@ class Monitor:
                 self._mark_best(_mean(self.history.collect_recent().values()))
         elif self._is_goal_met():
             if self._evaluations:
-                self._request_evaluation(confirms=True)
+                self._request_evaluation(self._goal.confirmation_episodes)
             else:
                 self._goal.start_trial()
 
@@ -223,10 +223,10 @@ class Monitor:
         else:
             self._pending_best = mean
 
-    def _request_evaluation(self, confirms: bool = False) -> None:
+    def _request_evaluation(self, confirmation_episodes: int = 0) -> None:
         """Evaluate the present weights, once at the same number of env steps, or confirm the goal with them."""
         if self._evaluations:
-            self._evaluations.request(self.counters.env_steps, confirms=confirms)
+            self._evaluations.request(self.counters.env_steps, confirmation_episodes)
             self._advance_evaluations()
 
     def _advance_evaluations(self, timeout: float = 0.0) -> None:
@@ -246,21 +246,21 @@ class Monitor:
         if finished:
             self._record_evaluation(*finished, has_present_weights=not queue.evaluations.is_concurrent)
 
-    def _record_evaluation(self, version: EvaluatedVersion, results: Results, has_present_weights: bool) -> None:
-        """Record the results of an evaluation, after which its weights may be the best, and the goal confirmed."""
-        self.evaluation = results
-        is_confirmed = version.confirms and self._goal.is_reached_by(results.values())
+    def _record_evaluation(self, version: EvaluatedVersion, outcome: Outcome, has_present_weights: bool) -> None:
+        """Record the outcome of an evaluation, after which its weights may be the best, and the goal confirmed."""
+        self.evaluation = results = outcome.results
+        is_confirmed = outcome.confirmation is not None and self._goal.confirm(outcome.confirmation)
         is_kept = has_present_weights or version.checkpoint is not None
         mean = _mean(results.values())
         self._pending_best = None
         if is_kept and (mean >= self.best.mean or is_confirmed):  # of equally good weights the newest are the best
             self._mark_best(mean, version.checkpoint)
+        if outcome.confirmation is not None:
+            self.reporter.report_confirmation(version.env_steps, outcome.confirmation, is_confirmed)
         self.reporter.report_evaluation(version.env_steps, results)
         self.reporter.show_progress()
         self.callbacks.on_evaluation(results)
-        if version.confirms:
-            self.confirmed_by = "evaluation" if is_confirmed else None
-            self.history.episodes_until_check = 0 if is_confirmed else WINDOW  # 0: a run that is stopped now repeats it
+        self.confirmed_by = "evaluation" if is_confirmed else None
 
     def _stop_evaluating(self, queue: EvaluationQueue, error: SimulatorError) -> None:
         """Continue the run without evaluations."""

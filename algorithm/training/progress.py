@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from algorithm.training.components import STARTING, TrainingComponents
 from algorithm.training.episodes import Episode
 
-WINDOW = 20  # training episodes whose mean return must reach the goal, and evaluation episodes that confirm it
+WINDOW = 20  # training episodes whose mean return must reach the goal
 
 
 @dataclass(kw_only=True)
@@ -32,13 +32,19 @@ class Counters:
 
 @dataclass
 class RecentEpisodes:
-    """The last `WINDOW` training episodes of one role, and the first and the best mean return of a full window."""
+    """The last `WINDOW` training episodes of one role, and the first and the best mean return of a full window.
+
+    Attributes:
+        awaited: the number of further episodes before the goal may be checked again; not above 0: none.
+        trial: the returns of the episodes that confirm the goal, in this process; None: it is not being confirmed.
+    """
 
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: float | None = None
     best: float | None = None
-    count: int = 0  # episodes since this process started
+    awaited: int = 0
+    trial: list[float] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -48,45 +54,53 @@ class RecentEpisodes:
     @property
     def mean(self) -> float:
         """Return the mean return; NaN without an episode."""
-        return _mean(self.returns)
+        return compute_mean(self.returns)
 
     @property
     def length(self) -> float:
         """Return the mean length; NaN without an episode."""
-        return _mean(self.lengths)
+        return compute_mean(self.lengths)
 
     def add(self, episode_return: float, length: int) -> None:
         """Add an episode that ended."""
         self.returns.append(episode_return)
         self.lengths.append(length)
-        self.count += 1
+        self.awaited -= 1
+        if self.trial is not None:
+            self.trial.append(episode_return)
         if self.is_full:
             mean = self.mean
             self.first = mean if self.first is None else self.first
             self.best = mean if self.best is None else max(self.best, mean)
 
     def state(self) -> dict[str, Any]:
-        """Return all but the count, in values of JSON."""
-        return {"returns": list(self.returns), "lengths": list(self.lengths), "first": self.first, "best": self.best}
+        """Return all but the trial, in values of JSON."""
+        return {
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "first": self.first,
+            "best": self.best,
+            "awaited": self.awaited,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
-        self.first, self.best = state["first"], state["best"]
+        self.first, self.best, self.awaited = state["first"], state["best"], state["awaited"]
 
 
 class History:
     """The training episodes of a run: its counters, and the last episodes of each role or team.
 
-    `episodes_until_check` is the number of training episodes before the goal may be checked again.
+    `failed_confirmations` is the number of times that the goal was not confirmed.
     """
 
     def __init__(self, training: TrainingComponents, counters: Counters):
         self.training = training
         self.counters = counters
         self.recent: dict[str, RecentEpisodes] = defaultdict(RecentEpisodes)
-        self.episodes_until_check = 0
+        self.failed_confirmations = 0
         self._ended_lanes: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._seconds_before, self._cpu_seconds_before = counters.seconds, counters.cpu_seconds  # of earlier processes
 
@@ -103,7 +117,6 @@ class History:
         iteration_ended = False
         for episode in episodes:
             self.counters.episodes += 1
-            self.episodes_until_check -= 1
             self.recent[episode.team or episode.role].add(episode.episode_return, episode.length)
             self._ended_lanes[episode.role].add(episode.lane)
             if not iteration_ended and self._all_ended(active_lanes):
@@ -132,7 +145,7 @@ class History:
         return {
             "recent": {role: recent.state() for role, recent in self.recent.items()},
             "ended": {role: sorted(lanes) for role, lanes in self._ended_lanes.items()},
-            "until_check": self.episodes_until_check,
+            "failed_confirmations": self.failed_confirmations,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -141,7 +154,7 @@ class History:
             self.recent[role].restore(recent)
         for role, lanes in state["ended"].items():
             self._ended_lanes[role].update(lanes)
-        self.episodes_until_check = state["until_check"]
+        self.failed_confirmations = state["failed_confirmations"]
 
     def _all_ended(self, active_lanes: Mapping[str, np.ndarray]) -> bool:
         for role, lanes in active_lanes.items():
@@ -152,7 +165,8 @@ class History:
         return True
 
 
-def _mean(values: deque[float] | deque[int]) -> float:
+def compute_mean(values: Collection[float]) -> float:
+    """Return the mean; NaN without a value."""
     return sum(values) / len(values) if values else float("nan")
 
 

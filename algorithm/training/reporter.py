@@ -137,6 +137,12 @@ class Reporter:
             self.metrics.write(env_steps, values)
         self.timer.lap("reporting")
 
+    def report_confirmation(self, env_steps: int, results: Mapping[str, EvaluationResult], is_confirmed: bool) -> None:
+        """Log whether episodes that are not reported, with weights of `env_steps`, have confirmed the goal."""
+        for role, result in results.items():
+            outcome = "confirmed" if is_confirmed else "not confirmed"
+            self.log(f"goal{role_suffix(role)} {outcome} at {env_steps:,} env steps: {result}")
+
     def report_evaluation_error(self, env_steps: int, error: Exception) -> None:
         """Log that an evaluation that was due at `env_steps` is not possible, and why."""
         instead = "" if self.limits.goal is None else "; training episodes alone confirm the goal"

@@ -178,6 +178,26 @@ def test_the_weights_that_confirmed_the_goal_are_played(capsys):
     assert folder.find_best().folder == folder.find_latest().folder
 
 
+def test_the_episodes_after_the_confirmation_are_reported_and_played_by_run(capsys, monkeypatch):
+    played, real = [], Evaluator.play
+
+    def play(*arguments):
+        played.append(real(*arguments))
+        return played[-1]
+
+    monkeypatch.setattr(Evaluator, "play", play)
+    easy = ["goal.return=10", "goal.evaluation_episodes=7", "base_config.evaluate_greedy=false"]
+    assert main.main(["gym/cartpole", "-n", "a", "--set", *easy]) == 0
+    folder = RunFolder.find("gym/cartpole", "a")
+    shown = capsys.readouterr().out
+    assert main.main(["gym/cartpole", "-n", "a", "--run"]) == 0
+    confirmation, reported, repeated = (results["agent"] for results in played)
+    assert confirmation.returns != reported.returns == repeated.returns and len(reported.returns) == 7
+    recorded = json.loads((folder.path / "result.json").read_text())["evaluation"]["agent"]
+    assert recorded["returns"] == reported.returns and f"last evaluation: {reported}" in shown
+    assert folder.checkpoints(keep=1).best.mean == recorded["mean"]
+
+
 def test_a_resumed_run_is_evaluated_like_an_uninterrupted_one(tmp_path, monkeypatch):
     played, real = [], Evaluator.play
     monkeypatch.setattr(

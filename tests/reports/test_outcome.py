@@ -37,6 +37,21 @@ def test_outcomes(tmp_path, changes, kind, words):
         assert word in f"{outcome.label} {outcome.sentence}"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "interval"),
+    [(428.8, 530.6, "428.8 to 530.6"), (None, None, "unknown"), (475, 490, ""), (450, 474.9, "")],
+)
+@pytest.mark.parametrize("reached", [True, False])
+def test_an_interval_that_is_too_wide_to_decide_is_mentioned(tmp_path, reached, low, high, interval):
+    one = {**RESULT["evaluation"]["agent"], "low": low, "high": high}
+    sentence = describe_outcome(make_run(tmp_path, reached=reached, evaluation={"agent": one})).sentence
+    doubt = (
+        f" The 95% interval of the evaluation, {interval}, does not decide whether the weights reach the goal; "
+        "more than 3 evaluation episodes (goal.evaluation_episodes) make it narrower."
+    )
+    assert sentence.endswith(doubt) == bool(interval) and sentence.count("interval") == bool(interval)
+
+
 def test_a_run_in_training_is_not_over(tmp_path):
     outcome = describe_outcome(replace(make_run(tmp_path, status=130), in_training=True))
     assert (outcome.kind, outcome.label) == (WAITING, "In training")

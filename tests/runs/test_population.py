@@ -25,6 +25,8 @@ from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_requests import RunRequest, find_population, plan_runs
 from algorithm.runtimes.lineage import LineageRow
 from algorithm.runtimes.population import MemberFailed
+from algorithm.training.evaluations import EpisodePlan, Outcome
+from algorithm.training.evaluator import EvaluationResult
 from tests.task_folder import NN, write_task
 
 CONFIG = """
@@ -154,6 +156,19 @@ def test_a_member_that_fails_is_replaced_by_a_copy():
     parent = of_second[1].parent
     copied = next(row.env_steps for row in rows if row.member == parent)
     assert read_weights("pop-2", copied).equal(read_weights(f"pop-{parent}", copied))
+
+
+def test_a_member_that_confirmed_the_goal_ends_the_population_whatever_it_reports(monkeypatch):
+    def play(plan, evaluator):
+        confirmation = {"agent": EvaluationResult([0.0], [1])} if plan.confirmation_episodes else None
+        return Outcome(results={"agent": EvaluationResult([-10.0], [1])}, confirmation=confirmation)
+
+    monkeypatch.setattr(EpisodePlan, "play", play)
+    rows = train_new(goal={"return": -1.0})
+    assert [row.goal_reached for row in rows] == [False] * (len(rows) - 1) + [True] and rows[-1].mean_return == -10
+    assert [(row.interval, row.env_steps) for row in resume()] == [(row.interval, row.env_steps) for row in rows]
+    monkeypatch.setattr(EpisodePlan, "play", lambda *_: Outcome(results={"agent": EvaluationResult([-10.0], [1])}))
+    assert resume(goal={"return": 1000.0})[-1].env_steps >= 180  # a higher goal, which it has not reached
 
 
 def test_the_population_of_a_name():

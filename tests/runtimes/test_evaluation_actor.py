@@ -45,6 +45,18 @@ def test_results_equal_those_of_the_main_process(hosts, tmp_path):  # noqa: F811
     assert [len(host.evaluators) for host in hosts] == [1, 0]
 
 
+def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):  # noqa: F811
+    goal = {"goal": {"return": -1000.0, "evaluation_episodes": 8}}
+    ends = []
+    for name, evaluation_actor in (("actor", True), ("main", False)):
+        lines = []
+        folder, result = train_evaluated(tmp_path, name, goal, lines=lines, evaluation_actor=evaluation_actor)
+        assert result.confirmed_by == "evaluation"
+        assert folder.checkpoints(keep=1).best.mean == result.evaluation["agent"].mean
+        ends.append([line for line in lines if line.startswith(("goal", "evaluation"))])
+    assert ends[0] == ends[1] and "confirmed at" in ends[0][-2] and "over 8 episodes" in ends[0][-1]
+
+
 def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):  # noqa: F811
     calls, start, wait = [], InlineHost.start_evaluator, InlineHost.wait
     monkeypatch.setattr(InlineHost, "start_evaluator", lambda *each: calls.append("start") or start(*each))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import pytest
@@ -35,7 +36,8 @@ def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupt
     assert_equal(train_run(resumed), end)
 
 
-def test_a_signal_in_the_evaluation_that_confirms_the_goal(tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", [1, 2], ids=["confirmation", "reported episodes"])
+def test_a_signal_in_the_evaluation_that_confirms_the_goal(call, tmp_path, monkeypatch):
     goal = {"goal": {"return": -1000.0}, "base_config": {"max_step": 10_000, "save_every": None}}
 
     def make_run(name: str) -> RunFolder:
@@ -44,10 +46,11 @@ def test_a_signal_in_the_evaluation_that_confirms_the_goal(tmp_path, monkeypatch
         return folder
 
     end, interrupted = train_run(make_run("straight")), make_run("resumed")
-    play = Evaluator.play
+    play, calls = Evaluator.play, itertools.count(1)
 
     def stop(*args):
-        signal.raise_signal(signal.SIGTERM)
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGTERM)
         return play(*args)
 
     with monkeypatch.context() as patch, pytest.raises(Terminated):

@@ -15,7 +15,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
 from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import Evaluations, ImmediateEvaluations
+from algorithm.training.evaluations import Evaluations, ImmediateEvaluations, Outcome
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
@@ -26,13 +26,18 @@ from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
 
+EPISODES = 20  # of an evaluation
+
 
 class Run:
     """A monitored run without environments, which records evaluations and checkpoints with their env steps."""
 
-    def __init__(self, path, env_steps=0, evaluation_means=(), broken=None, make_evaluations=None, **limits):
+    def __init__(
+        self, path, env_steps=0, evaluation_means=(), confirmations=(), broken=None, make_evaluations=None, **limits
+    ):
         none = dict.fromkeys(["max_step", "max_iter", "save_every", "evaluate_every", "goal"])
-        self.path, self.evaluation_means, self.broken = path, deque(evaluation_means), broken
+        self.path, self.broken = path, broken
+        self.evaluation_means, self.confirmations = deque(evaluation_means), deque(confirmations)
         self.done: list[tuple[str, int]] = []
         self.logged: list[str] = []
         self.shown = []
@@ -40,7 +45,7 @@ class Run:
         self.parts = make_components(Skipping(config("", 2, {})), ParityAgent(rollout_length=4))
         self.parts.get("agent").learner.skipped_updates = 0
         self.counters = Counters(env_steps=env_steps)
-        limits = Limits(**{**none, "log_every": 10**9, **limits})
+        limits = Limits(**{**none, "log_every": 10**9, "evaluation_episodes": EPISODES, **limits})
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
         evaluations = (make_evaluations or ImmediateEvaluations)(self._evaluate)
@@ -55,12 +60,14 @@ class Run:
         )
         return self.monitor.tick(self.actor)
 
-    def _evaluate(self, episodes):
+    def _evaluate(self, confirmation_episodes):
+        if confirmation_episodes:
+            self.done.append((f"confirm with {confirmation_episodes}", self.counters.env_steps))
         self.done.append(("evaluate", self.counters.env_steps))
         if self.broken:
             raise self.broken
-        mean = self.evaluation_means.popleft() if self.evaluation_means else 0.0
-        return {"agent": EvaluationResult([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
+        confirmation = make_results(self.confirmations, confirmation_episodes) if confirmation_episodes else None
+        return Outcome(results=make_results(self.evaluation_means, EPISODES), confirmation=confirmation)
 
     def _save(self, counters):
         place = self.path / str(counters.env_steps)
@@ -74,6 +81,11 @@ class Run:
         return checkpoint and int(checkpoint.folder.name)
 
 
+def make_results(means, episodes):
+    mean = means.popleft() if means else 0.0
+    return {"agent": EvaluationResult([mean - 1, mean + 1] * (episodes // 2), [5] * episodes)}
+
+
 class LaterEvaluations(Evaluations):
     """Evaluations whose results are received once `is_ready` is set, or if the monitor waits for them."""
 
@@ -83,12 +95,12 @@ class LaterEvaluations(Evaluations):
         self.play = play
         self.is_ready = False
 
-    def start(self, episodes):
-        self.results = self.play(episodes)
+    def start(self, confirmation_episodes):
+        self.outcome = self.play(confirmation_episodes)
         self.is_ready = False
 
     def receive(self, timeout):
-        return self.results if self.is_ready or timeout else None
+        return self.outcome if self.is_ready or timeout else None
 
 
 @pytest.fixture
@@ -154,26 +166,70 @@ def test_a_resumed_run_keeps_the_best(tmp_path):
 
 
 def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp_path):
-    run = Run(tmp_path, goal=9.0, evaluation_means=[8, 9.5])
+    run = Run(tmp_path, goal=9.0, confirmations=[8, 9.5], evaluation_means=[9.1, 8.8])
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.done == []
     assert not run.go(10, 9.0)
-    assert run.done == [("evaluate", 20), ("save", 20)] and not run.monitor.confirmed
+    assert run.done == [("confirm with 20", 20), ("evaluate", 20), ("save", 20)] and not run.monitor.confirmed
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.go(10, 9.0)
     assert run.monitor.confirmed
-    assert run.done[2:] == [("evaluate", 40), ("save", 40)]
+    assert run.done[3:] == [("confirm with 40", 40), ("evaluate", 40), ("save", 40)]
+
+
+def test_the_episodes_that_confirm_the_goal_are_not_reported(tmp_path):
+    run = Run(tmp_path, goal=9.0, confirmations=[9.5], evaluation_means=[8.5])
+    assert run.go(10, *[9.0] * WINDOW)
+    assert run.monitor.confirmed and run.monitor.evaluation["agent"].mean == BestCheckpoint(tmp_path).mean == 8.5
+    assert [row["eval/return"] for row in rows(tmp_path)] == ["8.5"]
+    assert run.logged == [
+        "goal confirmed at 10 env steps: return 9.500 (95% interval 9.020 to 9.980) over 20 episodes, greedy",
+        "evaluation at 10 env steps: return 8.500 (95% interval 8.020 to 8.980) over 20 episodes, greedy",
+    ]
+
+
+def test_each_confirmation_that_fails_makes_the_next_one_longer_and_later(tmp_path):
+    run = Run(tmp_path, goal=9.0, evaluation_episodes=10, confirmations=[8] * 9)
+    for _ in range(200):
+        run.go(1, 9.0)
+    lengths = [(what, moment) for what, moment in run.done if what.startswith("confirm")]
+    assert lengths == [
+        ("confirm with 10", 20),
+        ("confirm with 20", 30),
+        ("confirm with 30", 50),
+        ("confirm with 40", 80),
+        ("confirm with 50", 120),
+        ("confirm with 60", 170),
+    ]
+
+
+def test_every_role_ends_new_episodes_before_the_next_confirmation(tmp_path):
+    run = Run(tmp_path, goal=9.0, confirmations=[8, 9])
+    run.parts.by_role["other"] = run.parts.get("agent")
+
+    def go(role, number):
+        episode = Episode(role=role, lane=0, episode_return=9.0, length=10)
+        run.actor.episodes.extend([episode] * number)
+        run.actor.env_steps = 1
+        return run.monitor.tick(run.actor)
+
+    go("agent", WINDOW)
+    go("other", WINDOW)
+    assert [what for what, _ in run.done if what.startswith("confirm")] == ["confirm with 20"]
+    assert not go("agent", 5 * WINDOW)
+    assert not go("other", WINDOW - 1)
+    assert go("other", 1)
 
 
 @pytest.mark.parametrize("means", [[9.5, 9.5], [8.0, 9.5]])
 def test_a_run_that_is_resumed_at_its_goal_confirms_it_again(tmp_path, means):
     """The run may have been stopped in the evaluation. A run whose evaluation missed the goal continues."""
-    run = Run(tmp_path, goal=9.0, evaluation_means=means[:1])
+    run = Run(tmp_path, goal=9.0, confirmations=means[:1])
     is_over = run.go(10, *[9.0] * WINDOW)
-    resumed = Run(tmp_path, env_steps=10, goal=9.0, evaluation_means=means[1:])
+    resumed = Run(tmp_path, env_steps=10, goal=9.0, confirmations=means[1:])
     resumed.monitor.history.restore(run.monitor.history.state())
     assert is_over == resumed.monitor.do_due() == (means[0] >= 9.0)
-    assert resumed.done == [("evaluate", 10), ("save", 10)] * is_over
+    assert resumed.done == [("confirm with 20", 10), ("evaluate", 10), ("save", 10)] * is_over
 
 
 def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_path):
@@ -187,11 +243,12 @@ def test_without_evaluation_a_goal_is_confirmed_by_later_training_episodes(tmp_p
     assert not run.go(10, *[9.0] * (WINDOW // 2))
     assert not run.go(10, *[8.0] * (WINDOW // 2))
     assert not run.go(10, *[9.0] * WINDOW)
+    assert not run.go(10, *[9.0] * WINDOW)  # the second one is twice as long
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.monitor.confirmed_by is None
     assert run.go(10, 9.0)
     assert run.monitor.confirmed_by == "training"
-    assert run.done == [("evaluate", 10), ("save", 60)] and run.best == 60
+    assert run.done == [("confirm with 20", 10), ("evaluate", 10), ("save", 70)] and run.best == 70
 
 
 @pytest.mark.parametrize("error", [EnvironmentStartError, EnvironmentCrashed])
@@ -206,7 +263,7 @@ def test_an_evaluation_that_fails_leaves_the_last_result(tmp_path, error):
 
 
 def test_weights_that_confirmed_the_goal_are_the_best(tmp_path):
-    run = Run(tmp_path, goal=9.0, evaluate_every=10, evaluation_means=[100, 9.5])
+    run = Run(tmp_path, goal=9.0, evaluate_every=10, evaluation_means=[100, 9.5], confirmations=[9.5])
     run.go(10)
     assert run.best == 10
     assert run.go(5, *[9.0] * WINDOW)
@@ -214,7 +271,7 @@ def test_weights_that_confirmed_the_goal_are_the_best(tmp_path):
 
 
 def test_the_goal_is_a_mean_return(tmp_path):
-    run = Run(tmp_path, goal=9.0, evaluation_means=[9])
+    run = Run(tmp_path, goal=9.0, confirmations=[9])
     assert run.go(10, *[8.0, 10.0] * (WINDOW // 2))
 
 
@@ -277,8 +334,8 @@ def test_a_restored_run_checks_the_goal_as_the_first(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, second = (
-        Run(tmp_path / "a", goal=9.0, evaluation_means=[0, 9]),
-        Run(tmp_path / "b", goal=9.0, evaluation_means=[9]),
+        Run(tmp_path / "a", goal=9.0, confirmations=[0, 9]),
+        Run(tmp_path / "b", goal=9.0, confirmations=[9]),
     )
     first.go(1, *[9.0] * (WINDOW + 5))
     second.monitor.history.restore(json.loads(json.dumps(first.monitor.history.state())))
@@ -288,7 +345,7 @@ def test_a_restored_run_checks_the_goal_as_the_first(tmp_path):
 
 
 def test_what_is_due_is_known_before_it_is_done(tmp_path):
-    run = Run(tmp_path, evaluation_means=[5.0], log_every=10, save_every=25, max_step=32, goal=4.0)
+    run = Run(tmp_path, confirmations=[5.0], log_every=10, save_every=25, max_step=32, goal=4.0)
     monitor = run.monitor
     assert (monitor.next_due, monitor.is_due) == (10, False)
     monitor.count_steps(9)
@@ -310,7 +367,7 @@ def test_what_is_due_is_known_before_it_is_done(tmp_path):
     assert monitor.is_due
     assert run.done == [("save", 31)]
     assert monitor.do_due()
-    assert run.done == [("save", 31), ("evaluate", 31), ("save", 31)]
+    assert run.done == [("save", 31), ("confirm with 20", 31), ("evaluate", 31), ("save", 31)]
     assert monitor.confirmed_by == "evaluation"
 
 
@@ -355,7 +412,7 @@ def test_the_checkpoint_of_an_evaluation_is_kept_until_its_result(later):
 
 
 def test_training_continues_until_the_goal_is_confirmed(later):
-    run, evaluations = later(goal=9.0, evaluation_means=[8.0, 9.5], max_step=1000)
+    run, evaluations = later(goal=9.0, confirmations=[8.0, 9.5], max_step=1000)
     assert not run.go(10, *[9.0] * WINDOW)
     assert not run.go(10, *[9.0] * WINDOW)
     evaluations.is_ready = True

@@ -24,7 +24,9 @@ class Run:
     def __init__(self, path, counters=None, metrics=None, **limits):
         parts = make_components(Skipping(config("", 2, {})), ParityAgent(rollout_length=4))
         parts.get("agent").learner.skipped_updates = 0
-        limits = Limits(**{"max_step": 1000, "max_iter": None, "goal": 9.0, **limits}, **EVERY)
+        limits = Limits(
+            **{"max_step": 1000, "max_iter": None, "goal": 9.0, "evaluation_episodes": 20, **limits}, **EVERY
+        )
         self.history = History(parts, counters or Counters())
         self.timer, self.counters, self.path = parts.timer, self.history.counters, path
         self.timer.lap = lambda part: None
@@ -212,7 +214,7 @@ def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
     ("max_step", "max_iter", "done"), [(None, None, None), (100, None, 0.5), (None, 4, 0.75), (100, 4, 0.75)]
 )
 def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
-    limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1)
+    limits = Limits(max_step=max_step, max_iter=max_iter, log_every=1, evaluation_episodes=20)
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
 
 
