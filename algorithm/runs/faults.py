@@ -24,6 +24,7 @@ STATUSES = {
     "UnsupportedEnvironment": (2, "{error}"),
     "EnvironmentStartError": (3, "{error}"),
     "EnvironmentCrashed": (1, "{error}"),
+    "InvalidEpisodes": (1, "{error}"),
     "Diverged": (4, "{error}"),
     "LearnerUnreachable": (1, "{error}"),
     "CheckpointError": (1, "{error}"),

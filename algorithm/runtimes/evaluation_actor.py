@@ -14,6 +14,7 @@ from algorithm.errors import UserError
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.runtimes.messages import LogRecord
+from algorithm.runtimes.signals import raise_deferred
 from algorithm.training.evaluations import Evaluations, Results
 from algorithm.training.evaluator import Evaluator
 
@@ -108,6 +109,8 @@ class ActorEvaluations(Evaluations):
         if not self.host.wait([self._ticket], timeout):
             if time.monotonic() - self._since > self.timeout:
                 self._replace(f"has not replied for {self.timeout:g} s (cluster_config.evaluation_timeout)")
+            elif timeout:  # a run that has ended waits for the results
+                raise_deferred()
             return None
         try:
             reply = self.host.fetch(self._ticket)

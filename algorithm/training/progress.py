@@ -79,7 +79,9 @@ class RecentEpisodes:
 class History:
     """The training episodes of a run: its counters, and the last episodes of each role or team.
 
-    `episodes_until_check` is the number of training episodes before the goal may be checked again.
+    Attributes:
+        episodes_until_check: the number of training episodes before the goal may be checked again.
+        evaluation_is_due: whether an evaluation was due when the process ended, which the next one then makes.
     """
 
     def __init__(self, training: TrainingComponents, counters: Counters):
@@ -87,6 +89,7 @@ class History:
         self.counters = counters
         self.recent: dict[str, RecentEpisodes] = defaultdict(RecentEpisodes)
         self.episodes_until_check = 0
+        self.evaluation_is_due = False
         self._ended_lanes: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._seconds_before, self._cpu_seconds_before = counters.seconds, counters.cpu_seconds  # of earlier processes
 
@@ -133,6 +136,7 @@ class History:
             "recent": {role: recent.state() for role, recent in self.recent.items()},
             "ended": {role: sorted(lanes) for role, lanes in self._ended_lanes.items()},
             "until_check": self.episodes_until_check,
+            "evaluation_is_due": self.evaluation_is_due,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -142,6 +146,7 @@ class History:
         for role, lanes in state["ended"].items():
             self._ended_lanes[role].update(lanes)
         self.episodes_until_check = state["until_check"]
+        self.evaluation_is_due = state.get("evaluation_is_due", False)  # earlier versions always played it to its end
 
     def _all_ended(self, active_lanes: Mapping[str, np.ndarray]) -> bool:
         for role, lanes in active_lanes.items():
