@@ -15,12 +15,12 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.errors import format_traceback
+from algorithm.errors import format_traceback, summarize_with_place
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
 
 PACKAGES_BY_MODULE = {"cv2": "opencv-python-headless"}  # modules whose package has another name
-# Keys in the info of an environment that raised, with the traceback as value.
+# Keys in the info of an environment that raised, with the traceback as value, whose last line is the summary.
 STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
 RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
 ERROR_CONSEQUENCES = {
@@ -91,7 +91,7 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         try:
             return self.env.step(action)
         except (Exception, SystemExit) as error:  # an environment may raise any exception
-            error_text = format_traceback(error)
+            error_text = _describe(error)
         self._rebuild()
         return self._start_obs, 0.0, False, True, {STEP_ERROR: error_text}
 
@@ -104,7 +104,7 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         except Exception as error:  # an environment may raise any exception
             if not self._has_started:
                 raise
-            error_text = format_traceback(error)
+            error_text = _describe(error)
         self._rebuild()
         obs, info = self._reset(seed, options)
         return obs, {**info, RESET_ERROR: error_text}
@@ -144,6 +144,11 @@ def log_errors(info: Mapping[str, Any], first_env: int) -> dict[str, np.ndarray]
             LOG.warning(f"environment {first_env + i} raised {error_text.splitlines()[-1]} {consequence}")
             LOG.info(error_text)
     return raised
+
+
+def _describe(error: BaseException) -> str:
+    """Return the traceback of an error, whose last line is its summary with the place in the user's code."""
+    return f"{format_traceback(error)}\n{summarize_with_place(error)}"
 
 
 def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

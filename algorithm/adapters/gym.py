@@ -247,7 +247,9 @@ class GymAdapter(Adapter):
         The episodes of these lanes are truncated, and their last row is unknown.
         """
         raised = log_errors(info, self._first_env)
-        self.restarts += sum(int(lanes.sum()) for lanes in raised.values())
+        for key, lanes in raised.items():
+            self.restarts += int(lanes.sum())
+            self.last_error = info[key][np.flatnonzero(lanes)[-1]].splitlines()[-1]
         return raised.get(STEP_ERROR, self._all_false)
 
     def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:

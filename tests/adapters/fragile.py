@@ -41,9 +41,13 @@ class FragileVector(VectorEnv):
 class Invalid(Sampling):
     """An environment whose first observations are valid, and all others NaN."""
 
+    def __init__(self, reward: float = 1.0):
+        super().__init__(**SPACES)
+        self.reward = reward
+
     def step(self, action):
-        return np.full(2, np.nan, np.float32), 1.0, False, False, {}
+        return np.full(2, np.nan, np.float32), self.reward, False, False, {}
 
 
-gymnasium.register("Invalid-v0", lambda: Invalid(**SPACES), max_episode_steps=3)
+gymnasium.register("Invalid-v0", Invalid, max_episode_steps=3)
 gymnasium.register("Fragile-v0", lambda: Sampling(**SPACES), vector_entry_point=FragileVector, max_episode_steps=50)
