@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -169,6 +170,8 @@ class EnvFactory:
     def __call__(self) -> FaultTolerantEnv:
         if os.getpid() != self.owner_pid:
             prepare_worker()
+            # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+            signal.signal(signal.SIGTERM, lambda *_: None)
         return FaultTolerantEnv(self.make)
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from multiprocessing.connection import Connection, wait
 
-from algorithm.adapters.process_setup import prepare_worker
+from algorithm.adapters.process_setup import PROCESSES, prepare_worker
 from algorithm.errors import UserError, describe_exit, summarize_error
 from algorithm.runs import worker
 from algorithm.runs.member import Members
@@ -39,7 +39,7 @@ class MemberProcess:
         self.task: MemberTask | None = None
         self.timeout, self.deadline = timeout, inf
         self.connection, theirs = multiprocessing.Pipe()
-        self._process = worker.PROCESSES.Process(target=_serve, args=(members, theirs))
+        self._process = PROCESSES.Process(target=_serve, args=(members, theirs))
         self._is_stopping = False
         self._process.start()
         theirs.close()

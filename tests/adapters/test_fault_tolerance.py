@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
@@ -127,6 +128,35 @@ def test_a_worker_process_whose_step_raises_continues(mode):
         assert lanes[1][0] == ((SEED + 1) * 1000 + 10, (SEED + 1) * 1000 + 11)
         assert pids == [process.pid for process in adapter.env.processes]
         assert adapter.restarts == 1
+    finally:
+        adapter.close()
+
+
+def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
+    started, start = [], PROCESSES.Process.start
+
+    def interrupt(process):
+        if started:
+            raise KeyboardInterrupt
+        start(process)
+        started.append(process)
+
+    monkeypatch.setattr(PROCESSES.Process, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        GymAdapter(config(Raising, 2, vectorized("async")))
+    started[0].join(10)
+    assert started[0].exitcode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
+def test_a_worker_process_leaves_sigterm_to_the_main_process():
+    adapter = GymAdapter(config(Raising, 2, vectorized("async", culprit=-1)))
+    try:
+        _, lanes = collect(adapter, 5)
+        for process in adapter.env.processes:
+            process.terminate()
+        _, lanes = collect(adapter, 12)
+        assert len(lanes[0]) > 8 and adapter.restarts == 0
     finally:
         adapter.close()
 
