@@ -42,6 +42,15 @@ def _is_foreign(file: str) -> bool:
     return file.startswith("<") or any(folder in Path(file).resolve().parents for folder in FOREIGN_FOLDERS)
 
 
+def is_stop(error: BaseException) -> bool:
+    """Return whether an exception requests the end of the process: Ctrl-C, or a signal that this package raises.
+
+    Every other exception comes from code that fails, also one that is no Exception.
+    """
+    is_own = not isinstance(error, Exception) and type(error).__module__.startswith("algorithm.")
+    return is_own or isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
 def format_traceback(error: BaseException) -> str:
     """Return the traceback of an error, which ends with its summary."""
     lines = "".join(traceback.format_exception(error))

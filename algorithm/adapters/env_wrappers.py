@@ -16,7 +16,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.errors import format_traceback, summarize_with_place
+from algorithm.errors import format_traceback, is_stop, summarize_error, summarize_with_place
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
 
@@ -91,7 +91,9 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         """Step the environment; rebuild it if it raises."""
         try:
             return self.env.step(action)
-        except (Exception, SystemExit) as error:  # an environment may raise any exception
+        except BaseException as error:  # an environment may raise any exception
+            if is_stop(error):
+                raise
             error_text = _describe(error)
         self._rebuild()
         return self._start_obs, 0.0, False, True, {STEP_ERROR: error_text}
@@ -153,11 +155,18 @@ def _describe(error: BaseException) -> str:
 
 
 def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of an environment. Raises RuntimeError for `sys.exit`, which must not end this process."""
+    """Call a function of an environment.
+
+    Raises RuntimeError for what is no Exception and must not end this process: `sys.exit`, or a class of the user.
+    """
     try:
         return call(*args, **kwargs)
     except SystemExit as error:
         raise RuntimeError(f"sys.exit({'' if error.code is None else repr(error.code)}) was called") from error
+    except BaseException as error:
+        if isinstance(error, Exception) or is_stop(error):
+            raise
+        raise RuntimeError(f"{summarize_error(error)} was raised") from error
 
 
 class EnvFactory:

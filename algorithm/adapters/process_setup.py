@@ -55,6 +55,7 @@ class FaultTolerantStream:
     """A text stream that drops text that cannot be written, instead of raising OSError.
 
     Writing fails when the reader has exited (`| head -1`), when the terminal was closed, and when the disk is full.
+    Characters that the encoding of the stream does not have are written as escape codes.
     """
 
     def __init__(self, stream: TextIO):
@@ -71,7 +72,11 @@ class FaultTolerantStream:
     def write(self, text: str) -> int:
         """Write `text` if possible and return its length."""
         with suppress(OSError):
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self._stream.encoding
+                self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:

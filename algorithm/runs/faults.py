@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # imports of torch, which describe_end does not need
     from algorithm.training.progress import Counters
 
 MAX_LINES = 20  # lines about faults for the user
+ESCAPE = "backslashreplace"  # for characters that an encoding does not have, such as single surrogates
 MAX_BYTES = 2**20  # size of the file, in bytes, at which it is rotated once
 # Exit status and line by the name of the exception, since most of their modules take a while to import.
 STATUSES = {
@@ -76,7 +77,7 @@ class _FaultFile(RotatingFileHandler):
     """A file handler that drops messages if the disk is full."""
 
     def __init__(self, path: Path):
-        super().__init__(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8")
+        super().__init__(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8", errors=ESCAPE)
         self.setFormatter(logging.Formatter("%(asctime)s env step %(env_steps)s: %(message)s"))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
@@ -105,7 +106,11 @@ class _FaultLines(logging.Handler):
         self.n_lines += 1
         place = f" (details: {self.path})" if self.count == 1 else ""
         repeated = f" ({number:,} faults of this kind so far)" if number > 1 else ""
-        self.log(f"env step {record.__dict__['env_steps']}: {text}{repeated}{place}")
+        line = f"env step {record.__dict__['env_steps']}: {text}{repeated}{place}"
+        try:
+            self.log(line)
+        except UnicodeEncodeError:  # of `print` in a program
+            self.log(line.encode("ascii", ESCAPE).decode())
         if self.n_lines == MAX_LINES:
             self.log(f"further faults are recorded in {self.path} only")
 

@@ -12,7 +12,7 @@ from math import inf
 from multiprocessing.connection import Connection, wait
 
 from algorithm.adapters.process_setup import PROCESSES, prepare_worker
-from algorithm.errors import UserError, describe_exit, summarize_error
+from algorithm.errors import UserError, describe_exit, is_stop, summarize_error
 from algorithm.runs import worker
 from algorithm.runs.member import Members
 from algorithm.runs.user_code import find_user_error
@@ -180,9 +180,9 @@ def _run_task(members: Members, task: MemberTask) -> MemberReport | MemberFailed
     """Return the report of a task, or the error that ended it."""
     try:
         return members.run_task(task)
-    except Terminated:
-        raise
-    except (Exception, SystemExit) as error:  # of the environment, or of a user's network
+    except BaseException as error:  # of the environment, or of a user's network
+        if is_stop(error):
+            raise
         named = find_user_error(error)
         if isinstance(named, UserError):
             return UserError(str(named))

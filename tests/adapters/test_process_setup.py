@@ -62,6 +62,15 @@ def test_text_that_cannot_be_written_is_dropped(lost):
     stream.close()
 
 
+@pytest.mark.parametrize(
+    ("encoding", "written"), [("latin-1", b"\xe9 \\u03a9 \\udc80"), ("utf-8", "é Ω \\udc80".encode())]
+)
+def test_text_that_cannot_be_encoded_is_escaped(encoding, written, tmp_path):
+    with (tmp_path / "file").open("w", encoding=encoding) as file:
+        print("é Ω \udc80", end="", file=FaultTolerantStream(file))
+    assert (tmp_path / "file").read_bytes() == written
+
+
 def test_only_the_streams_of_the_process_become_fault_tolerant(monkeypatch, lost):
     monkeypatch.setattr(sys, "__stdout__", lost)
     monkeypatch.setattr(sys, "stdout", lost)

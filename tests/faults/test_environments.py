@@ -163,6 +163,36 @@ def test_sys_exit_in_a_step_is_logged_like_an_exception(kind, capsys):
     assert max(saved_steps()) >= 600
 
 
+STOP = "class Stop(BaseException): pass"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_class_that_is_no_exception_in_a_step_is_logged_like_one(kind, capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
+    status, out, err = train(capsys, f"{STOP}\n        if Broken.steps == 100: raise Stop('enough')", **args)
+    assert status == 0 and err == ""
+    assert len(re.findall(r"raised Stop: enough \(\S*env\.py, line \d+\) in a step", out)) == 1
+    assert max(saved_steps()) >= 600
+
+
+@pytest.mark.parametrize("place", ["make", "reset", "blueprint"])
+def test_a_class_that_is_no_exception_before_the_first_step_is_one_line(place, capsys):
+    write_task(f"""
+import gymnasium
+{STOP}
+class Broken(gymnasium.Wrapper):
+    def reset(self, **_):
+        raise Stop("enough")
+def make():
+    {"raise Stop('enough')" if place == "make" else "return Broken(gymnasium.make('CartPole-v1'))"}
+""")
+    if place == "blueprint":
+        Path("envs/own/task/env.py").write_text("import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n")
+        Path("envs/own/task/nn.py").write_text(f"{STOP}\nraise Stop('enough')\n")
+    assert main.main(ARGUMENTS) == (2 if place == "blueprint" else 3)
+    assert re.fullmatch(r".*Stop: enough.*\n", capsys.readouterr().err)
+
+
 def test_sys_exit_in_every_step_ends_the_run_as_a_failure(capsys):
     status, _, err = train(capsys, "if Broken.steps > 400: sys.exit(0)", max_env_restarts=3)
     assert status == 1

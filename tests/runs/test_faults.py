@@ -29,6 +29,18 @@ def test_only_the_first_faults_are_logged(tmp_path):
     assert "fault in line 99" in (tmp_path / "faults.log").read_text()
 
 
+def test_text_that_cannot_be_encoded_is_escaped(tmp_path):
+    logged = []
+
+    def log(line):
+        logged.append(line.encode("latin-1"))
+
+    with record_faults(tmp_path / "faults.log", log, Counters()):
+        LOG.warning("the key '\udc80' of Ω")
+    assert logged == [f"env step 0: the key '\\udc80' of \\u03a9 (details: {tmp_path / 'faults.log'})".encode()]
+    assert "the key '\\udc80' of Ω" in (tmp_path / "faults.log").read_text(encoding="utf-8")
+
+
 def test_faults_of_one_kind_are_counted(tmp_path):
     logged = []
     with record_faults(tmp_path / "faults.log", logged.append, Counters()) as count:
