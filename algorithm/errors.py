@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sysconfig
 import traceback
+from pathlib import Path
 
 MAX_LENGTH = 400  # characters of a message; some packages append the stack of their native code
+# Code that users do not write: this package, the standard library, installed packages.
+FOREIGN_FOLDERS = [
+    Path(__file__).resolve().parent,
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+]
 
 
 def summarize_error(error: BaseException) -> str:
@@ -15,6 +22,33 @@ def summarize_error(error: BaseException) -> str:
         return f"{kind}: {text if len(text) <= MAX_LENGTH else f'{text[:MAX_LENGTH]} ...'}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{kind} in {frames[-1].filename}, line {frames[-1].lineno}" if frames else kind
+
+
+def summarize_with_place(error: BaseException) -> str:
+    """Return the type and the message of an error, and the file and line of the user's code that it came from.
+
+    The place is the innermost one outside of `FOREIGN_FOLDERS`; if all are inside, the innermost one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_foreign(frame.filename)]
+    if not frames:
+        return summarize_error(error)
+    frame = (own or list(frames))[-1]
+    summary = summarize_error(error) if str(error) else type(error).__name__
+    return f"{summary} ({frame.filename}, line {frame.lineno})"
+
+
+def _is_foreign(file: str) -> bool:
+    return file.startswith("<") or any(folder in Path(file).resolve().parents for folder in FOREIGN_FOLDERS)
+
+
+def is_stop(error: BaseException) -> bool:
+    """Return whether an exception requests the end of the process: Ctrl-C, or a signal that this package raises.
+
+    Every other exception comes from code that fails, also one that is no Exception.
+    """
+    is_own = not isinstance(error, Exception) and type(error).__module__.startswith("algorithm.")
+    return is_own or isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def format_traceback(error: BaseException) -> str:

@@ -65,10 +65,11 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.runs import worker
+    from algorithm.runs import member_processes, workers
     from tests.prepared_processes import PREPARED
 
-    monkeypatch.setattr(worker, "PROCESSES", PREPARED)
+    for module in (member_processes, workers):
+        monkeypatch.setattr(module, "PROCESSES", PREPARED)
 
 
 @pytest.fixture

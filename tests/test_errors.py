@@ -1,8 +1,11 @@
 """Every error is one informative line."""
 
+import random
+from pathlib import Path
+
 import pytest
 
-from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error
+from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error, summarize_with_place
 
 
 def raised(error):
@@ -22,6 +25,16 @@ def test_a_summary_without_message_is_file_and_line():
     where = f"AssertionError in {__file__}, line {raised.__code__.co_firstlineno + 2}"
     assert summarize_error(error) == where
     assert format_traceback(error).splitlines()[-1] == where
+
+
+def test_the_place_is_in_the_code_of_the_user():
+    with pytest.raises(ValueError) as caught:
+        random.Random().sample([], 3)
+    line = raised.__code__.co_firstlineno
+    own = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if ".sample(" in text)
+    assert summarize_with_place(caught.value).endswith(f"({__file__}, line {own})")
+    assert summarize_with_place(raised(ValueError("no"))) == f"ValueError: no ({__file__}, line {line + 2})"
+    assert summarize_with_place(ValueError("no")) == "ValueError: no"
 
 
 def test_a_long_message_is_shortened():

@@ -146,6 +146,7 @@ class Adapter(ABC):
 
     roles: Mapping[str, Role]
     restarts: int = 0  # number of environments that failed and were started again
+    last_error: str = ""  # the error of the last of these, in one line
     supports_groups: bool = False  # whether its environments, one lane each, step between `send` and `receive`
 
     @classmethod

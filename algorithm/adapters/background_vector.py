@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.env_errors import suppress_warnings
 from algorithm.adapters.env_wrappers import EnvFactory
+from algorithm.adapters.process_setup import CONTEXT_NAME
 
 CLOSE_SECONDS = 5.0  # seconds after which a worker process that does not exit is killed
 SEED_LIMIT = 2**31  # EnvPool's and ALE's seeds are int32
@@ -57,7 +58,13 @@ class TimeoutAsyncVectorEnv(BackgroundVectorEnv, AsyncVectorEnv):
     def __init__(self, factories: list[EnvFactory], timeout: float | None, first_env: int = 0, **vector_kwargs: Any):
         self.timeout, self.first_env = timeout, first_env
         self.close_seconds = CLOSE_SECONDS
-        super().__init__(factories, **{"context": "spawn", **vector_kwargs})
+        try:
+            super().__init__(factories, **{"context": CONTEXT_NAME, **vector_kwargs})
+        except BaseException:  # a signal, for example: the processes that have started would fail with tracebacks
+            for process in getattr(self, "processes", []):
+                if process.pid is not None:  # otherwise it was not started
+                    process.kill()
+            raise
 
     def send(self, actions: Any) -> None:
         """Start a step of all environments."""

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 
 from algorithm.adapters.adapter import EnvironmentStartError, SimulatorError, UnsupportedEnvironment
-from algorithm.errors import summarize_error
+from algorithm.errors import is_stop, summarize_error
 from algorithm.program import get_install_command
 
 EnvName = str | Callable[..., Any]  # an id, or the function `make` of an env.py
@@ -48,7 +48,9 @@ def convert_start_errors(env_name: EnvName) -> Iterator[None]:
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise make_missing_error(env_name, error) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_stop(error):
+            raise
         raise EnvironmentStartError(describe_error(env_name, "does not start", error)) from error
 
 

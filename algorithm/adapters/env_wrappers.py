@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,12 +16,12 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.errors import format_traceback
+from algorithm.errors import format_traceback, is_stop, summarize_error, summarize_with_place
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
 
 PACKAGES_BY_MODULE = {"cv2": "opencv-python-headless"}  # modules whose package has another name
-# Keys in the info of an environment that raised, with the traceback as value.
+# Keys in the info of an environment that raised, with the traceback as value, whose last line is the summary.
 STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
 RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
 ERROR_CONSEQUENCES = {
@@ -90,8 +91,10 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         """Step the environment; rebuild it if it raises."""
         try:
             return self.env.step(action)
-        except (Exception, SystemExit) as error:  # an environment may raise any exception
-            error_text = format_traceback(error)
+        except BaseException as error:  # an environment may raise any exception
+            if is_stop(error):
+                raise
+            error_text = _describe(error)
         self._rebuild()
         return self._start_obs, 0.0, False, True, {STEP_ERROR: error_text}
 
@@ -104,7 +107,7 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         except Exception as error:  # an environment may raise any exception
             if not self._has_started:
                 raise
-            error_text = format_traceback(error)
+            error_text = _describe(error)
         self._rebuild()
         obs, info = self._reset(seed, options)
         return obs, {**info, RESET_ERROR: error_text}
@@ -146,12 +149,24 @@ def log_errors(info: Mapping[str, Any], first_env: int) -> dict[str, np.ndarray]
     return raised
 
 
+def _describe(error: BaseException) -> str:
+    """Return the traceback of an error, whose last line is its summary with the place in the user's code."""
+    return f"{format_traceback(error)}\n{summarize_with_place(error)}"
+
+
 def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of an environment. Raises RuntimeError for `sys.exit`, which must not end this process."""
+    """Call a function of an environment.
+
+    Raises RuntimeError for what is no Exception and must not end this process: `sys.exit`, or a class of the user.
+    """
     try:
         return call(*args, **kwargs)
     except SystemExit as error:
         raise RuntimeError(f"sys.exit({'' if error.code is None else repr(error.code)}) was called") from error
+    except BaseException as error:
+        if isinstance(error, Exception) or is_stop(error):
+            raise
+        raise RuntimeError(f"{summarize_error(error)} was raised") from error
 
 
 class EnvFactory:
@@ -164,6 +179,8 @@ class EnvFactory:
     def __call__(self) -> FaultTolerantEnv:
         if os.getpid() != self.owner_pid:
             prepare_worker()
+            # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+            signal.signal(signal.SIGTERM, lambda *_: None)
         return FaultTolerantEnv(self.make)
 
 

@@ -20,6 +20,7 @@ from algorithm.adapters.env_errors import convert_start_errors, describe_error, 
 from algorithm.adapters.env_wrappers import STEP_ERROR, log_errors
 from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
 from algorithm.adapters.vector import make_vector
+from algorithm.errors import is_stop
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
 
@@ -238,7 +239,9 @@ class GymAdapter(Adapter):
     def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
-        except (Exception, SystemExit) as error:  # an environment may raise any exception
+        except BaseException as error:  # an environment may raise any exception
+            if is_stop(error):
+                raise
             raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
 
     def _record_errors(self, info: Info) -> np.ndarray:
@@ -247,7 +250,9 @@ class GymAdapter(Adapter):
         The episodes of these lanes are truncated, and their last row is unknown.
         """
         raised = log_errors(info, self._first_env)
-        self.restarts += sum(int(lanes.sum()) for lanes in raised.values())
+        for key, lanes in raised.items():
+            self.restarts += int(lanes.sum())
+            self.last_error = info[key][np.flatnonzero(lanes)[-1]].splitlines()[-1]
         return raised.get(STEP_ERROR, self._all_false)
 
     def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:

@@ -1,19 +1,61 @@
-"""Signals and standard streams of a process in which environments run."""
+"""Processes that this package starts: how they are spawned, their signals and their standard streams."""
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.context
+import os
 import signal
 import sys
 from contextlib import suppress
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TextIO
 
 STREAM_NAMES = ("stdout", "stderr")
+CONTEXT_NAME = "spawn_with_parent"  # of `PROCESSES`, for packages that take the name of a context
+# What a spawned process executes before it imports anything else: it requests SIGKILL (9) for the end of its parent
+# (PR_SET_PDEATHSIG is 1), and ends if that has happened already. An expression of the standard library, since
+# sys.path is not set yet.
+DIE_WITH_PARENT = (
+    "(__import__('ctypes').CDLL(None).prctl(1, 9), __import__('os').getppid() == {parent} or __import__('os')._exit(1))"
+)
+
+
+class _ProcessName(str):
+    """The name of a process, whose pickle makes the process that reads it end with its parent.
+
+    `multiprocessing` sends the name first, and then what makes the process import modules, which may take 20 seconds.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (f"({DIE_WITH_PARENT.format(parent=os.getpid())}, {str(self)!r})[-1]",)
+
+
+class _BoundProcess(SpawnProcess):
+    """A spawned process that the system kills when its parent ends in any way (Linux)."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:  # noqa: N802  # as multiprocessing names it
+        if sys.platform == "linux":
+            process.name = _ProcessName(process.name)
+        return SpawnProcess._Popen(process)  # type: ignore[attr-defined]
+
+
+class _BoundContext(SpawnContext):
+    """A context whose processes end with their parent."""
+
+    Process = _BoundProcess  # type: ignore[assignment]
+
+
+PROCESSES = _BoundContext()  # all processes are started with it: a fork would copy the locks of threads
+multiprocessing.context._concrete_contexts[CONTEXT_NAME] = PROCESSES  # type: ignore[attr-defined]
 
 
 class FaultTolerantStream:
     """A text stream that drops text that cannot be written, instead of raising OSError.
 
     Writing fails when the reader has exited (`| head -1`), when the terminal was closed, and when the disk is full.
+    Characters that the encoding of the stream does not have are written as escape codes.
     """
 
     def __init__(self, stream: TextIO):
@@ -30,7 +72,11 @@ class FaultTolerantStream:
     def write(self, text: str) -> int:
         """Write `text` if possible and return its length."""
         with suppress(OSError):
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self._stream.encoding
+                self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:

@@ -16,7 +16,7 @@ from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa:
 from algorithm.cli.commands import COMMANDS, Command, check_request  # noqa: E402
 from algorithm.cli.modes import EXPORT, RESUME, RUN, TRAIN, TUNE  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
-from algorithm.runtimes.signals import Terminated, raise_on_stop_signals  # noqa: E402
+from algorithm.runtimes.signals import raise_on_stop_signals  # noqa: E402
 
 TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT, TUNE)  # commands that import torch, which takes seconds
 
@@ -42,11 +42,9 @@ def _command(arguments: list[str], output: Output) -> int:
             output.log_plain(f"loading PyTorch for {options.env} ...")
         _run_command(COMMANDS[options.mode], options, output)
         status = 0
-    except (
-        Exception,
-        KeyboardInterrupt,
-        Terminated,
-    ) as error:  # every error has an exit status and a message of one line
+    except SystemExit:  # of --help
+        raise
+    except BaseException as error:  # every error has an exit status and a message of one line
         from algorithm.runs.faults import describe_end
 
         status, message = describe_end(error, output.save_note)

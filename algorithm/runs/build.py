@@ -42,7 +42,7 @@ from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.runs.worker import refuse_role
 from algorithm.runs.workers import check_workers, make_sharing, open_workers
 from algorithm.runtimes.actor_group import ActorGroup
-from algorithm.runtimes.signals import Terminated
+from algorithm.runtimes.signals import Terminated, raise_deferred
 from algorithm.runtimes.worker_group import WorkerGroup
 from algorithm.runtimes.workers import RemoteEnvironments
 from algorithm.specs import Role
@@ -210,7 +210,7 @@ def _make_evaluations(
     if isinstance(group, ActorGroup) and group.evaluator is not None:
         return make_actor_evaluations(settings, group, training, make_plan, parameters)
     greedy = settings.base.evaluate_greedy
-    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy)
+    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy, raise_deferred)
     return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
 

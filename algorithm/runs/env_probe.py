@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, SimulatorError
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
 from algorithm.training.episodes import EpisodeReturns
 
-PROBE_STEPS = 1000  # env steps at most
-PROBE_SECONDS = 2.0  # of wall time at most
+PROBE_STEPS = 1000  # random actions in one environment
+PROBE_SECONDS = 30.0  # wall time after which a slow environment is not probed further
+MIN_PROBE_STEPS = 100  # random actions below which nothing is concluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +27,20 @@ class EnvProbe:
         rewards: rewards of all agents, in the order in which they were received [n].
         episode_lengths: lengths of the episodes that have ended, in steps.
         terminations: number of episodes that ended by a termination.
-        failure: why the environment failed, in one line; None if it did not fail.
+        steps: number of random actions.
+        failure: why nothing can be concluded, in one line; None if the environment did not fail.
     """
 
     rewards: np.ndarray
     episode_lengths: tuple[int, ...] = ()
     terminations: int = 0
+    steps: int = PROBE_STEPS
     failure: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `PROBE_STEPS` actions were played; a slow environment has fewer."""
+        return self.steps >= PROBE_STEPS
 
     @property
     def reward_size(self) -> float:
@@ -50,14 +58,19 @@ class EnvProbe:
 
     @property
     def has_equal_rewards(self) -> bool:
-        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference."""
-        return len(self.rewards) > 0 and not self.terminations and bool((self.rewards == self.rewards[0]).all())
+        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference.
+
+        False for less than an episode, unless the probe is complete.
+        """
+        has_seen_enough = self.is_complete or len(self.episode_lengths) > 0
+        are_equal = len(self.rewards) > 0 and bool((self.rewards == self.rewards[0]).all())
+        return has_seen_enough and are_equal and not self.terminations
 
 
 def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> EnvProbe:
-    """Play random actions for up to `PROBE_STEPS` steps or `PROBE_SECONDS`, and return what was observed.
+    """Play `PROBE_STEPS` random actions, or fewer in `PROBE_SECONDS`, and return what was observed.
 
-    A failure of the environment ends the probe and is recorded.
+    A failure of the environment, or a reward that is NaN or infinite, ends the probe and is recorded.
 
     Args:
         make_adapter: the adapter class of the environment.
@@ -71,10 +84,13 @@ def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvC
             _play(adapter, recorder, seed)
     except SimulatorError as error:
         failure = " ".join(str(error).split())
+    if failure is None and recorder.steps < MIN_PROBE_STEPS:
+        failure = f"the environment executed only {recorder.steps} actions in {PROBE_SECONDS:g} s"
     return EnvProbe(
         rewards=np.concatenate(recorder.rewards) if recorder.rewards else np.zeros(0, np.float32),
         episode_lengths=tuple(recorder.episode_lengths),
         terminations=recorder.terminations,
+        steps=recorder.steps,
         failure=failure,
     )
 
@@ -86,11 +102,14 @@ def _play(adapter: Adapter, recorder: _Recorder, seed: int) -> None:
     steps = adapter.reset(seed)
     for role, step in steps.items():
         recorder.add(role, step, adapter.roles[role].lanes)
-    for _ in range(PROBE_STEPS):
+    while recorder.steps < PROBE_STEPS:
         actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
         steps = adapter.step(actions)
+        recorder.steps += 1
         for role, step in steps.items():
             recorder.add(role, step, adapter.roles[role].lanes)
+            if not np.isfinite(step.reward).all():
+                raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {recorder.steps} actions")
         if time.monotonic() > deadline:
             return
 
@@ -102,6 +121,7 @@ class _Recorder:
         self.rewards: list[np.ndarray] = []
         self.episode_lengths: list[int] = []
         self.terminations = 0
+        self.steps = 0
         self._episodes: dict[str, EpisodeReturns] = {}  # the running episodes by role
 
     def add(self, role: str, step: Step, lanes: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
@@ -15,7 +17,8 @@ from algorithm.runs.user_code import find_user_error
 if TYPE_CHECKING:  # imports of torch, which describe_end does not need
     from algorithm.training.progress import Counters
 
-MAX_LINES = 20  # faults with a line for the user
+MAX_LINES = 20  # lines about faults for the user
+ESCAPE = "backslashreplace"  # for characters that an encoding does not have, such as single surrogates
 MAX_BYTES = 2**20  # size of the file, in bytes, at which it is rotated once
 # Exit status and line by the name of the exception, since most of their modules take a while to import.
 STATUSES = {
@@ -24,6 +27,7 @@ STATUSES = {
     "UnsupportedEnvironment": (2, "{error}"),
     "EnvironmentStartError": (3, "{error}"),
     "EnvironmentCrashed": (1, "{error}"),
+    "InvalidEpisodes": (1, "{error}"),
     "Diverged": (4, "{error}"),
     "LearnerUnreachable": (1, "{error}"),
     "CheckpointError": (1, "{error}"),
@@ -73,7 +77,7 @@ class _FaultFile(RotatingFileHandler):
     """A file handler that drops messages if the disk is full."""
 
     def __init__(self, path: Path):
-        super().__init__(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8")
+        super().__init__(path, maxBytes=MAX_BYTES, backupCount=1, delay=True, encoding="utf-8", errors=ESCAPE)
         self.setFormatter(logging.Formatter("%(asctime)s env step %(env_steps)s: %(message)s"))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
@@ -81,17 +85,33 @@ class _FaultFile(RotatingFileHandler):
 
 
 class _FaultLines(logging.Handler):
-    """A handler that passes the first warnings of a run to `log`."""
+    """A handler that passes warnings of a run to `log`, each kind once; then the 10th, the 100th ... with their number.
+
+    Warnings that differ in numbers only, but for the number of a line of code, are of one kind.
+    """
 
     def __init__(self, path: Path, log: Callable[[str], None]):
         super().__init__(logging.WARNING)
-        self.path, self.log, self.count = path, log, 0
+        self.path, self.log, self.count, self.n_lines = path, log, 0, 0
+        self.kinds: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
-        if self.count <= MAX_LINES:
-            self.log(f"env step {record.__dict__['env_steps']}: {' '.join(record.getMessage().split())}")
-        if self.count == MAX_LINES:
+        text = " ".join(record.getMessage().split())
+        kind = re.sub(r"(?<!line )\b\d[\d.,]*", "#", text)
+        self.kinds[kind] += 1
+        number = self.kinds[kind]
+        if self.n_lines == MAX_LINES or not re.fullmatch("10*", str(number)):
+            return
+        self.n_lines += 1
+        place = f" (details: {self.path})" if self.count == 1 else ""
+        repeated = f" ({number:,} faults of this kind so far)" if number > 1 else ""
+        line = f"env step {record.__dict__['env_steps']}: {text}{repeated}{place}"
+        try:
+            self.log(line)
+        except UnicodeEncodeError:  # of `print` in a program
+            self.log(line.encode("ascii", ESCAPE).decode())
+        if self.n_lines == MAX_LINES:
             self.log(f"further faults are recorded in {self.path} only")
 
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from math import inf
 from multiprocessing.connection import Connection, wait
 
-from algorithm.adapters.process_setup import prepare_worker
-from algorithm.errors import UserError, describe_exit, summarize_error
+from algorithm.adapters.process_setup import PROCESSES, prepare_worker
+from algorithm.errors import UserError, describe_exit, is_stop, summarize_error
 from algorithm.runs import worker
 from algorithm.runs.member import Members
 from algorithm.runs.user_code import find_user_error
@@ -39,7 +39,7 @@ class MemberProcess:
         self.task: MemberTask | None = None
         self.timeout, self.deadline = timeout, inf
         self.connection, theirs = multiprocessing.Pipe()
-        self._process = worker.PROCESSES.Process(target=_serve, args=(members, theirs))
+        self._process = PROCESSES.Process(target=_serve, args=(members, theirs))
         self._is_stopping = False
         self._process.start()
         theirs.close()
@@ -180,9 +180,9 @@ def _run_task(members: Members, task: MemberTask) -> MemberReport | MemberFailed
     """Return the report of a task, or the error that ended it."""
     try:
         return members.run_task(task)
-    except Terminated:
-        raise
-    except (Exception, SystemExit) as error:  # of the environment, or of a user's network
+    except BaseException as error:  # of the environment, or of a user's network
+        if is_stop(error):
+            raise
         named = find_user_error(error)
         if isinstance(named, UserError):
             return UserError(str(named))

@@ -94,10 +94,15 @@ def suggest_settings(
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     probe = _probe(resolve([("suggested settings", opened)]).base, make_env)
-    if probe is None or probe.failure is None:
-        return add_suggestions(Facts(given=opened, roles=roles, probe=probe), threshold)
-    note = f"the settings do not consider rewards: {probe.failure}, during a play of random actions"
-    return replace(add_suggestions(Facts(given=opened, roles=roles, probe=None), threshold), notes=(note,))
+    facts = Facts(given=opened, roles=roles, probe=probe)
+    if probe is None or (probe.is_complete and probe.failure is None):
+        return add_suggestions(facts, threshold)
+    if probe.failure is None:
+        note = f"the settings consider only {probe.steps} random actions, since the environment is slow"
+    else:
+        facts = replace(facts, probe=None)
+        note = f"the settings do not consider rewards and episodes: {probe.failure}, during a play of random actions"
+    return replace(add_suggestions(facts, threshold), notes=(note,))
 
 
 def _probe(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> EnvProbe | None:

@@ -126,7 +126,7 @@ def limit_episodes(facts: Facts) -> Iterator[Suggestion]:
     """Limit the steps of episodes for which no limit is registered, if random actions never end one."""
     probe, base = facts.probe, facts.base
     missing = describe_missing_limit(base.env_type, make_env_config(base))
-    if missing and probe and len(probe.rewards) and not probe.episode_lengths:
+    if missing and probe and probe.is_complete and len(probe.rewards) and not probe.episode_lengths:
         reason = f"no limit is registered, and no episode ended in {len(probe.rewards):,} random steps"
         yield Suggestion(path="base_config.max_step_each_iter", value=MISSING_LIMIT, reason=reason)
 

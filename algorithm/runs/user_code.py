@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from algorithm.atomic_io import resolve_inside
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import UserError, is_stop, summarize_error
 
 if TYPE_CHECKING:  # the errors of commands that need no network are located without torch
     from algorithm.networks import Blueprint
@@ -126,7 +126,9 @@ def _call_blueprint(blueprint: Callable[..., Any], nn_config: Mapping[str, Any],
         raise UserError(f"nn_config does not fit {path}: {error}") from error
     try:
         return blueprint(**nn_config)
-    except (Exception, SystemExit) as error:  # user code may raise anything
+    except BaseException as error:  # user code may raise anything
+        if is_stop(error):
+            raise
         raise locate_error(path, error) from error
 
 
@@ -139,7 +141,9 @@ def import_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses look up their annotations there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # user code may raise anything
+    except BaseException as error:  # user code may raise anything
+        if is_stop(error):
+            raise
         raise locate_error(path, error) from error
     finally:
         del sys.modules[spec.name]  # other processes could not import what refers to it

@@ -35,9 +35,6 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 
-PROCESSES = multiprocessing.get_context("spawn")  # that are started: a fork would copy the locks of threads
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: the signal that the process receives when its parent ends (Linux)
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTask:
@@ -145,12 +142,7 @@ def make_sendable_error(error: BaseException) -> BaseException:
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process when the main process ends, in any way."""
-    if sys.platform == "linux":
-        import ctypes
-
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
+    """End this process when the main process ends, in any way; on Linux the system does that (`PROCESSES`)."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -9,6 +9,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+from algorithm.adapters.process_setup import PROCESSES
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
@@ -77,7 +78,7 @@ def _spawn_worker(
         replacements=replacements,
     )
     name = f"worker-{index}"
-    process = worker.PROCESSES.Process(target=worker.run_worker, args=(task, connection), name=name)
+    process = PROCESSES.Process(target=worker.run_worker, args=(task, connection), name=name)
     process.start()
     return process
 

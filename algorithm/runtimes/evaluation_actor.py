@@ -14,6 +14,7 @@ from algorithm.errors import UserError
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.runtimes.messages import LogRecord
+from algorithm.runtimes.signals import raise_deferred
 from algorithm.training.evaluations import EpisodePlan, Evaluations, Outcome
 from algorithm.training.evaluator import Evaluator
 
@@ -110,6 +111,8 @@ class ActorEvaluations(Evaluations):
             limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
             if time.monotonic() - self._since > limit:
                 self._replace(f"has not replied for {limit:g} s (cluster_config.evaluation_timeout)")
+            elif timeout:  # a run that has ended waits for the results
+                raise_deferred()
             return None
         try:
             reply = self.host.fetch(self._ticket)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Collection as Many
 from contextlib import contextmanager, suppress
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import algorithm
-from algorithm.errors import UserError
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.errors import UserError, summarize_error
 from algorithm.program import get_install_command
 from algorithm.runtimes.actor_host import ActorHost, ActorLost
 from algorithm.runtimes.collection import EvaluationRequest, Request, Weights
@@ -23,6 +25,7 @@ from algorithm.runtimes.collection import EvaluationRequest, Request, Weights
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
+START_SECONDS = 120.0  # in which a local cluster starts; Ray itself gives up after 30, however busy the machine is
 NO_REPETITION = {"max_restarts": 0, "max_task_retries": 0}
 MakeServer = Callable[..., Any]  # numbers of an actor -> an object with its methods
 
@@ -46,6 +49,7 @@ class RayHost(ActorHost):
 
     Raises:
         UserError: Ray is not installed, or there is no cluster at the address.
+        EnvironmentStartError: the cluster does not start in time.
     """
 
     def __init__(
@@ -194,8 +198,9 @@ def _make_kill_process() -> Callable[[int], None]:
 
 
 def _import_ray(uses_tokens: bool) -> Any:
-    """Import Ray without usage statistics. Raises UserError if it is not installed."""
+    """Import Ray without usage statistics, and let its head start in time. Raises UserError if it is not installed."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_SECONDS:.0f}")
     os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
     try:
         import ray
@@ -205,7 +210,7 @@ def _import_ray(uses_tokens: bool) -> Any:
 
 
 def _connect(ray: Any, address: str, local_cpus: float) -> None:
-    """Start a local cluster, or connect to one. Raises UserError if there is none."""
+    """Start a local cluster, or connect to one. Raises UserError, EnvironmentStartError."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {
@@ -220,10 +225,30 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
             host, port = address.rsplit(":", 1)
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
         with _python_path(), _signal_handlers():
-            ray.init(address=address, **options)
+            _start_in_time(ray, address, options)
+    except EnvironmentStartError:
+        raise
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = summarize_error(error)
         raise UserError(f"cluster_config.address {address}: there is no Ray cluster to connect to: {reason}") from error
+
+
+def _start_in_time(ray: Any, address: str, options: dict[str, Any]) -> None:
+    """Call `ray.init`, again and again if the machine is busy. Raises EnvironmentStartError after `START_SECONDS`."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            ray.init(address=address, **options)
+            return
+        except Exception as error:
+            if type(error) is not Exception:  # Ray raises only its time limits without a class of their own
+                raise
+            ray.shutdown()  # the parts that have started
+            if time.monotonic() >= deadline:
+                raise EnvironmentStartError(
+                    f"cluster_config.address {address}: Ray has not started within {START_SECONDS:g} s; the machine is "
+                    f"busy, or has too little memory: {summarize_error(error)}"
+                ) from error
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def finish_at_end(monitor: Monitor, settle: Callable[[], None] = lambda: None) -
         try:
             yield signals
         except (Diverged, LearnerUnreachable):
-            finish = monitor.abort
+            finish = monitor.reporter.close  # logs the last metrics
             raise
         finally:
             signals.defer_all()

@@ -70,6 +70,8 @@ def _raise(number: int) -> None:
 class DeferredSignals:
     """A context in which the first signal is deferred until `raise_pending`, so that no tick is left incomplete.
 
+    Code in the block that takes long calls `raise_deferred` where it may be interrupted.
+
     A second signal is raised at once. After `defer_all`, all signals are deferred until the end of the context. Has no
     effect outside of the main thread, which receives no signals.
     """
@@ -82,9 +84,12 @@ class DeferredSignals:
     def __enter__(self) -> DeferredSignals:
         if threading.current_thread() is threading.main_thread():
             self._old_handlers = {number: signal.signal(number, self._receive) for number in list_stop_signals()}
+            _contexts.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self in _contexts:
+            _contexts.remove(self)
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         if kind is None:
@@ -108,3 +113,16 @@ class DeferredSignals:
         self._pending.append(number)
         if len(self._pending) > 1 and not self._defers_all:
             self.raise_pending()
+
+
+_contexts: list[DeferredSignals] = []  # of the main thread, the innermost last; global, as signal handlers are
+
+
+def raise_deferred() -> None:
+    """Raise the exception of a signal that the innermost context has deferred, unless it defers all signals.
+
+    Has no effect outside of the main thread, which receives no signals.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and _contexts and not _contexts[-1]._defers_all:
+        _contexts[-1].raise_pending()

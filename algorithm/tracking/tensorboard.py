@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from textwrap import indent
 from typing import Any
 from urllib.parse import quote
@@ -69,6 +71,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter  # slow to import
         from torch.utils.tensorboard.summary import hparams
 
+        _silence_writer_threads()
         folder = run.folder / FOLDER
         purge_step = run.env_steps + 1 if folder.exists() else None
         self._rename = rename
@@ -106,6 +109,18 @@ class TensorBoard(Tracker):
         file_writer = self.writer.file_writer
         assert file_writer is not None  # as long as it is open
         file_writer.add_summary(summary)
+
+
+@cache
+def _silence_writer_threads() -> None:
+    """Let threads that write events print no traceback: the next call of their writer raises the exception again."""
+    print_exception = threading.excepthook
+
+    def handle(args: threading.ExceptHookArgs) -> None:
+        if not type(args.thread).__module__.startswith("tensorboard."):
+            print_exception(args)
+
+    threading.excepthook = handle
 
 
 def make_layout(suffixes: tuple[str, ...]) -> dict[str, dict[str, list[Any]]]:

@@ -139,6 +139,11 @@ class EvaluationQueue:
         return self._is_due or self.version is not None
 
     @property
+    def is_waiting(self) -> bool:
+        """Return whether an evaluation is due that has not started, or was interrupted, and confirms nothing."""
+        return self._is_due and not self._confirmation_episodes
+
+    @property
     def is_confirming(self) -> bool:
         """Return whether the evaluation that has started, or the one that is due, confirms the goal."""
         return self._confirmation_episodes > 0 or (self.version is not None and self.version.confirms)

@@ -99,12 +99,20 @@ class Evaluator:
         adapter: the environments.
         get_agent: returns the agent of a role.
         greedy: whether actions are greedy; otherwise they are sampled.
+        before_tick: called before each tick; what it raises ends the evaluation.
     """
 
-    def __init__(self, adapter: Adapter, get_agent: Callable[[str], Agent], greedy: bool):
+    def __init__(
+        self,
+        adapter: Adapter,
+        get_agent: Callable[[str], Agent],
+        greedy: bool,
+        before_tick: Callable[[], object] = lambda: None,
+    ):
         self.adapter = adapter
         self.get_agent = get_agent
         self.greedy = greedy
+        self.before_tick = before_tick
 
     def play(self, episodes: int, seed: int, show: ShowEpisodes | None = None) -> dict[str, EvaluationResult]:
         """Play at least `episodes` episodes of each role that appears.
@@ -119,6 +127,9 @@ class Evaluator:
 
         Returns:
             {role or team: result}.
+
+        Raises:
+            InvalidEpisodes: the episodes of a lane have no end, or are not valid.
         """
         with ExitStack() as stack:
             return self._play(episodes, seed, show, stack)
@@ -142,6 +153,7 @@ class Evaluator:
                 if self.adapter.roles[role].lanes > counters[role].role.lanes:
                     counters[role].grow(self.adapter.roles[role])
                 actions[role] = counters[role].act(step, tick)
+            self.before_tick()
             steps = self.adapter.step(actions)
             if show:
                 planned = sum(int(counter.quota.sum()) for counter in counters.values())

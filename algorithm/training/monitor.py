@@ -146,6 +146,8 @@ class Monitor:
 
         At the end of the run it waits for the results of all evaluations.
         """
+        if self.history.evaluation_is_due:
+            self._request_evaluation()
         self._advance_evaluations()
         if self._checks_goal:
             self._checks_goal = False
@@ -177,16 +179,13 @@ class Monitor:
 
     def finish(self) -> None:
         """Save a final checkpoint, and log the last metrics even if it could not be saved."""
+        self.history.evaluation_is_due = bool(self._evaluations and self._evaluations.is_waiting)
         if self._evaluations and (version := self._evaluations.version):
             self.reporter.log(f"the evaluation at {version.env_steps:,} env steps is lost, since the run ends")
         try:
             self._save()
         finally:
             self.reporter.close()
-
-    def abort(self) -> None:
-        """Log the last metrics without saving."""
-        self.reporter.close()
 
     def _check_goal(self) -> None:
         """Check the goal after episodes have ended; evaluation episodes confirm it if they are possible."""
@@ -225,6 +224,7 @@ class Monitor:
 
     def _request_evaluation(self, confirmation_episodes: int = 0) -> None:
         """Evaluate the present weights, once at the same number of env steps, or confirm the goal with them."""
+        self.history.evaluation_is_due = False
         if self._evaluations:
             self._evaluations.request(self.counters.env_steps, confirmation_episodes)
             self._advance_evaluations()
@@ -260,7 +260,8 @@ class Monitor:
         self.reporter.report_evaluation(version.env_steps, results)
         self.reporter.show_progress()
         self.callbacks.on_evaluation(results)
-        self.confirmed_by = "evaluation" if is_confirmed else None
+        if is_confirmed:
+            self.confirmed_by = "evaluation"
 
     def _stop_evaluating(self, queue: EvaluationQueue, error: SimulatorError) -> None:
         """Continue the run without evaluations."""

@@ -93,7 +93,9 @@ class RecentEpisodes:
 class History:
     """The training episodes of a run: its counters, and the last episodes of each role or team.
 
-    `failed_confirmations` is the number of times that the goal was not confirmed.
+    Attributes:
+        failed_confirmations: the number of times that the goal was not confirmed.
+        evaluation_is_due: whether an evaluation was due when the process ended, which the next one then makes.
     """
 
     def __init__(self, training: TrainingComponents, counters: Counters):
@@ -101,6 +103,7 @@ class History:
         self.counters = counters
         self.recent: dict[str, RecentEpisodes] = defaultdict(RecentEpisodes)
         self.failed_confirmations = 0
+        self.evaluation_is_due = False
         self._ended_lanes: dict[str, set[int]] = defaultdict(set)  # lanes that ended an episode in this iteration
         self._seconds_before, self._cpu_seconds_before = counters.seconds, counters.cpu_seconds  # of earlier processes
 
@@ -146,6 +149,7 @@ class History:
             "recent": {role: recent.state() for role, recent in self.recent.items()},
             "ended": {role: sorted(lanes) for role, lanes in self._ended_lanes.items()},
             "failed_confirmations": self.failed_confirmations,
+            "evaluation_is_due": self.evaluation_is_due,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -155,6 +159,7 @@ class History:
         for role, lanes in state["ended"].items():
             self._ended_lanes[role].update(lanes)
         self.failed_confirmations = state["failed_confirmations"]
+        self.evaluation_is_due = state["evaluation_is_due"]
 
     def _all_ended(self, active_lanes: Mapping[str, np.ndarray]) -> bool:
         for role, lanes in active_lanes.items():

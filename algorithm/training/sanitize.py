@@ -9,13 +9,17 @@ from math import isfinite
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 from algorithm.training.episodes import EpisodeReturns
 
 LOG = logging.getLogger(__name__)
-MAX_LOST_TICKS = 30_000  # successive ticks in which a lane may be lost before the run ends
+MAX_LOST_TICKS = 30_000  # ticks in which a lane may be lost, without a finished episode, before the run ends
+MAX_DISCARDED = 100  # episodes that may be discarded in a row, of a lane or of all lanes, before the run ends
+
+
+class InvalidEpisodes(RuntimeError):
+    """All episodes contain invalid observations, rewards or action masks: nothing can be learned or evaluated."""
 
 
 class StepSanitizer:
@@ -35,8 +39,9 @@ class StepSanitizer:
         self.role, self.episode_returns = role, episode_returns
         self.branch_starts = np.cumsum([0, *branches])[:-1]  # the index in a mask at which each branch begins
         self.lost = np.zeros(len(episode_returns.lengths), bool)
-        self.lost_ticks = np.zeros(len(episode_returns.lengths), np.int64)  # ticks since each lane was lost
+        self.lost_ticks = np.zeros(len(episode_returns.lengths), np.int64)  # since each lane finished an episode
         self._any_lost = False
+        self._last_fault = ""
 
     def grow(self, lanes: int) -> None:
         """Add lanes that are not lost, so that there are `lanes` lanes."""
@@ -59,7 +64,8 @@ class StepSanitizer:
             The step, and [n] bool; None for all rows.
 
         Raises:
-            EnvironmentCrashed: a lane was lost for `MAX_LOST_TICKS` successive ticks.
+            InvalidEpisodes: more than `MAX_DISCARDED` episodes in a row were discarded, of one lane or of all lanes
+                together, or a lane was lost for `MAX_LOST_TICKS` ticks.
         """
         blocked = self._find_blocked(step) if ACTION_MASK in step.obs else None
         if not self._any_lost and blocked is None and _is_finite(step):
@@ -78,7 +84,9 @@ class StepSanitizer:
         for name, rows in bad.items():
             self._warn_nonfinite(f"observation {name!r}", step.obs[name], step.lane, rows & bad_obs & ~still_lost)
         self._warn_nonfinite("reward", step.reward, step.lane, bad_reward & ~was_lost)
-        self._update_lost(step.lane, lost, truncated_starts)
+        newly_discarded = (lost & ~still_lost) | (truncated_starts & ~was_lost)
+        self._update_lost(step.lane, lost, truncated_starts, newly_discarded)
+        self._check_limits()
         # The mask stays, since the actions of a lost lane are executed, too.
         obs = {
             name: value if name == ACTION_MASK else _zero_rows(value, lost | bad[name])
@@ -102,22 +110,36 @@ class StepSanitizer:
             self._warn(f"observation {ACTION_MASK!r}", lanes[row], f"forbids every action of branch {branch}")
 
     def _warn(self, name: str, lane: int, fault: str) -> None:
-        LOG.warning(
+        self._last_fault = (
             f"the {name} of lane {lane} of role {self.role!r} {fault} after {self.episode_returns.lengths[lane]} steps "
-            "of an episode, which is truncated there and not counted"
+            "of an episode"
         )
+        LOG.warning(f"{self._last_fault}, which is truncated there and not counted")
 
-    def _update_lost(self, lane: np.ndarray, lost: np.ndarray, truncated_starts: np.ndarray) -> None:
-        self.episode_returns.discard(lane[lost | truncated_starts])
+    def _update_lost(
+        self, lane: np.ndarray, lost: np.ndarray, truncated_starts: np.ndarray, newly_discarded: np.ndarray
+    ) -> None:
+        has_finished = self.episode_returns.discarded[lane] == 0
+        self.episode_returns.discard(lane[lost | truncated_starts], episodes=lane[newly_discarded])
         self.lost[lane] = lost
-        self.lost_ticks[lane] = np.where(lost, self.lost_ticks[lane] + 1, 0)
+        self.lost_ticks[lane] = np.where(has_finished, 0, self.lost_ticks[lane]) + lost
         self._any_lost = bool(self.lost.any())
-        if self.lost_ticks.max() > MAX_LOST_TICKS:
-            raise EnvironmentCrashed(
-                f"lane {int(self.lost_ticks.argmax())} of role {self.role!r} has had no valid step for "
-                f"{MAX_LOST_TICKS:,} ticks, since an observation, reward or action mask that is invalid; if its "
-                "episodes have no end, set base_config.max_step_each_iter"
+
+    def _check_limits(self) -> None:
+        """Raise InvalidEpisodes if nothing valid can be expected any more."""
+        discarded = self.episode_returns.discarded
+        if self.episode_returns.discarded_in_row > MAX_DISCARDED and discarded.all():
+            where = f"all {self.episode_returns.discarded_in_row} episodes of role {self.role!r}"
+        elif discarded.max() > MAX_DISCARDED:
+            where = f"all {discarded.max()} episodes of lane {discarded.argmax()} of role {self.role!r}"
+        elif self.lost_ticks.max() > MAX_LOST_TICKS:
+            raise InvalidEpisodes(
+                f"{self._last_fault}, and no later step of lane {self.lost_ticks.argmax()} was valid for "
+                f"{MAX_LOST_TICKS:,} ticks; if its episodes have no end, set base_config.max_step_each_iter"
             )
+        else:
+            return
+        raise InvalidEpisodes(f"{where} since the last valid one are invalid; in the last of them {self._last_fault}")
 
 
 def _is_finite(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""An environment of Gymnasium that fails at the third step."""
+"""Environments of Gymnasium that fail: at the third step, or with values that are NaN."""
 
 from __future__ import annotations
 
@@ -38,4 +38,16 @@ class FragileVector(VectorEnv):
         return np.zeros((self.num_envs, 2), np.float32), np.ones(self.num_envs), none, none, {}
 
 
+class Invalid(Sampling):
+    """An environment whose first observations are valid, and all others NaN."""
+
+    def __init__(self, reward: float = 1.0):
+        super().__init__(**SPACES)
+        self.reward = reward
+
+    def step(self, action):
+        return np.full(2, np.nan, np.float32), self.reward, False, False, {}
+
+
+gymnasium.register("Invalid-v0", Invalid, max_episode_steps=3)
 gymnasium.register("Fragile-v0", lambda: Sampling(**SPACES), vector_entry_point=FragileVector, max_episode_steps=50)

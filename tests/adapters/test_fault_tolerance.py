@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 
 import gymnasium
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
@@ -109,7 +111,10 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
         assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
-    assert line.startswith("environment 0 raised ArithmeticError: the ground gave way in a step")
+    assert re.match(
+        r"environment 0 raised ArithmeticError: the ground gave way \(\S+raising.py, line \d+\) in a step", line
+    )
+    assert adapter.last_error == details.splitlines()[-1] and adapter.last_error in line
     assert details.startswith("Traceback") and "raising.py" in details
 
 
@@ -127,6 +132,35 @@ def test_a_worker_process_whose_step_raises_continues(mode):
         adapter.close()
 
 
+def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
+    started, start = [], PROCESSES.Process.start
+
+    def interrupt(process):
+        if started:
+            raise KeyboardInterrupt
+        start(process)
+        started.append(process)
+
+    monkeypatch.setattr(PROCESSES.Process, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        GymAdapter(config(Raising, 2, vectorized("async")))
+    started[0].join(10)
+    assert started[0].exitcode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
+def test_a_worker_process_leaves_sigterm_to_the_main_process():
+    adapter = GymAdapter(config(Raising, 2, vectorized("async", culprit=-1)))
+    try:
+        _, lanes = collect(adapter, 5)
+        for process in adapter.env.processes:
+            process.terminate()
+        _, lanes = collect(adapter, 12)
+        assert len(lanes[0]) > 8 and adapter.restarts == 0
+    finally:
+        adapter.close()
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_reset_that_raises_loses_no_row(mode, caplog):
     args = vectorized("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
@@ -137,7 +171,9 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
     assert all(following == obs + 1 for obs, following in lanes[0])
     assert lanes[0][3][0] >= 100_000
     assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
-    assert "environment 0 raised ArithmeticError: the ground gave way in a reset" in caplog.text
+    assert re.search(
+        r"environment 0 raised ArithmeticError: the ground gave way \(\S+, line \d+\) in a reset", caplog.text
+    )
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
@@ -287,4 +323,4 @@ def test_an_error_without_text_is_described_by_file_and_line():
     env = FaultTolerantEnv(Asserting)
     env.reset()
     last = env.step(0)[-1][STEP_ERROR].splitlines()[-1]
-    assert last == f"AssertionError in {__file__}, line {Asserting.step.__code__.co_firstlineno + 1}"
+    assert last == f"AssertionError ({__file__}, line {Asserting.step.__code__.co_firstlineno + 1})"

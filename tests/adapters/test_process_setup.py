@@ -1,6 +1,7 @@
-"""Standard streams whose reader has exited."""
+"""Standard streams whose reader has exited, and processes whose parent is killed while they import."""
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -8,6 +9,36 @@ import cloudpickle
 import pytest
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+
+# A parent whose child imports something that takes a minute, and how the child is started.
+PARENT = """
+import multiprocessing, sys, time
+
+if __name__ == "__mp_main__":  # in the child
+    print("importing", flush=True)
+    time.sleep(60)
+
+def work():
+    pass
+
+if __name__ == "__main__":
+    from algorithm.adapters.process_setup import CONTEXT_NAME, PROCESSES
+    context = {context}
+    context.Process(target=work, name="it's a \\"child\\"").start()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+@pytest.mark.parametrize("context", ["PROCESSES", "multiprocessing.get_context(CONTEXT_NAME)"])
+def test_a_process_that_imports_ends_when_its_parent_is_killed(context, tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT.format(context=context))
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert parent.stdout.readline() == b"importing\n"
+    parent.kill()
+    parent.communicate(timeout=40)  # until the child, which has the same output, has ended
 
 
 @pytest.fixture
@@ -29,6 +60,15 @@ def test_text_that_cannot_be_written_is_dropped(lost):
         print("a line " * 5000, file=stream, flush=True)
     assert stream.fileno() == lost.fileno() and not stream.isatty()
     stream.close()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"), [("latin-1", b"\xe9 \\u03a9 \\udc80"), ("utf-8", "é Ω \\udc80".encode())]
+)
+def test_text_that_cannot_be_encoded_is_escaped(encoding, written, tmp_path):
+    with (tmp_path / "file").open("w", encoding=encoding) as file:
+        print("é Ω \udc80", end="", file=FaultTolerantStream(file))
+    assert (tmp_path / "file").read_bytes() == written
 
 
 def test_only_the_streams_of_the_process_become_fault_tolerant(monkeypatch, lost):

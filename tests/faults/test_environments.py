@@ -63,7 +63,7 @@ def test_no_nan_or_infinite_value_is_stored(fault, message, capsys):
     assert status == 0 and err == ""
     assert message in out
     lines = [line for line in out.splitlines() if "role 'agent'" in line]
-    assert 5 < len(lines) <= 20
+    assert len(lines) == 2 and "(10 faults of this kind so far)" in lines[1]
     assert message in (run_folder().path / "faults.log").read_text()
     with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
         assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
@@ -124,7 +124,7 @@ def test_a_faulty_sensor_or_mask_is_logged_and_excluded_from_training(fault, mes
     assert main.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     logged = [line for line in out.splitlines() if "of role 'agent'" in line]
-    assert err == "" and len(logged) > 5 and all(message in line for line in logged)
+    assert err == "" and len(logged) > 1 and all(message in line for line in logged)
     assert message in (run_folder().path / "faults.log").read_text()
     assert len(learned) > 20
     for rollout in learned:
@@ -137,7 +137,9 @@ def test_an_environment_that_raises_is_logged_in_one_line_and_in_faults_log(caps
     status, out, err = train(capsys, "if Broken.steps == 100: raise OSError('connection lost')")
     assert status == 0 and err == ""
     logged = [line for line in out.splitlines() if "connection lost" in line]
-    assert len(logged) == 1 and "environment 1 raised OSError: connection lost in a step" in logged[0]
+    assert len(logged) == 1
+    assert re.search(r"environment 1 raised OSError: connection lost \(\S+env\.py, line \d+\) in a step", logged[0])
+    assert f"(details: {run_folder().path / 'faults.log'})" in logged[0]
     log = (run_folder().path / "faults.log").read_text()
     assert "Traceback (most recent call last)" in log and "env.py" in log
     assert max(saved_steps()) >= 600
@@ -147,7 +149,7 @@ def test_an_environment_that_always_raises_ends_the_run_with_a_checkpoint(capsys
     status, _, err = train(capsys, "if Broken.steps > 400: raise OSError('disconnected')", max_env_restarts=3)
     assert status == 1
     assert err.count("\n") == 1
-    assert "crashed 4 times, which is more than base_config.max_env_restarts" in err
+    assert re.search(r"crashed 4 times, which is more than base_config.max_env_restarts: OSError: .*env\.py, line", err)
     assert max(saved_steps()) > 350
     assert_playable()
 
@@ -157,8 +159,38 @@ def test_sys_exit_in_a_step_is_logged_like_an_exception(kind, capsys):
     args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
     status, out, err = train(capsys, "if Broken.steps == 100: sys.exit()", **args)
     assert status == 0 and err == ""
-    assert len(re.findall(r"raised SystemExit in \S*env\.py, line \d+ in a step", out)) == 1
+    assert len(re.findall(r"raised SystemExit \(\S*env\.py, line \d+\) in a step", out)) == 1
     assert max(saved_steps()) >= 600
+
+
+STOP = "class Stop(BaseException): pass"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_class_that_is_no_exception_in_a_step_is_logged_like_one(kind, capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
+    status, out, err = train(capsys, f"{STOP}\n        if Broken.steps == 100: raise Stop('enough')", **args)
+    assert status == 0 and err == ""
+    assert len(re.findall(r"raised Stop: enough \(\S*env\.py, line \d+\) in a step", out)) == 1
+    assert max(saved_steps()) >= 600
+
+
+@pytest.mark.parametrize("place", ["make", "reset", "blueprint"])
+def test_a_class_that_is_no_exception_before_the_first_step_is_one_line(place, capsys):
+    write_task(f"""
+import gymnasium
+{STOP}
+class Broken(gymnasium.Wrapper):
+    def reset(self, **_):
+        raise Stop("enough")
+def make():
+    {"raise Stop('enough')" if place == "make" else "return Broken(gymnasium.make('CartPole-v1'))"}
+""")
+    if place == "blueprint":
+        Path("envs/own/task/env.py").write_text("import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n")
+        Path("envs/own/task/nn.py").write_text(f"{STOP}\nraise Stop('enough')\n")
+    assert main.main(ARGUMENTS) == (2 if place == "blueprint" else 3)
+    assert re.fullmatch(r".*Stop: enough.*\n", capsys.readouterr().err)
 
 
 def test_sys_exit_in_every_step_ends_the_run_as_a_failure(capsys):

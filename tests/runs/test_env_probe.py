@@ -9,7 +9,7 @@ from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
 from algorithm.rollout import Step
 from algorithm.runs import env_probe
-from algorithm.runs.env_probe import draw_actions, probe_environment
+from algorithm.runs.env_probe import EnvProbe, draw_actions, probe_environment
 from algorithm.specs import ACTION_MASK, ActionSpec
 
 
@@ -38,7 +38,24 @@ def test_the_same_seed_repeats_the_probe():
 
 def test_a_slow_environment_is_probed_for_a_limited_time(monkeypatch):
     monkeypatch.setattr(env_probe, "PROBE_SECONDS", 0.0)
-    assert len(probe("CartPole-v1").rewards) == 1
+    short = probe("CartPole-v1")
+    assert (len(short.rewards), short.steps, short.is_complete) == (1, 1, False)
+    assert short.failure == "the environment executed only 1 actions in 0 s"
+    monkeypatch.setattr(env_probe, "MIN_PROBE_STEPS", 1)
+    assert probe("CartPole-v1").failure is None
+
+
+def test_equal_rewards_count_after_an_episode_or_all_actions():
+    rewards = np.zeros(200)
+    assert not EnvProbe(rewards=rewards, steps=200).has_equal_rewards
+    assert EnvProbe(rewards=rewards, steps=200, episode_lengths=(90,)).has_equal_rewards
+    assert EnvProbe(rewards=rewards).has_equal_rewards
+
+
+@pytest.mark.parametrize("reward", [np.nan, -np.inf])
+def test_a_reward_that_is_not_finite_ends_the_probe(reward):
+    failed = probe("tests.adapters.fragile:Invalid-v0", reward=reward)
+    assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
 
 
 def test_a_failure_ends_the_probe_and_is_recorded_in_one_line():

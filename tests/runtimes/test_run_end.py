@@ -9,10 +9,12 @@ import pytest
 
 from algorithm.config.loader import merge
 from algorithm.runs.build import train
+from algorithm.runs.faults import describe_end
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.signals import Terminated
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.metrics import mean_evaluations, read_table
+from algorithm.training.sanitize import InvalidEpisodes
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run
 from tests.runtimes.test_cluster import hosts  # noqa: F401
@@ -59,6 +61,39 @@ def test_a_signal_in_the_evaluation_that_confirms_the_goal(call, tmp_path, monke
     result = train(interrupted.load_settings(), interrupted, print)
     assert result.goal_reached and result.counters.env_steps == end.counters.env_steps < 10_000
     assert_equal(interrupted.find_latest(), end)
+
+
+def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(tmp_path, monkeypatch):
+    limits = {"evaluate_every": 50, "save_every": 10, "log_every": 10}
+    end, interrupted = train_run(new_local_run(tmp_path, "straight", "noisy layers", **limits)), []
+    resumed = new_local_run(tmp_path, "resumed", "noisy layers", **limits)
+    play = Evaluator.play
+
+    def stop(evaluator, *args):
+        signal.raise_signal(signal.SIGTERM)
+        interrupted.append(True)
+        play(evaluator, *args)
+        pytest.fail("the evaluation has ended")
+
+    with monkeypatch.context() as patch, pytest.raises(Terminated):
+        patch.setattr(Evaluator, "play", stop)
+        train_run(resumed)
+    assert interrupted and resumed.find_latest().counters.env_steps < MAX_STEP
+    assert_equal(train_run(resumed), end)
+    straight = RunFolder(resumed.path.with_name("straight"))
+    evaluations = [mean_evaluations(read_table(run.path / "metrics.csv")) for run in (straight, resumed)]
+    assert evaluations[0] == evaluations[1] and len(evaluations[0]) > 3
+
+
+@pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
+@pytest.mark.parametrize("evaluate_every", [None, 10], ids=["training", "evaluation"])
+def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):  # noqa: F811
+    env = {"env_type": "GYM", "env_name": "tests.adapters.fragile:Invalid-v0", "max_step": 10_000}
+    folder = new_run(tmp_path, "run", "ppo", runtime=runtime, evaluate_every=evaluate_every, **env)
+    with pytest.raises(InvalidEpisodes, match="the observation 'obs' of lane .* of role 'agent' is NaN") as raised:
+        train_run(folder)
+    assert describe_end(raised.value) == (1, str(raised.value))
+    assert folder.find_latest().counters.env_steps < 1_000
 
 
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])

@@ -1,6 +1,8 @@
 """What TensorBoard's own reader finds in the events of a run."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +31,30 @@ def test_metrics_are_scalars_by_env_steps(tmp_path):
     events = read(tmp_path / "tensorboard")
     assert scalars(events, "rollout/return") == [(10, 1.5), (20, 2.5)]
     assert scalars(events, "train/value") == [(20, 0.5)]
+
+
+def test_a_thread_that_cannot_write_prints_nothing(tmp_path):
+    """The folder is removed, so that the thread that writes the events fails as on a full disk."""
+    script = """
+import logging, shutil, sys
+from pathlib import Path
+from algorithm.tracking.tensorboard import TensorBoard
+from algorithm.tracking.tracker import TrackerList
+from tests.tracking.runs import make_run
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+run = make_run(Path(sys.argv[1]))
+tracker = TensorBoard(run)
+tracker.writer.flush()
+shutil.rmtree(run.folder / "tensorboard")
+(run.folder / "tensorboard").touch()
+trackers = TrackerList({"tensorboard": tracker})
+trackers.log(10, {"a": 1.0})
+trackers.finish({})
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert re.fullmatch(r"the tracker tensorboard has failed \(NotADirectoryError.*\n", done.stdout)
 
 
 def test_a_resumed_run_drops_the_events_after_its_checkpoint(tmp_path):

@@ -13,6 +13,7 @@ from algorithm.adapters.probe import ProbeAdapter
 from algorithm.training import evaluator
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.learner import Learner
+from algorithm.training.sanitize import InvalidEpisodes
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, make_step
@@ -244,6 +245,26 @@ def test_agents_that_appear_during_evaluation_share_the_episodes(born):
     played = play(ScriptedAdapter(ticks, agent=1), episodes=9)
     assert sorted(played.returns) == [2.0] * 3 + [30.0] * 6
     assert sorted(played.lengths) == [2] * 3 + [3] * 6
+
+
+def test_an_evaluation_whose_episodes_are_invalid_ends():
+    adapter = GymAdapter(config("tests.adapters.fragile:Invalid-v0", n_envs=2))
+    with pytest.raises(InvalidEpisodes, match="all .* episodes of role 'agent' since the last valid one"):
+        play(adapter, episodes=4)
+
+
+def test_an_evaluation_is_interrupted_between_two_ticks():
+    adapter, agent = adapter_of((4, 1.0)), ParityAgent(rollout_length=1)
+    rng = agent.rng
+    ticks = iter([None, None, KeyboardInterrupt])
+
+    def interrupt():
+        if error := next(ticks):
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        Evaluator(adapter, lambda role: agent, True, interrupt).play(3, seed=0)
+    assert len(adapter.actions) == 2 and agent.rng is rng
 
 
 def test_evaluation_waits_max_idle_ticks_for_an_agent_that_has_left(monkeypatch):

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import sanitize
 from algorithm.training.actor import Actor
 from algorithm.training.episodes import Episode, EpisodeReturns
+from algorithm.training.sanitize import InvalidEpisodes
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
 
 NAN, INF = np.nan, np.inf
@@ -139,8 +139,73 @@ def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
     look = sanitize.StepSanitizer("agent", EpisodeReturns(1), ())
     for _ in range(5):
         look(make_step(Row(0, NAN, first=True)))
-    with pytest.raises(EnvironmentCrashed, match="lane 0 of role 'agent'.*max_step_each_iter"):
+    with pytest.raises(InvalidEpisodes, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(make_step(Row(0, NAN, first=True)))
+
+
+def play_episodes(look: sanitize.StepSanitizer, *ends: float) -> None:
+    """Play an episode of two decisions in each lane, whose second observations are `ends`."""
+    for rows in (
+        [Row(lane, 1, first=True) for lane in range(len(ends))],
+        [Row(lane, end, 1) for lane, end in enumerate(ends)],
+    ):
+        step, stored = look(make_step(*rows))
+        look.episode_returns.add(step if stored is None else step.take(stored))
+
+
+@pytest.mark.parametrize(("ends", "episodes"), [((NAN,), 10), ((NAN, INF), 5)])
+def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
+    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
+    look = sanitize.StepSanitizer("agent", EpisodeReturns(len(ends)), ())
+    for _ in range(episodes):
+        play_episodes(look, *ends)
+    kind = "infinite" if INF in ends else "NaN"
+    with pytest.raises(InvalidEpisodes, match=f"all 1. episodes of role 'agent'.*'obs' of lane . .*is {kind} after 1"):
+        play_episodes(look, *ends)
+
+
+def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
+    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
+    look = sanitize.StepSanitizer("agent", EpisodeReturns(3), ())
+    for _ in range(10):
+        play_episodes(look, 1, NAN, 1)
+    with pytest.raises(InvalidEpisodes, match="all 11 episodes of lane 1 of role 'agent'"):
+        play_episodes(look, 1, NAN, 1)
+
+
+def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
+    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
+    monkeypatch.setattr(sanitize, "MAX_LOST_TICKS", 10)
+    look = sanitize.StepSanitizer("agent", EpisodeReturns(2), ())
+    for _ in range(5):
+        for _ in range(4):
+            play_episodes(look, NAN, NAN)
+        for _ in range(2):  # an episode is finished by the start of the next one
+            play_episodes(look, 1, 1)
+    assert look.episode_returns.discarded.tolist() == [0, 0]
+
+
+def test_many_lanes_may_begin_with_an_invalid_episode(monkeypatch):
+    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
+    look = sanitize.StepSanitizer("agent", EpisodeReturns(30), ())
+    play_episodes(look, *[NAN] * 20, *[1] * 10)
+    assert look.episode_returns.discarded_in_row == 20
+
+
+def test_an_episode_is_discarded_once(monkeypatch):
+    episode_returns = EpisodeReturns(1)
+    look = sanitize.StepSanitizer("agent", episode_returns, ())
+    for row in (
+        START,
+        Row(0, NAN, 1),
+        Row(0, NAN, 1),
+        Row(0, 13, 1),
+        START,
+        Row(0, 11, 1),
+        Row(0, 20, NAN, first=True),
+    ):
+        look(make_step(row))
+    assert (episode_returns.discarded.tolist(), episode_returns.discarded_in_row) == ([2], 2)
 
 
 def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):

@@ -197,7 +197,7 @@ class UnityAdapter(Adapter):
             LOG.warning(f"{player_exited.reason}; its episodes are truncated")
             self._request_play()
             return
-        self.restarts += 1
+        self.restarts, self.last_error = self.restarts + 1, player_exited.reason
         which_env = f" (environment {scene.number} of {len(self._scenes)})" if len(self._scenes) > 1 else ""
         LOG.warning(
             f"{player_exited.reason}{which_env}; its episodes are truncated, and it starts again in {seconds:g} seconds"

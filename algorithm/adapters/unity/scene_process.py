@@ -17,11 +17,10 @@ import numpy as np
 
 from algorithm.adapters.adapter import derive_seed
 from algorithm.adapters.curriculum import Value
-from algorithm.adapters.process_setup import prepare_worker
+from algorithm.adapters.process_setup import PROCESSES, prepare_worker
 from algorithm.adapters.unity.launch import LaunchConfig
 from algorithm.adapters.unity.scene_tick import PlayerExited, SceneTick
 
-PROCESSES = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure
 STABLE_TICKS = 10  # ticks after which the pause is `FIRST_PAUSE` again
 MAX_WAIT = 0.5  # seconds of one wait

@@ -35,6 +35,10 @@ class AdapterWrapper(Adapter):
         return self._inner.restarts
 
     @property
+    def last_error(self) -> str:  # type: ignore[override]
+        return self._inner.last_error
+
+    @property
     def shared_agents(self) -> Mapping[str, str] | None:
         return self._inner.shared_agents
 
@@ -163,7 +167,7 @@ class RestartOnFailure(AdapterWrapper):
     def _set_restarts(self, restarts: int, error: SimulatorError | None) -> None:
         self._restarts = restarts
         if self._max_restarts is not None and restarts > self._max_restarts:
-            reason = f": {error}" if error else "; faults.log has the errors"
             raise EnvironmentCrashed(
-                f"the environment crashed {restarts} times, which is more than base_config.max_env_restarts{reason}"
+                f"the environment crashed {restarts} times, which is more than base_config.max_env_restarts: "
+                f"{error or self._inner.last_error}"
             ) from error

@@ -54,6 +54,10 @@ class EnvGroups(Adapter):
     def restarts(self) -> int:  # type: ignore[override]
         return sum(group.restarts for group in self._groups)
 
+    @property
+    def last_error(self) -> str:  # type: ignore[override]
+        return next((group.last_error for group in self._groups if group.last_error), "")
+
     def reset(self, seed: int) -> dict[str, Step]:
         steps = [
             self._shift_lanes(number, group.reset(seed + self._lanes[number].start))
