@@ -71,8 +71,7 @@ def _learn(
     from algorithm.api import run_training
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
-    from algorithm.runs.origin import read_recorded_variant
-    from algorithm.runs.results import RESULT_FILE, read_record
+    from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
     from algorithm.runs.run_folder import find_environment_folder
 
     _collect_garbage()
