@@ -88,9 +88,9 @@ def read_json_lines(path: Path, kind: type[T], *, allow_nan: bool = False) -> tu
     return records, f"{path} is damaged in {len(damage)} of its lines ({damage[0]})" if damage else None
 
 
-def write_json_lines(path: Path, records: Iterable[Any], *, is_sealed: bool = False) -> None:
+def write_json_lines(path: Path, records: Iterable[Any], *, is_sealed: bool = False, allow_nan: bool = False) -> None:
     """Replace the records of a file with one in each line, as `write_json` does."""
-    _replace(path, [json.dumps(record, allow_nan=False) for record in records], is_sealed)
+    _replace(path, [json.dumps(record, allow_nan=allow_nan) for record in records], is_sealed)
 
 
 def append_json_line(path: Path, record: Any) -> None:
