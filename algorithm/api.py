@@ -19,8 +19,8 @@ from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.env_folder import locate_environment
 from algorithm.runs.faults import describe_end
-from algorithm.runs.origin import describe_origin, read_recorded_variant
-from algorithm.runs.results import RESULT_FILE, make_record, write_origin, write_record
+from algorithm.runs.origin import describe_origin
+from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.runs.session import create_run, resume_run

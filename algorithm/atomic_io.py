@@ -38,10 +38,22 @@ def replace_bytes(path: Path, content: bytes | memoryview) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder, replacing an earlier one; return its new path."""
+    return path.replace(_clear_aside(path))
+
+
+def copy_aside(path: Path) -> Path:
+    """Copy a damaged file, replacing an earlier copy, or rename a folder in its place; return the new path."""
+    return set_aside(path) if path.is_dir() else Path(shutil.copy2(path, _clear_aside(path)))
+
+
+def _clear_aside(path: Path) -> Path:
+    """Return the path to which a damaged file or folder is set aside, where nothing exists."""
     target = path.with_name(f"{DAMAGED_PREFIX}{path.name}")
     if target.is_dir():
         shutil.rmtree(target)
-    return path.replace(target)
+    else:
+        target.unlink(missing_ok=True)
+    return target
 
 
 def resolve_inside(folder: Path, path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
+from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
 from algorithm.checkpointing.rng_state import list_generators, set_process_state
 from algorithm.networks.flat_parameters import State
 from algorithm.training.components import AgentComponents
@@ -193,13 +192,7 @@ class Checkpoint:
         return metadata if self.worker == 0 else metadata["workers"][str(self.worker)]
 
     def _read_metadata(self) -> dict[str, Any]:
-        path = self.folder / METADATA
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is missing") from error
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged ({error})") from error
+        return read_part(self.folder / METADATA, dict[str, Any], allow_nan=True)
 
     def _load_torch(self, role: str, name: str, prefix: str = "") -> dict[str, Any]:
         path = self.folder / prefix / quote(role, safe="") / name

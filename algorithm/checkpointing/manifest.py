@@ -9,17 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from algorithm.atomic_io import open_synced, sync_folder
+from algorithm.records_io import DIGEST_BYTES, OpenRecord, RecordError, read_json
 
 MANIFEST = "manifest.json"
-DIGEST_BYTES = 32  # bytes of a digest
+T = TypeVar("T")
 BLOCK_BYTES = 2**20  # bytes that are read at once; blocks of at least this size are digested in a thread
 
 
 class CheckpointError(ValueError):
     """A checkpoint is missing, damaged, does not fit the run, or could not be written."""
+
+
+class ManifestRecord(OpenRecord):
+    """The content of manifest.json."""
+
+    files: dict[str, str]
 
 
 class Manifest:
@@ -38,16 +45,9 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Read the manifest of a folder. Raises CheckpointError if it is missing or damaged."""
-        path = folder / MANIFEST
-        try:
-            content = path.read_bytes()
-            manifest = cls(folder, json.loads(content)["files"])
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is missing") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged ({error})") from error
-        if manifest._serialize() != content:
-            raise CheckpointError(f"{path} is damaged")
+        manifest = cls(folder, read_part(folder / MANIFEST, ManifestRecord)["files"])
+        if manifest._serialize() != (folder / MANIFEST).read_bytes():
+            raise CheckpointError(f"{folder / MANIFEST} is damaged (it does not have its digest)")
         return manifest
 
     def write(self) -> None:
@@ -83,6 +83,17 @@ class Manifest:
         files = json.dumps(self.digests, indent=1)
         digest = blake2b(files.encode(), digest_size=DIGEST_BYTES).hexdigest()
         return f'{{"files": {files},\n"digest": "{digest}"}}\n'.encode()
+
+
+def read_part(path: Path, kind: type[T], *, allow_nan: bool = False) -> T:
+    """Return a record of a checkpoint, as `read_json` does. Raises CheckpointError if it is missing or damaged."""
+    try:
+        record = read_json(path, kind, allow_nan=allow_nan)
+    except RecordError as error:
+        raise CheckpointError(str(error)) from error
+    if record is None:
+        raise CheckpointError(f"{path} is missing")
+    return record
 
 
 class _DigestingFile(io.RawIOBase):

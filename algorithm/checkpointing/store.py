@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 
-from algorithm.atomic_io import replace_text, resolve_inside, set_aside, sync_folder
+from typing_extensions import TypedDict
+
+from algorithm.atomic_io import resolve_inside, set_aside, sync_folder
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
-from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
+from algorithm.records_io import RecordError, read_json, write_json
+from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table_if_present
 
 NO_BEST = ("", float("-inf"))
 SAVING = "saving"  # name of the folder of a checkpoint that is not complete yet
 REMOVING = "removing"  # start of the name of the folder of a checkpoint that is being removed
+
+# The content of best.json; it is no class, since `return` is a keyword.
+BestRecord = TypedDict("BestRecord", {"checkpoint": str, "return": float})
 
 
 class BestCheckpoint:
@@ -48,11 +53,13 @@ class BestCheckpoint:
     def set_best(self, checkpoint: Checkpoint, mean: float) -> None:
         """Write the file: `checkpoint` is the best, with the mean return `mean`."""
         self._cached = checkpoint.folder.name, mean
-        replace_text(self.path, json.dumps({"checkpoint": checkpoint.folder.name, "return": mean}))
+        write_json(self.path, {"checkpoint": checkpoint.folder.name, "return": mean}, is_sealed=True)
 
     def clear(self) -> None:
         """Remove the file: no checkpoint is the best."""
         self._cached = NO_BEST
+        if self.path.is_dir():
+            set_aside(self.path)
         self.path.unlink(missing_ok=True)
 
     def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> bool:
@@ -90,7 +97,7 @@ class BestCheckpoint:
         if checkpoint := self.checkpoint:
             self.set_best(checkpoint, self.mean)
         else:
-            self.path.unlink(missing_ok=True)
+            self.clear()
 
     def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
@@ -109,7 +116,7 @@ class BestCheckpoint:
     def _list_evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
         """Return name and mean return of the checkpoints with readable weights and an evaluation in the metrics."""
         table = self.path.parent.parent / TABLE_FILE
-        means = mean_evaluations(read_table(table)) if table.exists() else {}
+        means = {key: mean for key, mean in mean_evaluations(read_table_if_present(table)).items() if isfinite(mean)}
         found = []
         for checkpoint in checkpoints:
             name = checkpoint.folder.name
@@ -126,17 +133,15 @@ class BestCheckpoint:
 
     def _read_file(self) -> tuple[str, float]:
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            name, mean = content["checkpoint"], float(content["return"])
-        except FileNotFoundError:
+            record = read_json(self.path, BestRecord)
+        except RecordError as error:
+            raise CheckpointError(str(error)) from error
+        if record is None:
             return NO_BEST
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self.path} is damaged ({error})") from error
-        if not isinstance(name, str) or not name.isdecimal() or (self.path.parent / name).is_symlink():
+        name = record["checkpoint"]
+        if not name.isdecimal() or (self.path.parent / name).is_symlink():
             raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
-        if not isfinite(mean):
-            raise CheckpointError(f"{self.path} is damaged (its return is {mean})")
-        return name, mean
+        return name, record["return"]
 
 
 class CheckpointStore:

@@ -72,8 +72,7 @@ def _learn(
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
     from algorithm.runs.env_folder import find_folder
-    from algorithm.runs.origin import read_recorded_variant
-    from algorithm.runs.results import RESULT_FILE, read_record
+    from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
 
     _collect_garbage()
     if options.logger_in_file:

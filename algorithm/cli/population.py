@@ -81,7 +81,7 @@ def report_population(output: Output, env: str, folder: PopulationFolder) -> Non
     """Print the lineage as a table, and the commands for the best member."""
     from algorithm.runtimes.population import find_best
 
-    rows = folder.record.read_lineage()
+    rows = folder.record.read_lineage(output.log)
     best = find_best(rows)
     output.result = {
         "population": folder.path.as_posix(),

@@ -41,7 +41,7 @@ def tune(options: argparse.Namespace, output: Output) -> None:
             with live_display(output.console, log) as display:
                 return run_training(options.env, folder, settings, request.variant, [display, *callbacks], log)
 
-    search = open_search(request, options.save_as, train)
+    search = open_search(request, options.save_as, train, output.log)
     output.log(f"searching {len(search.space.dimensions)} settings of {options.env} in {search.folder}")
     try:
         search.run(options.tune, output.log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
@@ -23,6 +24,7 @@ MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space", "population_config.random_params")
 COMMENT_COLUMN = 40  # column of comments
 MAX_LEVELS = 40  # levels of nested mappings and lists
+MAX_NODES = 20_000  # mappings, lists and scalars of a file, aliases expanded
 MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
 
 TAG = "tag:yaml.org,2002:"
@@ -125,6 +127,7 @@ class _Loader(yaml.SafeLoader):
     """A loader that reads decimal numbers (1e-3 is a number, not text) and rejects duplicate keys and tags."""
 
     levels = 0
+    size = 0  # nodes so far; an alias counts as all nodes that it stands for
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
@@ -133,6 +136,7 @@ class _Loader(yaml.SafeLoader):
                 problem=f"it contains the tag {event.tag}; tags are not read", problem_mark=event.start_mark
             )
         self.levels += 1
+        start = self.size
         if self.levels > MAX_LEVELS:
             raise _UnsupportedYaml(
                 problem=f"it is nested more than {MAX_LEVELS} levels deep", problem_mark=event.start_mark
@@ -141,11 +145,16 @@ class _Loader(yaml.SafeLoader):
         self.levels -= 1
         if node is not None and node.end_mark is None:  # it is not complete yet
             raise _UnsupportedYaml(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
+        own = vars(node)  # an alias returns a node that has its size
+        self.size = start + own.setdefault("size", 1 + self.size - start)
+        if self.size > MAX_NODES:
+            problem = f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
+            raise _UnsupportedYaml(problem=problem, problem_mark=event.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if duplicates := [key for key in keys if keys.count(key) > 1 and key != "<<"]:
+        if duplicates := [key for key, count in Counter(keys).items() if count > 1 and key != "<<"]:
             raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
         return super().construct_mapping(node, deep)
 

@@ -13,9 +13,10 @@ import numpy as np
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import Tree, load_defaults, merge, read_yaml
 from algorithm.errors import UserError
-from algorithm.runs.env_folder import CONFIG_FILE, ORIGIN_FILE
+from algorithm.records_io import NumberTable
+from algorithm.runs.env_folder import CONFIG_FILE, ORIGIN_FILE, read_origin
 from algorithm.runs.results import Record, describe_state, format_algorithm, read_record
-from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, MetricsTable, read_table
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table
 
 Log = Callable[[str], None]
 TRAINING_METRIC = "rollout/return"
@@ -79,7 +80,7 @@ class ComparedRun:
     environment: str
     record: Record
     tree: Tree
-    table: MetricsTable
+    table: NumberTable
 
     def __str__(self) -> str:
         return self.folder.as_posix()
@@ -233,10 +234,17 @@ def _read_run(folder: Path, log: Log) -> ComparedRun | None:
     if not table.rows:
         log(f"{folder.as_posix()} has no row of metrics that can be read: it is left out")
         return None
-    environment = (folder / ORIGIN_FILE).read_text(encoding="utf-8").strip()
-    return ComparedRun(
-        folder=folder, environment=environment, record=record, tree=read_yaml(folder / CONFIG_FILE), table=table
-    )
+    try:
+        tree = read_yaml(folder / CONFIG_FILE)
+    except UserError as error:
+        log(f"{error}: it is left out")
+        return None
+    base = tree.get("base_config")
+    if not (isinstance(base, Mapping) and isinstance(base.get("algorithm"), str) and "seed" in base):
+        log(f"{(folder / CONFIG_FILE).as_posix()} is damaged (no base_config with algorithm and seed): it is left out")
+        return None
+    environment = read_origin(folder) or folder.parent.name
+    return ComparedRun(folder=folder, environment=environment, record=record, tree=tree, table=table)
 
 
 def choose_metric(runs: Sequence[ComparedRun], requested: str | None) -> str:

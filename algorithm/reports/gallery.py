@@ -5,7 +5,6 @@ A record next to the page has all that the page shows, so that later calls add f
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
+from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
 from algorithm.reports.outcome import Fact, list_facts
 from algorithm.reports.page import render
 from algorithm.reports.picture import Panel, draw_picture
@@ -74,6 +74,13 @@ class GalleryEntry:
         return f"python main.py {self.environment}"
 
 
+class GalleryRecord(OpenRecord):
+    """The content of gallery.json."""
+
+    entries: list[GalleryEntry]
+    left_out: dict[str, str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
     """What a page shows: runs, and the reason why an environment folder has none, each by the name of the folder."""
@@ -84,20 +91,13 @@ class Gallery:
 
 def read_gallery(folder: Path) -> Gallery:
     """Return what the page in a folder shows; nothing if there is none. Raises UserError for a damaged record."""
-    path = folder / RECORD_FILE
-    if not path.exists():
-        return Gallery()
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        entries = [
-            GalleryEntry(**{**each, "facts": tuple(Fact(**fact) for fact in each["facts"])})
-            for each in record["entries"]
-        ]
-        return Gallery(entries={each.environment: each for each in entries}, left_out=dict(record["left_out"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {error}): repair it, or remove it for a new page"
-        ) from error
+        record = read_json(folder / RECORD_FILE, GalleryRecord)
+    except RecordError as error:
+        raise UserError(f"{error}: repair it, or remove it for a new page") from error
+    if record is None:
+        return Gallery()
+    return Gallery(entries={each.environment: each for each in record["entries"]}, left_out=record["left_out"])
 
 
 def write_gallery(folder: Path, gallery: Gallery) -> Path:
@@ -105,8 +105,7 @@ def write_gallery(folder: Path, gallery: Gallery) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     entries = [gallery.entries[name] for name in sorted(gallery.entries)]
     left_out = {name: gallery.left_out[name] for name in sorted({*gallery.left_out} - {*gallery.entries})}
-    record = {"entries": [asdict(entry) for entry in entries], "left_out": left_out}
-    replace_text(folder / RECORD_FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_json(folder / RECORD_FILE, {"entries": [asdict(entry) for entry in entries], "left_out": left_out})
     page = folder / PAGE_FILE
     text = render(
         "gallery.md",

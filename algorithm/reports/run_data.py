@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,9 @@ from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
+from algorithm.records_io import OpenRecord, RecordError, read_json
 from algorithm.reports.run_metrics import RunMetrics, make_metrics
-from algorithm.runs.env_folder import CONFIG_FILE, ORIGIN_FILE, VIDEO_FOLDER
+from algorithm.runs.env_folder import CONFIG_FILE, VIDEO_FOLDER, read_origin
 from algorithm.runs.lock import FolderLock
 from algorithm.runs.results import Record, read_record
 from algorithm.runs.run_records import ConfigHistory, find_changes, read_roles
@@ -48,6 +48,34 @@ class Lineage:
     population: str
     member: int
     rows: Sequence[LineageRow]
+
+
+class LayerRecord(OpenRecord):
+    """A layer of a part in networks.json."""
+
+    type: str
+    shape: str
+    parameters: int
+
+
+class NodeRecord(OpenRecord):
+    """A part of the networks in networks.json."""
+
+    name: str
+    type: str
+    inputs: list[int]
+    output: str | None
+    parameters: int
+    count: int
+    layers: list[LayerRecord]
+
+
+class NetworkRecord(OpenRecord):
+    """The networks of a role in networks.json."""
+
+    nodes: list[NodeRecord]
+    parameters: int
+    targets: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +154,7 @@ def read_run(folder: Path) -> RunData:
     settings = _read(lambda: read_yaml(folder / CONFIG_FILE), {}, problems)
     return RunData(
         folder=folder,
-        environment=_read_environment(folder, record),
+        environment=read_origin(folder) or record.get("environment") or folder.parent.name,
         record=record,
         in_training=FolderLock(folder, str(folder)).is_held_elsewhere(),
         settings=settings,
@@ -137,7 +165,7 @@ def read_run(folder: Path) -> RunData:
         networks=_read(lambda: _read_networks(folder / NETWORKS_FILE), {}, problems),
         sessions=read_sessions(folder, problems.append),
         faults=_read_faults(folder / FAULTS_FILE),
-        lineage=_read(lambda: _read_lineage(folder), None, problems),
+        lineage=_read_lineage(folder, problems.append),
         videos=_find_videos(folder),
         problems=[line.replace(f"{folder}{os.sep}", "") for line in problems],
     )
@@ -150,13 +178,6 @@ def _read(read: Callable[[], Any], otherwise: Any, problems: list[str]) -> Any:
     except UserError as error:
         problems.append(" ".join(str(error).split()))
         return otherwise
-
-
-def _read_environment(folder: Path, record: Record) -> str:
-    try:
-        return (folder / ORIGIN_FILE).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return record.get("environment") or folder.parent.name
 
 
 def _find_differences(settings: Tree) -> list[Difference]:
@@ -190,19 +211,10 @@ def _find_resume_changes(history: ConfigHistory, log: Callable[[str], None]) -> 
 
 def _read_networks(path: Path) -> Mapping[str, Any]:
     """Return the networks by role; empty for a run of a version that did not record them. Raises UserError."""
-    if not path.exists():
-        return {}
     try:
-        networks = json.loads(path.read_text(encoding="utf-8"))
-        for network in networks.values():
-            int(network["parameters"]), network["targets"].items()
-            [
-                (node["name"], [*node["inputs"]], [layer["shape"] for layer in node["layers"]])
-                for node in network["nodes"]
-            ]
-        return networks
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}): the report has no networks") from error
+        return read_json(path, dict[str, NetworkRecord]) or {}
+    except RecordError as error:
+        raise UserError(f"{error}: the report has no networks") from error
 
 
 def _read_faults(path: Path) -> list[str]:
@@ -214,13 +226,13 @@ def _read_faults(path: Path) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _read_lineage(folder: Path) -> Lineage | None:
-    """Return the intervals of a member of a population; None for another run. Raises UserError."""
+def _read_lineage(folder: Path, log: Callable[[str], None]) -> Lineage | None:
+    """Return the intervals of a member of a population; None for another run."""
     match = MEMBER_NAME.fullmatch(folder.name)
     if match is None or not (folder.parent / match["population"] / STATE_FILE).is_file():
         return None
     population, member = folder.parent / match["population"], int(match["member"])
-    rows = [row for row in PopulationRecord(population).read_lineage() if row.member == member]
+    rows = [row for row in PopulationRecord(population).read_lineage(log) if row.member == member]
     return Lineage(population=population.name, member=member, rows=rows)
 
 

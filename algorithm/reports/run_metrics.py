@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from algorithm.records_io import NumberTable
 from algorithm.specs import Role
-from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, MetricsTable
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN
 
 RETURN_COLUMN = "rollout/return"
 
@@ -56,7 +57,7 @@ class RunMetrics:
         return column, ""
 
 
-def make_metrics(table: MetricsTable, roles: Mapping[str, Role]) -> RunMetrics:
+def make_metrics(table: NumberTable, roles: Mapping[str, Role]) -> RunMetrics:
     """Return the metrics of a run with these roles; there are no columns if no row can be read."""
     gaps = np.array(table.gaps, int)
     columns = {

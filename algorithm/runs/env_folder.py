@@ -99,7 +99,7 @@ def is_run_of(run: Path, environment: str) -> bool:
     If the folder in which it was trained no longer exists, the folder was moved, and the run belongs to this
     environment.
     """
-    origin = _read_origin(run)
+    origin = read_origin(run)
     if origin and is_id(origin) and is_id(environment):
         return origin == environment
     folder, other = find_folder(environment), origin and find_folder(origin)
@@ -110,7 +110,7 @@ def check_origin(run: Path, environment: str) -> None:
     """Raise UserError for a run of another environment with the same folder of runs."""
     if not is_run_of(run, environment):
         raise UserError(
-            f"run {run} was trained in {_read_origin(run)}, not in {environment}; both have the same folder of runs, "
+            f"run {run} was trained in {read_origin(run)}, not in {environment}; both have the same folder of runs, "
             "so use another name (-n)"
         )
 
@@ -203,7 +203,7 @@ def _has_config(folder: Path) -> bool:
         return False
 
 
-def _read_origin(run: Path) -> str | None:
+def read_origin(run: Path) -> str | None:
     """Return the environment that is recorded in a run folder; None if it cannot be read."""
     try:
         return (run / ORIGIN_FILE).read_text(encoding="utf-8").strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 from torch import nn
 
 from algorithm.agents.agent import Agent
-from algorithm.atomic_io import replace_text
 from algorithm.networks import ActorCritic, Torso
 from algorithm.networks.heads import SeparateHeads, SharedHeads
 from algorithm.networks.precision import Placement
+from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.runs.torch_setup import describe_placement
 
+LOG = logging.getLogger(__name__)
 NETWORKS_FILE = "networks.json"
 BRANCHES = ("policy", "critic")  # the outputs of an ActorCritic, in their order
 
@@ -27,12 +28,13 @@ def record_network(folder: Path, role: str, agent: Agent, placement: Placement) 
     """
     path = folder / NETWORKS_FILE
     try:
-        networks = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        networks = read_json(path, dict[str, Any]) or {}
+    except RecordError as error:
+        LOG.warning(f"{error}: it is written again")
         networks = {}
     described = {**describe_network(agent), "device": describe_placement(placement)}
     if networks.get(role) != described:
-        replace_text(path, json.dumps({**networks, role: described}, indent=1) + "\n")
+        write_json(path, {**networks, role: described}, is_sealed=True)
 
 
 def describe_network(agent: Agent) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -85,11 +84,3 @@ def find_commit(*folders: Path) -> str | None:
             if process.returncode == 0:
                 return process.stdout.strip()
     return None
-
-
-def read_recorded_variant(result: Path) -> str | None:
-    """Return the variant in an earlier result.json of the run; None if it is missing, or the file cannot be read."""
-    try:
-        return json.loads(result.read_text(encoding="utf-8"))["variant"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from algorithm.atomic_io import replace_text
+from typing_extensions import NotRequired
+
 from algorithm.errors import UserError
 from algorithm.program import get_command
-from algorithm.runs.env_folder import RUNS, get_run_group, is_run_of
+from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, write_json
+from algorithm.runs.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
-from algorithm.training.metrics import TABLE_FILE, MetricsTable, format_number, read_table_if_present
+from algorithm.training.metrics import TABLE_FILE, format_number, read_table_if_present
 
 if TYPE_CHECKING:  # results are listed without torch
     from algorithm.runs.callbacks import RunResult
@@ -23,6 +26,39 @@ if TYPE_CHECKING:  # results are listed without torch
 Record = dict[str, Any]  # content of result.json
 RESULT_FILE = "result.json"
 COLUMNS = ("run", "algorithm", "result", "env steps", "episodes", "seconds", "return", "evaluation")
+
+
+class EvaluationRecord(OpenRecord):
+    """The evaluation of a role in result.json."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    std: float
+    episodes: int
+    returns: NotRequired[list[float]]
+
+
+class ResultRecord(OpenRecord):
+    """The content of result.json, of which earlier versions did not write everything."""
+
+    environment: NotRequired[str]
+    algorithm: NotRequired[str]
+    variant: NotRequired[str | None]
+    versions: NotRequired[dict[str, str]]
+    commit: NotRequired[str]
+    reached: bool | None
+    confirmed_by: NotRequired[str | None]
+    stopped: NotRequired[bool]
+    status: int | None
+    env_steps: int
+    updates: int
+    episodes: int
+    seconds: float
+    cpu_seconds: NotRequired[float | None]
+    returns: dict[str, float | None]
+    evaluation: dict[str, EvaluationRecord] | None
+    failure: NotRequired[str]
 
 
 def make_record(result: RunResult, status: int, failure: str | None = None) -> Record:
@@ -62,7 +98,7 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
 
 def write_record(folder: Path, record: Record) -> None:
     """Write a record into a run folder, completely or not at all."""
-    replace_text(folder / RESULT_FILE, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_json(folder / RESULT_FILE, record)
 
 
 def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> None:
@@ -70,7 +106,7 @@ def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> No
     write_record(folder, {**origin, **_read_progress(folder, read_table_if_present(folder / TABLE_FILE), log)})
 
 
-def read_record(folder: Path, log: Callable[[str], None], table: MetricsTable | None = None) -> Record:
+def read_record(folder: Path, log: Callable[[str], None], table: NumberTable | None = None) -> Record:
     """Return the result of a run; `status` is null if the run has no result yet, or continued after its result.
 
     Args:
@@ -78,28 +114,34 @@ def read_record(folder: Path, log: Callable[[str], None], table: MetricsTable | 
         log: receives a line for each damaged file, whose readable part is used.
         table: the content of its metrics.csv, which is slow to read; None to read it.
     """
-    path = folder / RESULT_FILE
     progress = _read_progress(folder, read_table_if_present(folder / TABLE_FILE) if table is None else table, log)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        format_record(record)  # raises an error for a missing value
-        return record if record["env_steps"] >= progress["env_steps"] else {**record, **progress}
-    except FileNotFoundError:
-        return progress
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        log(f"{path} is damaged ({type(error).__name__}: {error}): the run is listed with its metrics")
-        return progress
+        record: Mapping[str, Any] = read_json(folder / RESULT_FILE, ResultRecord) or {}
+    except RecordError as error:
+        log(f"{error}: the run is listed with its metrics")
+        record = {}
+    is_newer = bool(record) and record["env_steps"] >= progress["env_steps"]
+    return {**record} if is_newer else {**record, **progress}
 
 
-def _read_progress(folder: Path, table: MetricsTable, log: Callable[[str], None]) -> Record:
+def read_recorded_variant(result: Path) -> str | None:
+    """Return the variant in an earlier result.json of the run; None if it is missing, or the file cannot be read."""
+    with suppress(RecordError):  # it is reported when the run is listed
+        if record := read_json(result, ResultRecord):
+            return record.get("variant")
+    return None
+
+
+def _read_progress(folder: Path, table: NumberTable, log: Callable[[str], None]) -> Record:
     """Return the record of a run that has not ended, from its metrics.csv."""
     if table.damaged:
         log(f"{folder / TABLE_FILE} is damaged: {table.damaged} of its lines cannot be read")
     last = next((row for row in reversed(table.rows) if row.get("time/seconds")), {})
+    numbers = {name: float(text) for name, text in last.items() if text and math.isfinite(float(text))}
     returns = {
-        name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: float(value)
-        for name, value in last.items()
-        if name and name.startswith("rollout/return") and value
+        name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: value
+        for name, value in numbers.items()
+        if name.startswith("rollout/return")
     }
     return {
         "reached": None,
@@ -107,10 +149,10 @@ def _read_progress(folder: Path, table: MetricsTable, log: Callable[[str], None]
         "stopped": False,
         "status": None,
         "env_steps": int(last.get("env_steps", 0)),
-        "updates": int(float(last.get("time/updates") or 0)),
-        "episodes": int(float(last.get("time/episodes") or 0)),
-        "seconds": float(last.get("time/seconds") or 0),
-        "cpu_seconds": float(last["time/cpu_seconds"]) if last.get("time/cpu_seconds") else None,
+        "updates": int(numbers.get("time/updates", 0)),
+        "episodes": int(numbers.get("time/episodes", 0)),
+        "seconds": numbers.get("time/seconds", 0.0),
+        "cpu_seconds": numbers.get("time/cpu_seconds"),
         "returns": returns,
         "evaluation": None,
     }
@@ -122,13 +164,16 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
     `log` receives a line for each damaged file. Raises UserError if there is no run.
     """
     place = RUNS / get_run_group(environment) if environment else RUNS
-    found = [path for path in place.rglob("config.yaml") if not path.parent.name.startswith(".")]
-    if environment:
-        found = [path for path in found if is_run_of(path.parent, environment)]
-    ordered = sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))
-    if not ordered:
+    found = []
+    for folder, _, names in os.walk(place):  # skips folders that another process removes meanwhile
+        run = Path(folder)
+        if CONFIG_FILE in names and not run.name.startswith(".") and (not environment or is_run_of(run, environment)):
+            with suppress(FileNotFoundError):
+                found.append(((run / CONFIG_FILE).stat().st_mtime, str(run), run))
+    if not found:
         raise UserError(f"there is no run under {place.as_posix()} yet; train one with: {get_command()} gym/cartpole")
-    return [{"run": path.parent.as_posix(), **read_record(path.parent, log)} for path in ordered]
+    records = [{"run": run.as_posix(), **read_record(run, log)} for *_, run in sorted(found)]
+    return [record for record in records if Path(record["run"]).is_dir()]
 
 
 def format_record(record: Record) -> list[str]:

@@ -14,7 +14,8 @@ from algorithm.config.effects import find_failure, iterate_annotations
 from algorithm.config.loader import Settings, Tree, read_yaml
 from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
-from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+from algorithm.records_io import RecordError, read_json, write_json
+from algorithm.specs import Role
 
 
 class ConfigHistory:
@@ -127,19 +128,15 @@ def _format_value(value: Any) -> str:
 
 def write_roles(path: Path, roles: Mapping[str, Role]) -> None:
     """Write the roles of a run as JSON."""
-    replace_text(path, json.dumps({name: asdict(role) for name, role in roles.items()}, indent=1))
+    write_json(path, {name: asdict(role) for name, role in roles.items()}, is_sealed=True)
 
 
 def read_roles(path: Path) -> Mapping[str, Role]:
     """Return the roles in a file; empty if it does not exist. Raises UserError if it cannot be read."""
-    if not path.exists():
-        return {}
     try:
-        return {name: _read_role(fields) for name, fields in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path} is damaged, or was written by another version of this program: --resume writes it again"
-        ) from error
+        return read_json(path, dict[str, Role]) or {}
+    except RecordError as error:
+        raise UserError(f"{error}, or of another version of this program: --resume writes it again") from error
 
 
 def check_specs(run: Path, before: Role, now: Role) -> None:
@@ -163,16 +160,3 @@ def _describe_specs(role: Role) -> str:
         for name, spec in role.obs_specs.items()
     )
     return f"observations {observed}, actions {role.action_spec}"
-
-
-def _read_role(fields: Mapping[str, Any]) -> Role:
-    obs_specs = {name: ObsSpec(**_lists_to_tuples(spec)) for name, spec in fields["obs_specs"].items()}
-    action_fields = _lists_to_tuples(fields["action_spec"])
-    parts = tuple(ActionPart(**_lists_to_tuples(part)) for part in action_fields["parts"])
-    action = ActionSpec(**{**action_fields, "parts": parts})
-    return Role(fields["lanes"], obs_specs, action, teams=tuple(fields.get("teams", ())))
-
-
-def _lists_to_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with the lists of JSON converted to tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

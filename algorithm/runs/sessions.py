@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -11,12 +10,25 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import NotRequired
+
 from algorithm.config.schema import BaseConfig
-from algorithm.runs.env_folder import ORIGIN_FILE
+from algorithm.records_io import OpenRecord, append_json_line, read_json_lines
+from algorithm.runs.env_folder import read_origin
 from algorithm.runs.origin import describe_origin
 
 SESSIONS_FILE = "sessions.jsonl"
 CPU_INFO = Path("/proc/cpuinfo")
+
+
+class SessionRecord(OpenRecord):
+    """A line of sessions.jsonl."""
+
+    started: NotRequired[str]
+    env_steps: int
+    machine: dict[str, str | int | None]
+    versions: dict[str, str]
+    commit: NotRequired[str | None]
 
 
 def record_session(folder: Path, base: BaseConfig, env_steps: int) -> None:
@@ -24,8 +36,7 @@ def record_session(folder: Path, base: BaseConfig, env_steps: int) -> None:
 
     It is called after the environments were opened, so that the versions of simulators are known.
     """
-    environment = (folder / ORIGIN_FILE).read_text(encoding="utf-8").strip()
-    origin = describe_origin(environment, base, None)
+    origin = describe_origin(read_origin(folder) or "", base, None)
     session = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "env_steps": env_steps,
@@ -34,26 +45,17 @@ def record_session(folder: Path, base: BaseConfig, env_steps: int) -> None:
         "versions": origin["versions"],
         "commit": origin.get("commit"),
     }
-    with (folder / SESSIONS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(session) + "\n")
+    append_json_line(folder / SESSIONS_FILE, session)
 
 
-def read_sessions(folder: Path, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the sessions of a run, oldest first, without damaged lines; `log` receives a line for each of these.
+def read_sessions(folder: Path, log: Callable[[str], None]) -> list[SessionRecord]:
+    """Return the sessions of a run, oldest first, without damaged lines; `log` receives a line if there are any.
 
     It is empty for a run of a version that did not record sessions.
     """
-    path = folder / SESSIONS_FILE
-    if not path.exists():
-        return []
-    sessions = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        try:
-            session = json.loads(line)
-            int(session["env_steps"]), session["machine"].items(), session["versions"].items()
-            sessions.append(session)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log(f"{path}, line {number} is damaged ({type(error).__name__}: {error}): this session is left out")
+    sessions, problem = read_json_lines(folder / SESSIONS_FILE, SessionRecord)
+    if problem:
+        log(f"{problem}: these sessions are left out")
     return sessions
 
 

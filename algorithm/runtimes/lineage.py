@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from algorithm.atomic_io import replace_text
+from pydantic import Field
+
 from algorithm.errors import UserError
+from algorithm.records_io import RecordError, read_json, read_json_lines, write_json, write_json_lines
 
 STATE_FILE, LINEAGE_FILE = "population.json", "lineage.jsonl"
 
@@ -66,7 +67,7 @@ class LineageRow:
     parent: int
     env_steps: int
     settings: Mapping[str, Any]
-    mean_return: float | None
+    mean_return: Annotated[float | None, Field(alias="return")]
     goal_reached: bool = False
     goal: float | None = None
 
@@ -80,37 +81,31 @@ class PopulationRecord:
     def read_state(self) -> PopulationState:
         """Return the plan of the current interval. Raises UserError if it cannot be read."""
         try:
-            fields = json.loads(self.state_path.read_text(encoding="utf-8"))
-            members = [MemberPlan(**plan) for plan in fields.pop("members")]
-            return PopulationState(members=members, **fields)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.state_path} is damaged ({error}): train a new population") from error
+            state = read_json(self.state_path, PopulationState)
+        except RecordError as error:
+            raise UserError(
+                f"{error}: the population cannot continue; play its members or resume them as single runs, or train a "
+                "new population"
+            ) from error
+        if state is None:
+            raise UserError(f"{self.state_path} is missing: train a new population")
+        return state
 
     def write_state(self, state: PopulationState) -> None:
         """Replace the plan of the current interval."""
-        replace_text(self.state_path, json.dumps(asdict(state), indent=1) + "\n")
+        write_json(self.state_path, asdict(state), is_sealed=True)
 
-    def read_lineage(self) -> list[LineageRow]:
-        """Return all rows; an incomplete last line is left out. Raises UserError for another one."""
-        if not self.lineage_path.exists():
-            return []
-        lines = self.lineage_path.read_text(encoding="utf-8").splitlines(keepends=True)
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                fields = json.loads(line)
-                rows.append(LineageRow(mean_return=fields.pop("return"), **fields))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if number == len(lines):
-                    break
-                raise UserError(f"{self.lineage_path}, line {number} is damaged ({error}): correct it") from error
+    def read_lineage(self, log: Callable[[str], None]) -> list[LineageRow]:
+        """Return all rows that can be read; `log` receives a line if any cannot."""
+        rows, problem = read_json_lines(self.lineage_path, LineageRow)
+        if problem:
+            log(f"{problem}: these intervals are left out")
         return rows
 
     def write_lineage(self, rows: Sequence[LineageRow]) -> None:
         """Replace all rows."""
-        replace_text(self.lineage_path, "".join(f"{_format_row(row)}\n" for row in rows))
+        write_json_lines(self.lineage_path, map(_make_record, rows), is_sealed=True)
 
 
-def _format_row(row: LineageRow) -> str:
-    fields = asdict(row)
-    return json.dumps({("return" if key == "mean_return" else key): value for key, value in fields.items()})
+def _make_record(row: LineageRow) -> dict[str, Any]:
+    return {("return" if key == "mean_return" else key): value for key, value in asdict(row).items()}

@@ -116,7 +116,7 @@ class Population:
         self.interval, self.is_over = interval, is_over
         self.max_restarts, self.seed, self.log = max_restarts, seed, log
         self.state = record.read_state()
-        self.lineage = [row for row in record.read_lineage() if not self._continues(row)]
+        self.lineage = [row for row in record.read_lineage(log) if not self._continues(row)]
         if all(row.mean_return is None for row in self._list_rows()):  # their common cause may be repaired
             self.lineage = [row for row in self.lineage if row.interval < self.state.interval]
         exchange.restore(self.state.exchange)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithm.atomic_io import replace_text
 from algorithm.errors import summarize_error
+from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
 
 if TYPE_CHECKING:  # runs are listed without numpy
     import numpy as np
@@ -19,6 +19,13 @@ if TYPE_CHECKING:  # runs are listed without numpy
 LOG = logging.getLogger(__name__)
 Values = Mapping[str, float]  # metrics by name
 RECORD_FILE = "tracker.json"  # in the run folder: the tracker of the run, and its id for the run
+
+
+class TrackerRecord(OpenRecord):
+    """The content of tracker.json: the name of a tracker, and its id for the run."""
+
+    tracker: str
+    id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +61,15 @@ class TrackedRun:
     def read_id(self, tracker: str) -> str | None:
         """Return the id that a tracker has given to this run; None if it has not opened the run, or has lost the id."""
         try:
-            record = json.loads((self.folder / RECORD_FILE).read_text(encoding="utf-8"))
-            return str(record["id"]) if record["tracker"] == tracker else None
-        except (OSError, ValueError, LookupError, TypeError):
+            record = read_json(self.folder / RECORD_FILE, TrackerRecord)
+        except RecordError as error:
+            LOG.warning(f"{error}: the tracker {tracker} opens a new run")
             return None
+        return record["id"] if record and record["tracker"] == tracker else None
 
     def write_id(self, tracker: str, run_id: str) -> None:
         """Record the id that a tracker has given to this run, with which a resumed run continues it."""
-        replace_text(self.folder / RECORD_FILE, json.dumps({"tracker": tracker, "id": run_id}) + "\n")
+        write_json(self.folder / RECORD_FILE, {"tracker": tracker, "id": run_id})
 
 
 class Tracker(ABC):

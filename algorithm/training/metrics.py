@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import floor, isfinite, isnan, log10
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from algorithm.atomic_io import DAMAGED_PREFIX
+from algorithm.atomic_io import copy_aside
+from algorithm.records_io import NumberTable, append_csv, read_csv, write_csv
 from algorithm.tracking.tracker import Tracker, TrackerList
 
 if TYPE_CHECKING:  # runs are listed without numpy
@@ -39,48 +38,20 @@ def format_number(value: float | None) -> str:
     return f"{value:,.{max(0, 3 - floor(log10(size)))}f}"
 
 
-@dataclass(frozen=True)
-class MetricsTable:
-    """The columns of a metrics table, its rows with each cell as text, and the number of its damaged lines.
-
-    `gaps` are the indices of the rows that follow damaged lines; the number of rows for damaged lines at the end.
-    """
-
-    columns: list[str]
-    rows: list[dict[str, str]]
-    damaged: int
-    gaps: tuple[int, ...] = ()
+def read_table(path: Path) -> NumberTable:
+    """Read a metrics table without its damaged lines, as `read_csv` does."""
+    return read_csv(path, STEPS_COLUMN)
 
 
-def read_table(path: Path) -> MetricsTable:
-    """Read a metrics table without its damaged lines.
-
-    An incomplete last line is left out and not counted as damaged. If the first line, which has the names of the
-    columns, is damaged, all lines count as damaged.
-
-    Raises:
-        FileNotFoundError: the table does not exist.
-    """
-    lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
-    columns = _split_cells(lines[0]) if lines else []
-    if STEPS_COLUMN not in columns or any("\ufffd" in name for name in columns) or len(set(columns)) < len(columns):
-        return MetricsTable([], [], len(lines))
-    rows: list[dict[str, str]] = []
-    gaps: dict[int, None] = {}
-    for line in lines[1:]:
-        if _is_complete(columns, cells := _split_cells(line)):
-            rows.append(dict(zip(columns, cells, strict=True)))
-        else:
-            gaps[len(rows)] = None
-    return MetricsTable(columns, rows, len(lines) - 1 - len(rows), tuple(gaps))
-
-
-def read_table_if_present(path: Path) -> MetricsTable:
+def read_table_if_present(path: Path) -> NumberTable:
     """Read a metrics table without its damaged lines; one without columns if it does not exist."""
-    return read_table(path) if path.exists() else MetricsTable([], [], 0)
+    try:
+        return read_table(path)
+    except FileNotFoundError:
+        return NumberTable([], [], 0)
 
 
-def mean_evaluations(table: MetricsTable) -> dict[int, float]:
+def mean_evaluations(table: NumberTable) -> dict[int, float]:
     """Return {env steps: mean evaluation return over all roles}."""
     result = {}
     names = [name for name in table.columns if f"{name}/".startswith(f"{EVALUATION_COLUMN}/")]
@@ -89,27 +60,6 @@ def mean_evaluations(table: MetricsTable) -> dict[int, float]:
         if means:
             result[int(row[STEPS_COLUMN])] = fmean(means)
     return result
-
-
-def _split_cells(line: str) -> list[str]:
-    """Return the cells of one line, which is parsed separately, so a stray quotation mark affects no other line."""
-    try:
-        return next(csv.reader([line]), [])
-    except csv.Error:
-        return []
-
-
-def _is_complete(columns: list[str], cells: list[str]) -> bool:
-    """Return whether these are the cells of a row: integer env steps, and a number or nothing in all others."""
-    if len(cells) != len(columns):
-        return False
-    try:
-        int(cells[columns.index(STEPS_COLUMN)])
-        for cell in cells:
-            float(cell or 0)
-    except ValueError:
-        return False
-    return True
 
 
 class MetricsWriter:
@@ -147,8 +97,7 @@ class MetricsWriter:
         row = {STEPS_COLUMN: env_steps, **values}
         if new := [name for name in row if name not in self.columns]:
             self._add_columns(new)
-        with self.table.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, self.columns).writerow(row)
+        append_csv(self.table, self.columns, [row])
 
     def write_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
         """Pass histograms of arrays to the trackers, by name."""
@@ -162,27 +111,17 @@ class MetricsWriter:
             log(f"{self.table} is missing: the metrics of this run start at {env_steps:,} env steps")
             return
         if table.damaged:
-            copy = self.table.with_name(f"{DAMAGED_PREFIX}{TABLE_FILE}")
-            shutil.copy2(self.table, copy)
+            copy = copy_aside(self.table)
             log(f"{self.table} is damaged: {table.damaged} of its lines are dropped; {copy.name} is a copy as it was")
         self.columns = table.columns
         if not table.columns:
-            self.table.unlink()
+            self.table.unlink(missing_ok=True)
             return
         kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
         self.earlier_evaluations = mean_evaluations(kept)
-        self._rewrite(kept.rows)
+        write_csv(self.table, self.columns, kept.rows)
 
     def _add_columns(self, new: list[str]) -> None:
-        rows = read_table(self.table).rows if self.table.exists() else []
+        rows = read_table_if_present(self.table).rows
         self.columns += new
-        self._rewrite(rows)
-
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        """Replace the table in one operation, so that an interruption leaves the old table or the new one."""
-        temporary = self.table.with_suffix(".new")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self.table)
+        write_csv(self.table, self.columns, rows)

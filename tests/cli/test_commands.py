@@ -292,12 +292,15 @@ def test_a_run_without_metrics_is_listed(capsys):
     assert "unfinished" in capsys.readouterr().out
 
 
+NAN_RESULT = {"reached": None, "status": 0, "env_steps": 9, "updates": 1, "episodes": 1, "seconds": 1, "returns": {}}
+NAN_RESULT |= {"evaluation": None, "note": float("nan")}
 # Damaged contents of result.json and metrics.csv; the line that reports it, and the env steps that can be read.
 HARM = {
     "no JSON": ("{", None, "result.json is damaged", 0),
     "no UTF-8": (b"\xff{}", None, "result.json is damaged", 0),
     "no record": ("[]", None, "result.json is damaged", 0),
     "not of this form": ('{"status": 0, "env_steps": "many"}', None, "result.json is damaged", 0),
+    "not a number": (json.dumps(NAN_RESULT), None, "result.json is damaged", 0),
     "a byte in a row": (None, b"env_steps,time/seconds\n10,1\n2\xff,2\n", "metrics.csv is damaged: 1 of its lines", 10),
     "a byte in the header": (None, b"env_steps,time/s\xffconds\n10,1\n20,2\n", "metrics.csv is damaged: 3 of its", 0),
     "a row too short": (None, b"env_steps,time/seconds\n10,1\n20\n", "metrics.csv is damaged: 1 of its lines", 10),

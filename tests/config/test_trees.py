@@ -70,6 +70,14 @@ def test_a_number_that_is_not_decimal_is_rejected(text):
     assert parse_yaml(format_yaml([text])) == [text]
 
 
+def make_bomb(start: str, end: str) -> str:
+    """Return mappings or lists that each repeat the one before nine times, 30 times in a row."""
+    lines = [f"a0: &a0 {start.partition('<')[0]}{end[-1]}"]
+    for level in range(30):
+        lines.append(f"a{level + 1}: &a{level + 1} {start}{', '.join([f'*a{level}'] * 9)}{end}")
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -81,6 +89,10 @@ def test_a_number_that_is_not_decimal_is_rejected(text):
         ("!!python/object:os.system {}", "tags are not read"),
         ("!!bool word", "tags are not read"),
         ("a: &a [*a]", "*a contains itself"),
+        (make_bomb("[", "]"), "it has more than 20,000 values, counting those that aliases repeat"),
+        (make_bomb("{<<: [", "]}"), "it has more than 20,000 values, counting those that aliases repeat"),
+        (f"[{'1, ' * 20_001}]", "it has more than 20,000 values"),
+        ("\n".join(f"k{key % 9_000}: 1" for key in range(9_001)), "k0 is defined twice"),
         ("a: {b: 1, b: 2}", "not YAML: b is defined twice"),
         ("<<", "not YAML"),
         ("[", "not YAML: while parsing a flow node expected the node content"),

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
+from algorithm import records_io
 from algorithm.reports.comparison import compare
 from algorithm.reports.report_files import write_files
-from algorithm.training import metrics
 from tests.reports import compared_folders, run_folders
 
 
@@ -17,8 +17,8 @@ from tests.reports import compared_folders, run_folders
 def lines(monkeypatch) -> list[str]:
     """The lines of tables that have been split into cells."""
     found = []
-    split = metrics._split_cells
-    monkeypatch.setattr(metrics, "_split_cells", lambda line: found.append(line) or split(line))
+    split = records_io._split_cells
+    monkeypatch.setattr(records_io, "_split_cells", lambda line: found.append(line) or split(line))
     return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.networks.precision import Placement
+from algorithm.records_io import read_json
 from algorithm.runs.network_record import NETWORKS_FILE, describe_network, record_network
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac
@@ -63,10 +65,10 @@ def test_the_critics_of_sac_are_one_part_with_their_number():
 def test_roles_are_recorded_one_by_one_and_a_damaged_file_is_replaced(tmp_path):
     for name in ("red", "blue"):
         record_network(tmp_path, name, make_acer(), Placement())
-    networks = json.loads((tmp_path / NETWORKS_FILE).read_text())
+    networks = read_json(tmp_path / NETWORKS_FILE, dict[str, Any])
     assert list(networks) == ["red", "blue"] and networks["red"] == networks["blue"]
     assert "learning and acting on cpu" in networks["red"]["device"]
     for content in ("{", "[]", "3"):
         (tmp_path / NETWORKS_FILE).write_text(content)
         record_network(tmp_path, "red", make_acer(), Placement())
-        assert list(json.loads((tmp_path / NETWORKS_FILE).read_text())) == ["red"]
+        assert list(read_json(tmp_path / NETWORKS_FILE, dict[str, Any])) == ["red"]

@@ -57,7 +57,7 @@ def harm_byte(path: Path) -> None:
 
 
 HARM = {
-    "roles.json damaged": (lambda run: harm(run / "roles.json"), "roles.json is damaged, or was"),
+    "roles.json damaged": (lambda run: harm(run / "roles.json"), "roles.json is damaged ("),
     "roles.json missing": (lambda run: (run / "roles.json").unlink(), "roles.json is missing: it is written again"),
     "configs damaged": (lambda run: harm(run / "configs" / f"{0:012d}.yaml"), f"damaged-{0:012d}.yaml"),
     "configs missing": (lambda run: shutil.rmtree(run / "configs"), "configs has no settings to compare with"),

@@ -218,11 +218,11 @@ def test_damaged_records(tmp_path):
     make_population(tmp_path, FakeRunner()).run()
     record = PopulationRecord(tmp_path)
     lines = record.lineage_path.read_text().splitlines(keepends=True)
-    record.lineage_path.write_text("".join(lines[:3]) + lines[3][:20])
-    assert len(record.read_lineage()) == 3  # the last line was being written
-    record.lineage_path.write_text(lines[0] + "{}\n" + lines[1])
-    with pytest.raises(UserError, match=r"lineage.jsonl, line 2 is damaged"):
-        record.read_lineage()
+    logged = []
+    record.lineage_path.write_text(lines[0] + "{}\n" + lines[1] + lines[2][:20])
+    assert len(record.read_lineage(logged.append)) == 2
+    (line,) = logged
+    assert line.startswith(f"{record.lineage_path} is damaged in 2 of its lines (line 2: ")
     record.state_path.write_text("{")
     with pytest.raises(UserError, match=r"population.json is damaged"):
         record.read_state()

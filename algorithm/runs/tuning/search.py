@@ -154,13 +154,14 @@ class Search:
         return merge(tree, make_tree(best.values))
 
 
-def open_search(request: RunRequest, save_as: str | None, train: Train) -> Search:
+def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log) -> Search:
     """Return a search in an environment folder, whose study is new or continues.
 
     Args:
         request: the request; without a name, the variant names the study.
         save_as: the variant that receives the best settings; None for a name that follows from the variant.
         train: trains in a run folder.
+        log: receives a line if the study is damaged.
 
     Raises:
         UserError: settings or the space cannot be used, the study has other settings, or the variant exists.
@@ -179,7 +180,7 @@ def open_search(request: RunRequest, save_as: str | None, train: Train) -> Searc
     folder = RUNS / get_run_group(request.env) / name
     if (folder / CONFIG_FILE).exists():
         raise UserError(f"{folder} is a run; -n gives the study another name")
-    study = Study(folder.absolute(), objective.maximize, settings.base.seed, objective.warmup)
+    study = Study(folder.absolute(), objective.maximize, settings.base.seed, objective.warmup, log)
     study.check_settings({"variant": request.variant, **settings.tree})
     return Search(
         request=request,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +17,9 @@ from algorithm.errors import UserError
 from algorithm.program import get_install_command
 from algorithm.runs.lock import FolderLock
 from algorithm.runs.run_records import find_changes
+from algorithm.runs.tuning.journal import StudyLock, repair_journal
 
 JOURNAL_FILE, STUDY_FILE = "journal.log", "study.yaml"
-WAIT = 0.05  # seconds between two attempts to lock a study
 
 State = Literal["complete", "pruned", "running"]
 
@@ -80,15 +79,18 @@ class Study:
         seed: seed of the samples. The sample of a trial depends on this seed, the number of the trial and the results
             that are known, not on the process.
         warmup: number of the first evaluation at which a trial can be pruned.
+        log: receives a line if the journal is damaged.
     """
 
-    def __init__(self, folder: Path, maximize: bool, seed: int, warmup: int = 0):
+    def __init__(self, folder: Path, maximize: bool, seed: int, warmup: int = 0, log: Callable[[str], None] = print):
         self.optuna = import_optuna()
         self.folder, self.maximize, self.seed = folder, maximize, seed
         folder.mkdir(parents=True, exist_ok=True)
-        storages, path = self.optuna.storages, str(folder / JOURNAL_FILE)
-        with self.exclusive():
-            backend = storages.journal.JournalFileBackend(path, storages.journal.JournalFileOpenLock(path))
+        self._lock = StudyLock(folder)
+        storages, path = self.optuna.storages, folder / JOURNAL_FILE
+        with self._lock:
+            repair_journal(path, maximize, self.optuna, log)
+            backend = storages.journal.JournalFileBackend(str(path), self._lock)
             self._study = self.optuna.create_study(
                 storage=storages.JournalStorage(backend),
                 study_name=folder.name,
@@ -97,18 +99,9 @@ class Study:
                 load_if_exists=True,
             )
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the lock of the study within the block; wait for other processes to release it."""
-        lock = FolderLock(self.folder, str(self.folder))
-        with ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(lock)
-                    break
-                except UserError:  # another process holds it
-                    time.sleep(WAIT)
-            yield
+    def exclusive(self) -> StudyLock:
+        """Return the lock of the study, for a block in which no other process changes it."""
+        return self._lock
 
     def check_settings(self, tree: Tree) -> None:
         """Record the settings of a new study. Raises UserError if the study has others."""
@@ -189,13 +182,14 @@ class Study:
 
 def _make_record(trial: Any) -> TrialRecord:
     """Return the record of a trial of Optuna."""
-    finished, complete = trial.state.is_finished(), trial.state.name == "COMPLETE"
+    finished, values = trial.state.is_finished(), trial.user_attrs.get("values")
+    complete = trial.state.name == "COMPLETE" and values is not None  # they are lost in a journal that was damaged
     return TrialRecord(
         number=trial.number,
         state="complete" if complete else "pruned" if finished else "running",
         value=trial.value if complete else None,
-        values=trial.user_attrs.get("values", {}),
-        reason=trial.user_attrs.get("reason", ""),
+        values=values or {},
+        reason=trial.user_attrs.get("reason", "its settings are lost" if finished and values is None else ""),
     )
 
 

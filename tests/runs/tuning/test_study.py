@@ -1,10 +1,12 @@
 """A study folder: its trials, their locks, and several processes that share it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from algorithm.errors import UserError
@@ -79,6 +81,7 @@ def test_an_interrupted_trial_is_trained_again_with_the_same_settings():
     again = Study(Path("study"), False, 0).take_trial(3)
     with again.lock:
         assert (again.number, again.trial.suggest_float("x", 0.0, 1.0)) == (2, x)
+        again.record_values({"x": x})
         study.finish(again, 0.5, "")
     assert [trial.state for trial in study.list_trials()] == ["complete"] * 3
 
@@ -143,3 +146,79 @@ def test_without_optuna_one_line_names_the_command_that_installs_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"--tune needs the extra tune \(.*\): pip install .*\[tune\]"):
         module.import_optuna()
+
+
+def list_finished(study):
+    return [(trial.state, trial.value, trial.values, trial.reason) for trial in study.list_trials()]
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """The journal of a study of five trials, of which the first was pruned, and its trials."""
+    folder = tmp_path_factory.mktemp("journal") / "study"
+    study = Study(folder, maximize=False, seed=0)
+    run(study, 5, lambda x: x if study.list_trials()[1:] else None)
+    return (folder / "journal.log").read_bytes(), list_finished(study)
+
+
+def open_damaged(content):
+    """Return a study with this journal and the lines that it logs."""
+    lines, folder = [], Path("study")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "journal.log").write_bytes(content)
+    return Study(folder, maximize=False, seed=0, log=lines.append), lines
+
+
+def test_a_journal_without_damage_is_left_as_it_is(journal):
+    content, trials = journal
+    study, lines = open_damaged(content)
+    assert list_finished(study) == trials and lines == []
+    assert (study.folder / "journal.log").read_bytes().startswith(content) and len(trials) == 5
+
+
+def test_finished_trials_are_kept_if_the_end_of_the_journal_is_missing(journal):
+    content, trials = journal
+    for missing in (*range(1, 300, 23), len(content) - 1):
+        study, lines = open_damaged(content[:-missing])
+        at_line_end = content[:-missing].endswith(b"\n")
+        assert len(lines) == (not at_line_end) and all("journal.log" in line for line in lines), missing
+        finished = [each for each in list_finished(study) if each[0] != "running"]
+        assert finished == trials[: len(finished)] and len(finished) >= (3 if missing < 300 else 0)
+        again = []
+        assert list_finished(Study(study.folder, False, 0, log=again.append)) == list_finished(study) and not again
+        run(study, 5)  # the trial that lost its end is trained again
+        assert len(list_finished(study)) == 5 and all(state != "running" for state, *_ in list_finished(study))
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_every_line_may_be_lost(journal, number):
+    content, trials = journal
+    lines = content.splitlines(keepends=True)
+    lines[number] = b"#\xff\n"
+    study, logged = open_damaged(b"".join(lines))
+    assert len(logged) == 1 and "damaged-journal.log is a copy as it was" in logged[0]
+    found = list_finished(study)
+    assert len(found) == 5 and sum(each in trials for each in found) >= 4
+
+
+def test_changed_bits_never_stop_a_study(journal):
+    content, trials = journal
+    rng = np.random.default_rng(3)
+    for place, bit in zip(rng.integers(len(content), size=60), rng.integers(8, size=60), strict=True):
+        study, logged = open_damaged(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        found = list_finished(study)
+        assert len(logged) <= 1 and sum(each in found for each in trials) >= 4, place
+        study.find_best()
+        trial = study.take_trial(99)
+        trial.lock.close()
+
+
+def test_a_process_that_was_killed_leaves_no_lock(tmp_path):
+    study = Study(Path("study"), False, 0)
+    (study.folder / "journal.log.lock").touch()  # Optuna's own lock, which is not used
+    hold = "from pathlib import Path; from algorithm.runs.tuning.journal import StudyLock; import os, signal; "
+    hold += "StudyLock(Path('study')).acquire(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", hold], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    run(study, 1)
+    assert len(study.list_trials()) == 1
