@@ -27,13 +27,15 @@ def summarize_error(error: BaseException) -> str:
 def summarize_with_place(error: BaseException) -> str:
     """Return the type and the message of an error, and the file and line of the user's code that it came from.
 
-    The place is the innermost one outside of `FOREIGN_FOLDERS`; if all are inside, the innermost one.
+    The place is the innermost one outside of `FOREIGN_FOLDERS`, of the error or of its cause; if all are inside, the
+    innermost one.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_foreign(frame.filename)]
+    frames = list(traceback.extract_tb(error.__traceback__))
     if not frames:
         return summarize_error(error)
-    frame = (own or list(frames))[-1]
+    causes = traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
+    own = [frame for frame in [*frames, *causes] if not _is_foreign(frame.filename)]
+    frame = (own or frames)[-1]
     summary = summarize_error(error) if str(error) else type(error).__name__
     return f"{summary} ({frame.filename}, line {frame.lineno})"
 

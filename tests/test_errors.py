@@ -1,10 +1,13 @@
 """Every error is one informative line."""
 
 import random
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from algorithm.adapters.env_wrappers import call_simulator
 from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error, summarize_with_place
 
 
@@ -35,6 +38,11 @@ def test_the_place_is_in_the_code_of_the_user():
     assert summarize_with_place(caught.value).endswith(f"({__file__}, line {own})")
     assert summarize_with_place(raised(ValueError("no"))) == f"ValueError: no ({__file__}, line {line + 2})"
     assert summarize_with_place(ValueError("no")) == "ValueError: no"
+    with pytest.raises(RuntimeError, match="sys.exit") as caught:
+        call_simulator(lambda: sys.exit(3))
+    assert re.fullmatch(
+        rf"RuntimeError: sys.exit.* \({re.escape(__file__)}, line \d+\)", summarize_with_place(caught.value)
+    )
 
 
 def test_a_long_message_is_shortened():

@@ -38,13 +38,13 @@ class _BoundProcess(SpawnProcess):
     def _Popen(process: Any) -> Any:  # noqa: N802  # as multiprocessing names it
         if sys.platform == "linux":
             process.name = _ProcessName(process.name)
-        return SpawnProcess._Popen(process)  # type: ignore[attr-defined]
+        return SpawnProcess._Popen(process)
 
 
 class _BoundContext(SpawnContext):
     """A context whose processes end with their parent."""
 
-    Process = _BoundProcess  # type: ignore[assignment]
+    Process = _BoundProcess
 
 
 PROCESSES = _BoundContext()  # all processes are started with it: a fork would copy the locks of threads
