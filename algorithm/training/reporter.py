@@ -182,7 +182,7 @@ class Reporter:
         }
 
     def _collect_metrics(self) -> dict[str, float]:
-        values = {}
+        values: dict[str, float] = {}
         for name in [name for names in self.training.team_names.values() for name in names]:
             recent, suffix = self.history.recent[name], metric_suffix(name)
             if recent.returns:
