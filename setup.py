@@ -13,12 +13,12 @@ DATA = ("default_config.yaml", "envs", *(f"docs/{page.name}" for page in sorted(
 
 RENDER = ["gymnasium[classic-control]>=1.1,<2"]
 BOX2D = ["gymnasium[box2d]>=1.1,<2"]
-MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<3.17"]
+MUJOCO = ["gymnasium[mujoco]>=1.1,<2", "mujoco>=3,<5"]
 ATARI = ["ale-py>=0.12", "opencv-python-headless>=4.10"]
 MINATAR = ["minatar>=1.0.15"]
 MINIGRID = ["minigrid>=2.5"]
-# Shimmy takes any dm_control, of which the newest wants a mujoco that warns about Gymnasium's models.
-DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<3.17"]
+# dm_control 1.0.50 does not start with mujoco 4, which has no flex_vertedge; dm_control accepts it all the same.
+DM_CONTROL = ["shimmy[dm-control]>=2", "mujoco>=3,<4"]
 PYBULLET = ["pybullet>=3.2.7", "pybullet_envs_gymnasium>=0.6"]
 PETTINGZOO = ["pettingzoo>=1.27", "pygame-ce>=2.3"]  # most of its own environments import pygame
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]

@@ -249,10 +249,9 @@ def find_robust_range(lines: Sequence[Line], level: float | None) -> tuple[float
     core = [*np.quantile(np.concatenate(known), [0.05, 0.95]), *ends, *([] if level is None else [level])]
     margin = 0.5 * (max(core) - min(core))
     low, high = min(core) - margin, max(core) + margin
-    everything = np.concatenate(
-        [*known, *(bound for line in lines for bound in (line.low, line.high) if bound is not None)]
-    )
-    lowest, highest = np.nanmin(everything), np.nanmax(everything)
+    bounds = [bound for line in lines for bound in (line.low, line.high) if bound is not None]
+    shown = np.concatenate([*known, *(bound[np.isfinite(bound)] for bound in bounds)])
+    lowest, highest = shown.min(), shown.max()
     if margin == 0 or (lowest >= low and highest <= high):
         return None
     return float(max(low, lowest - 0.1 * margin)), float(min(high, highest + 0.1 * margin))

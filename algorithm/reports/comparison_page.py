@@ -172,9 +172,7 @@ def _draw_curves(result: EnvironmentResult, metric: str, colors: Mapping[str, in
 
 
 def _describe_curves(groups: Sequence[GroupResult]) -> str:
-    text = (
-        "A curve ends where the shortest run of its group ends. Thin lines are single runs; some extremes are cut off."
-    )
+    text = "A curve ends where the shortest run of its group ends. Thin lines are single runs. Extremes may be cut off."
     if any(group.n_reached for group in groups):
         text += " Training ends at the goal; the mean then contains the last value of a run that has reached it."
     return text

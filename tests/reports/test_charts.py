@@ -206,3 +206,8 @@ def test_a_few_extreme_values_do_not_widen_the_range():
 )
 def test_a_curve_without_extreme_values_is_shown_completely(curve, level):
     assert find_robust_range([line(curve)], level) is None
+
+
+def test_an_interval_without_a_bound_is_no_extreme_value():
+    unbounded = line([400.0], [50], low=np.array([-np.inf]), high=np.array([np.inf]), marked=True)
+    assert find_robust_range([line(LEARNING), unbounded], 475.0) is None

@@ -77,7 +77,7 @@ def test_requirements_of_another_python_are_skipped():
 
 @pytest.mark.parametrize(
     ("name", "version", "needed"),
-    [("protobuf", "3.20.3", "protobuf>=4.25"), ("numpy", "1.26.4", "numpy>=2"), ("mujoco", "4.0.0", "mujoco>=3,<3.17")],
+    [("protobuf", "3.20.3", "protobuf>=4.25"), ("numpy", "1.26.4", "numpy>=2"), ("mujoco", "4.0.0", "mujoco>=3,<4")],
 )
 def test_a_version_out_of_range_is_broken_with_the_reason(shim, name, version, needed):
     shim(name, version)
