@@ -109,3 +109,11 @@ def test_the_picture_is_a_file_of_its_own_with_a_legend(runs):
     assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == 2
     variables = set(re.findall(r"var\((--[\w-]+)\)", path.read_text(encoding="utf-8")))
     assert all(f"{name}:" in root.find("{http://www.w3.org/2000/svg}style").text for name in variables)
+
+
+def test_a_group_without_common_env_steps_is_drawn(tmp_path):
+    for seed, env_steps in enumerate([50_000, 50_001]):  # the second run is first evaluated after the end of the first
+        write_run(tmp_path / f"a-{seed}", {env_steps: 10.0}, seed=seed, column="eval/return")
+    comparison = compare([str(tmp_path)], "eval/return", lambda line: None)
+    assert write_page(comparison, tmp_path, "compare").is_file()
+    assert write_picture(comparison, tmp_path, "compare").is_file()
