@@ -90,6 +90,20 @@ class FaultTolerantStream:
             self._stream.close()
 
 
+def open_closed_streams() -> None:
+    """Replace each standard stream that was closed before this process began by one that drops its text.
+
+    Its descriptor is taken, too: otherwise the next file that is opened would get it, with what native code prints.
+    """
+    for number, name in enumerate(STREAM_NAMES, 1):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.dup2(descriptor, number)
+            stream = os.fdopen(number, "w", encoding="utf-8")
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
 def tolerate_closed_streams() -> None:
     """Make the standard streams of this process fault-tolerant, except those that a program has replaced."""
     for name in STREAM_NAMES:

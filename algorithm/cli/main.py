@@ -12,6 +12,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 import argparse  # noqa: E402
 import sys  # noqa: E402
 
+from algorithm.adapters.process_setup import open_closed_streams  # noqa: E402
 from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
 from algorithm.cli.commands import COMMANDS, Command, check_request  # noqa: E402
 from algorithm.cli.modes import EXPORT, RESUME, RUN, TRAIN, TUNE  # noqa: E402
@@ -70,6 +71,7 @@ def _exit_process(statuses: list[int]) -> None:
 
 def run_process() -> None:
     """Run the command line of this process and end the process with its exit status."""
+    open_closed_streams()
     gc.disable()  # during the import of torch it would search its many objects again and again
     final_status: list[int] = []
     atexit.register(_exit_process, final_status)  # before anything else registers, so that it is called last

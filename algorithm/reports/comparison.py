@@ -19,6 +19,7 @@ from algorithm.reports.statistics import Estimate, Scores, compute_mean, estimat
 from algorithm.training.metrics import format_number
 
 CURVE_POINTS = 100
+MAX_OVERSHOOT = 0.05  # of the env steps at the end of a run, by which the first value of another one may be later
 FEW_RUNS = 5  # with fewer, an interval covers the mean in less than 90% of all cases
 
 
@@ -178,10 +179,15 @@ def _compare_environment(environment: str, groups: Sequence[Group], metric: str,
     ends = {label: _find_end(found) for label, found in curves.items()}
     score_at = min(ends.values())
     first = max(curve.env_steps[0] for found in curves.values() for curve in found)
-    if first > score_at:
+    if first > score_at * (1 + MAX_OVERSHOOT):
         raise UserError(
             f"the runs of {environment} have no env steps in common: one ends at {score_at:,.0f} env steps, another "
-            f"has its first value of {metric} at {first:,.0f}; leave out one of them"
+            f"has its first value of {metric} at {first:,.0f}; leave out one of them, or give another --metric"
+        )
+    if first > score_at:
+        note(
+            f"{environment}: values are compared at {score_at:,.0f} env steps; the first value of {metric} of a run at "
+            f"{first:,.0f} counts as its value there"
         )
     for run in runs:
         if run.record["status"] != 0 and run.read_curve(metric).env_steps[-1] == score_at:
@@ -216,7 +222,7 @@ def _find_goal(runs: Sequence[ComparedRun]) -> float | None:
 
 
 def _summarize_group(group: Group, curves: Sequence[Curve], end: float, performance: Performance) -> GroupResult:
-    env_steps = np.linspace(max(curve.env_steps[0] for curve in curves), end, CURVE_POINTS)
+    env_steps = np.linspace(min(end, max(curve.env_steps[0] for curve in curves)), end, CURVE_POINTS)
     values = np.stack([curve.interpolate(env_steps) for curve in curves], -1)
     cpu_seconds: list[Any] = [run.record.get("cpu_seconds") for run in group.runs]
     return GroupResult(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from algorithm.errors import UserError
 
 LOCK_FILE = ".lock"
+LOG = logging.getLogger(__name__)
+UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # raised if another process holds the lock
 
 if sys.platform == "win32":
@@ -25,10 +29,24 @@ if sys.platform == "win32":
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         os.lseek(descriptor, 0, os.SEEK_SET)
 else:
-    import fcntl
 
     def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # of a system without POSIX
+            _warn_without_locks()
+        except OSError as error:
+            if error.errno not in UNSUPPORTED_ERRORS:
+                raise
+            _warn_without_locks()
+
+
+@cache
+def _warn_without_locks() -> None:
+    """Warn, once in a process, that nothing prevents two processes from training in one folder."""
+    LOG.warning("this system, or its file system, has no file locks: do not train in a folder with two processes")
 
 
 class FolderLock:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -29,8 +29,8 @@ def check_workers(settings: Settings) -> None:
     for each in (settings, *settings.roles.values()):
         if getattr(each.agent, "trust_region", None) == "full":
             raise UserError(f"{each.agent_section}.trust_region full is not for runtime WORKERS: use efficient or off")
-    if sys.platform == "win32":
-        raise UserError("base_config.runtime WORKERS is not for Windows: use LOCAL")
+    if find_spec("fcntl") is None:
+        raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
     if base.device not in ("cpu", "auto"):
         raise UserError(
             f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or auto"

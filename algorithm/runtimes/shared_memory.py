@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import reduction
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from algorithm.training.components import PHASES
 
-if sys.platform != "win32":
+with suppress(ImportError):  # a system without it has no workers
     import fcntl
 
 PAGE = mmap.ALLOCATIONGRANULARITY

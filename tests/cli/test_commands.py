@@ -1,6 +1,7 @@
 """The files and the output of each command, for people and for scripts."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
+from algorithm.runs import results
 from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
 from tests.task_folder import NN, write_task
@@ -323,6 +325,40 @@ def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, p
         "runs/mine/task/b": env_steps,
     }
     assert shown.err.count("damaged") == 1 and f"runs/mine/task/b/{problem}" in shown.err
+
+
+def test_runs_that_vanish_while_they_are_listed_are_left_out(monkeypatch, capsys):
+    folders = [Path("runs/mine/task") / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("")
+    (folders[0] / "config.yaml").unlink()
+    (folders[0] / "config.yaml").symlink_to("gone")  # as a folder that vanished after its names were read
+    read = results.read_record
+
+    def read_and_remove(folder, log):
+        shutil.rmtree(folders[1], ignore_errors=True)
+        return read(folder, log)
+
+    monkeypatch.setattr(results, "read_record", read_and_remove)
+    assert [run["run"] for run in call("--list", capsys)["runs"]] == ["runs/mine/task/c"]
+
+
+def test_the_list_ends_quietly_if_its_reader_has_exited():
+    for number in range(300):
+        folder = Path(f"runs/mine/task/{number}")
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli.main import run_process; run_process()"
+    for arguments in (["--list"], ["--list", "--json"]):
+        command = [sys.executable, "-c", code, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            process.stdout.close()
+            assert b"Traceback" not in process.stderr.read() and process.wait() == 0
+        if os.name == "posix":
+            shell = ["sh", "-c", '"$0" "$@" >&-', *command]  # closed from the start
+            process = subprocess.run(shell, stderr=subprocess.PIPE, check=True)
+            assert b"Traceback" not in process.stderr
 
 
 def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(capsys):

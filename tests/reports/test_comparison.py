@@ -294,3 +294,26 @@ def test_runs_without_common_env_steps_are_an_error(runs):
         UserError, match="one ends at 10 env steps, another has its first value of rollout/return at 20"
     ):
         compare_all(runs)
+
+
+@pytest.mark.parametrize("variant", ["default", "b"])
+def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_compared(runs, variant):
+    evaluated = {"settings": {"base_config": {"evaluate_every": 50_000}}, "column": "eval/return"}
+    write_run(runs / "a-1", {50_000: 10.0}, seed=0, **evaluated)
+    write_run(runs / "b-1", {50_001: 30.0}, seed=1, variant=variant, **evaluated)
+    comparison, lines = compare_all(runs)
+    groups = comparison.environments[0].groups
+    scores = [score for group in groups.values() for score in group.performance.scores[0].tolist()]
+    assert comparison.metric == "eval/return" and scores == [10, 30]
+    expected = "compared at 50,000 env steps; the first value of eval/return of a run at 50,001 counts"
+    assert sum(expected in line for line in lines) == 1
+
+
+def test_a_run_without_settings_is_left_out(runs):
+    write_run(runs / "a-1", LINE)
+    for number, content in enumerate(("", "base_config: 3\n", "a: [", "base_config: {algorithm: ACER}\n"), 2):
+        (write_run(runs / f"a-{number}", LINE) / "config.yaml").write_text(content)
+        (runs / f"a-{number}" / "environment.txt").write_bytes(b"\xff")
+    comparison, lines = compare_all(runs)
+    assert [len(group.group.runs) for group in comparison.environments[0].groups.values()] == [1]
+    assert sum("config.yaml" in line and line.endswith("left out") for line in lines) == 4

@@ -123,3 +123,11 @@ def test_the_profile_of_equal_scores_falls_from_one_to_zero_on_an_axis_of_both(t
     chart = page[page.index("Performance profile") :]
     chart = chart[: chart.index("</svg>")]
     assert {"0", "0.25", "0.5", "0.75", "1"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", chart))
+
+
+def test_a_group_without_common_env_steps_is_drawn(tmp_path):
+    for seed, env_steps in enumerate([50_000, 50_001]):  # the second run is first evaluated after the end of the first
+        write_run(tmp_path / f"a-{seed}", {env_steps: 10.0}, seed=seed, column="eval/return")
+    comparison = compare([str(tmp_path)], "eval/return", lambda line: None)
+    assert write_page(comparison, tmp_path, "compare").is_file()
+    assert write_picture(comparison, tmp_path, "compare").is_file()

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 
 import pytest
 
 from algorithm.errors import UserError
+from algorithm.runs import lock as module
 from algorithm.runs.lock import FolderLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,3 +66,40 @@ def test_a_lock_that_another_process_holds_is_found_without_waiting(tmp_path, ho
     with lock:
         assert not lock.is_held_elsewhere()
     assert not FolderLock(tmp_path / "missing", "a").is_held_elsewhere()
+
+
+@pytest.mark.parametrize("error", [ENOLCK, EOPNOTSUPP, ENOSYS])
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, caplog, error):
+    def refuse(descriptor, operation):
+        raise OSError(error, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    module._warn_without_locks.cache_clear()
+    for _ in range(2):
+        with FolderLock(tmp_path, "a") as lock:
+            assert not lock.is_held_elsewhere()
+    assert [line.partition(": ")[0] for line in caplog.messages] == [
+        "this system, or its file system, has no file locks"
+    ]
+
+
+WITHOUT_FCNTL = """
+import pkgutil, sys
+sys.modules["fcntl"] = None
+import algorithm
+for module in pkgutil.walk_packages(algorithm.__path__, "algorithm."):
+    if "__main__" not in module.name:
+        __import__(module.name)
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
+from pathlib import Path
+from algorithm.runs.lock import FolderLock
+with FolderLock(Path(sys.argv[1]), "a"):
+    print("held")
+"""
+
+
+def test_every_module_can_be_imported_without_fcntl(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_FCNTL, str(tmp_path)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.stdout == "held\n", process.stderr
+    assert process.stderr.count("no file locks") == 1
