@@ -105,6 +105,7 @@ def _tune(options: argparse.Namespace, output: Output) -> None:
 
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
+    from algorithm.runs.lock import check_links
     from algorithm.runs.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -115,6 +116,8 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
     _collect_garbage()
     folder, settings = find_run(make_request(options), output.log)
+    if options.logger_in_file or options.video:
+        check_links(folder.given_path)
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from algorithm.atomic_io import replace_text
+from algorithm.atomic_io import replace_bytes, replace_text
 from algorithm.errors import UserError
 from algorithm.reports.outcome import Fact, list_facts
 from algorithm.reports.page import render
@@ -158,7 +157,7 @@ def _copy_video(folder: Path, run: RunData) -> str | None:
     if video is None:
         return None
     name = f"{_make_stem(run)}.gif"
-    shutil.copyfile(run.folder / video, folder / name)
+    replace_bytes(folder / name, (run.folder / video).read_bytes())
     return name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.atomic_io import replace_text, set_aside
+from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
@@ -243,7 +243,7 @@ class RunFolder:
         source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
             raise UserError(f"--use_env_nn: there is no {name} in {self.nn_from}")
-        shutil.copy2(source, self.path / name)
+        replace_bytes(self.path / name, source.read_bytes())
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:
         """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.

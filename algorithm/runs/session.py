@@ -13,6 +13,7 @@ from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, rea
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.cluster import check_actors_on_resume
+from algorithm.runs.lock import check_links
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.run_records import list_changes
 from algorithm.runs.trained_agent import check_network
@@ -156,6 +157,7 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
     """
     folder, settings = find_run(request, log)
     with folder.lock:
+        check_links(folder.given_path)
         folder.recover(log)
         last = folder.history.read_last()
         changes = list_changes(last, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import shutil
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import floor, isfinite, isnan, log10
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from algorithm.atomic_io import DAMAGED_PREFIX
+from algorithm.atomic_io import DAMAGED_PREFIX, replace_bytes, replace_text
 from algorithm.tracking.tracker import Tracker, TrackerList
 
 if TYPE_CHECKING:  # runs are listed without numpy
@@ -161,7 +161,7 @@ class MetricsWriter:
             return
         if table.damaged:
             copy = self.table.with_name(f"{DAMAGED_PREFIX}{TABLE_FILE}")
-            shutil.copy2(self.table, copy)
+            replace_bytes(copy, self.table.read_bytes())
             log(f"{self.table} is damaged: {table.damaged} of its lines are dropped; {copy.name} is a copy as it was")
         self.columns = table.columns
         if not table.columns:
@@ -178,9 +178,8 @@ class MetricsWriter:
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         """Replace the table in one operation, so that an interruption leaves the old table or the new one."""
-        temporary = self.table.with_suffix(".new")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self.table)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        replace_text(self.table, text.getvalue())

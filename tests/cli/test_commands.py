@@ -1,6 +1,7 @@
 """The files and the output of each command, for people and for scripts."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -350,6 +351,28 @@ def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
     assert main.main("mine/task -n a --force".split()) == 2
     assert "is not a run" in capsys.readouterr().err
     assert Path("runs/mine/task/a").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+@pytest.mark.parametrize("name", ["log.txt", "metrics.csv", "checkpoints", "faults.log", "sessions.jsonl"])
+def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    path, moved = Path("runs/mine/task/a", name), Path("elsewhere", name).absolute()
+    moved.parent.mkdir()
+    path.rename(moved) if path.exists() else moved.touch()
+    path.symlink_to(moved)
+    before = sorted(moved.parent.rglob("*"))
+    capsys.readouterr()
+    for arguments in ("--resume --max_step 120", "--run --logger_in_file"):
+        assert main.main(["mine/task", "-n", "a", *arguments.split()]) == 2
+        assert f"runs/mine/task/a/{name} is a link to {moved}, and a run writes only into" in capsys.readouterr().err
+    assert main.main("mine/task -n a --run".split()) == 0
+    assert sorted(moved.parent.rglob("*")) == before
+    path.unlink()
+    moved.rename(path)
+    Path("runs/mine/task/a").rename("elsewhere/a")  # the whole run may be a link
+    Path("runs/mine/task/a").symlink_to(Path("elsewhere/a").absolute())
+    assert main.main("mine/task -n a --resume --max_step 120".split()) == 0
 
 
 def test_playing_prints_the_evaluation(capsys):
