@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+from algorithm.errors import clean_text
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
 class Output:
@@ -36,12 +35,9 @@ class Output:
     @cached_property
     def console(self) -> Console:
         """The console for lines, created on first use, since importing rich takes a moment."""
-        from rich.console import Console
+        from algorithm.cli.console import SafeConsole
 
-        console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
-        if not console.is_terminal:
-            console.width = DEFAULT_WIDTH
-        return console
+        return SafeConsole(stderr=self.as_json)
 
     def log_to_file(self, path: Path) -> None:
         """Write all further lines to a file, too."""
@@ -56,11 +52,13 @@ class Output:
 
     def log(self, text: str) -> None:
         """Print a line."""
+        text = clean_text(text)
         self.console.print(text)
         self._write(text)
 
     def log_plain(self, text: str) -> None:
         """Print a line without rich, which may not be installed."""
+        text = clean_text(text)
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
         self._write(text)
 
@@ -77,6 +75,7 @@ class Output:
         for folder, source in self.removed_folders.items():
             of_run, of_source = f"{folder}{os.sep}", f"{source}{os.sep}"
             message, trace = message.replace(of_run, of_source), trace.replace(of_run, of_source)
+        message, trace = clean_text(message), clean_text(trace)
         if debug:
             print(trace, end="", file=sys.stderr)
         line = " ".join(message.split())
