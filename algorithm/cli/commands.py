@@ -93,6 +93,8 @@ def _learn(
         elif new:
             output.close_log_file()
             output.removed_folders[str(folder.path)] = str(find_environment_folder(options.env))
+            if folder.replacement.has_backup:
+                output.log(f"the new run has no checkpoint: {folder} is again the run that it was to replace")
     report_result(output.log, options.env, folder, result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import traceback
 from functools import cached_property
@@ -69,12 +70,12 @@ class Output:
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
         """Print an error in one line on standard error, after its traceback with `debug`; a log file receives both.
 
-        In both, files of a removed folder are replaced by the files that they were copied from.
+        In both, the code of a removed folder is replaced by the files that it was copied from.
         """
         trace = "".join(traceback.format_exception(error))
         for folder, source in self.removed_folders.items():
-            of_run, of_source = f"{folder}{os.sep}", f"{source}{os.sep}"
-            message, trace = message.replace(of_run, of_source), trace.replace(of_run, of_source)
+            code = re.compile(rf"{re.escape(folder + os.sep)}(?=\w+\.py)")
+            message, trace = (f"{source}{os.sep}".join(code.split(text)) for text in (message, trace))
         message, trace = clean_text(message), clean_text(trace)
         if debug:
             print(trace, end="", file=sys.stderr)

@@ -105,8 +105,11 @@ class FolderLock:
 
 
 def check_links(folder: Path) -> None:
-    """Raise UserError for a link out of a folder, by which an appended line would be written elsewhere."""
-    for path in sorted(folder.iterdir()):
+    """Raise UserError for a link out of a folder, by which an appended line would be written elsewhere.
+
+    Code is only read, and checked when it is.
+    """
+    for path in sorted(path for path in folder.iterdir() if path.suffix != ".py"):
         try:
             resolve_inside(folder, Path(path.name))
         except ValueError as error:
@@ -117,7 +120,7 @@ def check_links(folder: Path) -> None:
 
 
 class RunReplacement:
-    """The replacement of a run, which restores the old run if the new one fails before it has learned.
+    """The replacement of a run, which restores the old run if the new one ends before it has a checkpoint.
 
     Args:
         path: Folder of the run.
@@ -145,7 +148,8 @@ class RunReplacement:
 
     def restore(self) -> None:
         """Remove the new run, and put back the old one; parent folders below `root` that are empty are removed."""
-        shutil.rmtree(self.path)
+        if self.path.exists():  # not if the process was killed between the two
+            shutil.rmtree(self.path)
         if self.has_backup:
             self.backup.rename(self.path)
         with suppress(OSError):  # raised for the first folder that is not empty

@@ -137,6 +137,11 @@ class RunFolder:
         folder = cls(RUNS / get_run_group(environment) / name)
         if not folder.path.exists():
             return None
+        if folder.path.is_symlink():
+            raise UserError(
+                f"{folder} is a link to {folder.path.resolve()}, and --force replaces no folder elsewhere: remove the "
+                "link, or give another name with -n"
+            )
         check_origin(folder.given_path, environment)
         if not folder.config_file.is_file():
             raise UserError(f"{folder} is not a run (it has no {CONFIG_FILE}), so --force keeps it; use another name")
@@ -174,8 +179,9 @@ class RunFolder:
             set_aside(self._roles_file)
 
     def has_learned(self) -> bool:
-        """Return whether metrics or a checkpoint of the run exist."""
-        return (self.path / TABLE_FILE).exists() or bool(self.checkpoints(keep=1))
+        """Return whether the run is kept when it ends: it has a checkpoint, or metrics and replaces no other run."""
+        has_metrics = (self.path / TABLE_FILE).exists() and not self.replacement.has_backup
+        return has_metrics or bool(self.checkpoints(keep=1))
 
     def checkpoints(self, keep: int) -> CheckpointStore:
         """Return the checkpoints of the run, of which `keep` are kept."""

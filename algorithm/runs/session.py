@@ -13,6 +13,7 @@ from algorithm.config.loader import Layer, Settings, Tree, read_own_variant, rea
 from algorithm.errors import UserError
 from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.cluster import check_actors_on_resume
+from algorithm.runs.env_folder import RUNS, get_run_group
 from algorithm.runs.lock import check_links
 from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.run_records import list_changes
@@ -84,6 +85,7 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
             for k, seed in enumerate(seeds)
         ]
     for name, _ in runs:
+        _settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
         (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
     return runs
 
@@ -124,7 +126,8 @@ def open_new_run(
 ) -> Iterator[RunFolder]:
     """Make the folder of a new run and hold its lock within the block.
 
-    A block that ends before the run has learned leaves everything as it was.
+    A block that ends before the run has learned leaves everything as it was; a run that replaces another has learned
+    once it has a checkpoint.
 
     Args:
         env: name or path of the environment, for the place of the run folder.
@@ -134,8 +137,6 @@ def open_new_run(
         replace_existing: whether a run of this name is replaced.
     """
     if replace_existing and (old := RunFolder.find_replaceable(env, name)):
-        if old.replacement.has_backup and not old.has_learned():  # it was killed while it replaced that run
-            old.replacement.restore()
         old.replacement.set_aside()
     folder = RunFolder.create(env, source, name, settings.tree)
     try:
@@ -146,6 +147,21 @@ def open_new_run(
             folder.replacement.discard()
         else:
             folder.replacement.restore()
+
+
+def _settle_replacement(env: str, name: str, log: Callable[[str], None]) -> None:
+    """Complete or undo the replacement of a run whose process was killed; not while a process trains it.
+
+    `log` receives a line if the old run is put back, since the new one has no checkpoint.
+    """
+    folder = RunFolder(RUNS / get_run_group(env) / name)
+    if not folder.replacement.has_backup or folder.lock.is_held_elsewhere():
+        return
+    if folder.has_learned():
+        folder.replacement.discard()
+    else:
+        folder.replacement.restore()
+        log(f"{folder} is the run from before --force, which was killed before the new run had a checkpoint")
 
 
 @contextmanager
@@ -173,7 +189,9 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
 
 def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder, Settings]:
     """Return an existing run, and its settings merged with the command line; `log` receives a line about its code."""
-    folder = RunFolder.find(request.env, request.name)
+    name = request.name or RunFolder.find(request.env, None).path.name
+    _settle_replacement(request.env, name, log)
+    folder = RunFolder.find(request.env, name)
     if request.use_env_nn:
         folder = RunFolder(folder.given_path, find_environment_folder(request.env))
     given = list(request.layers)
