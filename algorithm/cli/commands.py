@@ -71,6 +71,7 @@ def _learn(
     from algorithm.api import run_training
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
+    from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.origin import read_recorded_variant
     from algorithm.runs.results import RESULT_FILE, read_record
     from algorithm.runs.run_folder import find_environment_folder
@@ -83,9 +84,10 @@ def _learn(
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     new = options.mode != RESUME
     variant = options.config or "default" if new else read_recorded_variant(folder.path / RESULT_FILE)
+    limits = [TimeLimit(options.seconds)] if options.seconds else []
     try:
         with live_display(output.console, output.log, f"{options.env} {folder.path.name}") as display:
-            result = run_training(options.env, folder, settings, variant, [display], output.log)
+            result = run_training(options.env, folder, settings, variant, [display, *limits], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
         if folder.has_learned():
