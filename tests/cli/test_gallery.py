@@ -71,11 +71,11 @@ def test_the_folders_of_a_group_are_trained_and_shown(capsys):
     assert "## mine/reached" in Path("page/index.md").read_text(encoding="utf-8")
 
 
-def write_finished_run(status, name="missed"):
+def write_finished_run(status, name="missed", env_steps=6000):
     """Write the run of a folder, which ended with an exit status; None for one that was killed."""
     folder = write_run(Path("runs/mine", name, "gallery"))
     (folder / "environment.txt").write_text(f"mine/{name}\n")
-    record = {**RESULT, "environment": f"mine/{name}", "reached": False, "status": status}
+    record = {**RESULT, "environment": f"mine/{name}", "reached": False, "status": status, "env_steps": env_steps}
     (folder / "result.json").write_text(json.dumps(record))
 
 
@@ -96,7 +96,7 @@ def test_a_folder_on_the_page_stays_as_it_is_if_its_new_run_was_interrupted(caps
     assert main.main("mine/missed --gallery page".split()) == 0
     before = Path("page/index.md").read_text(encoding="utf-8")
     shutil.rmtree("runs")
-    write_finished_run(143)
+    write_finished_run(143, env_steps=7000)
     assert main.main("mine/missed --gallery page".split()) == 0
     assert Path("page/index.md").read_text(encoding="utf-8") == before
 
