@@ -1,4 +1,8 @@
-"""Writing of files that are complete even if the process or the machine crashes."""
+"""Writing of files that are complete even if the process or the machine crashes, and never through a link.
+
+A folder that comes from another person may have a link at any name, so that a file outside of the folder would be
+overwritten. A new file is therefore created where no file is, and takes the place of a link by a rename.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,29 @@ UNFINISHED_SUFFIX = ".new"  # suffix of a file that is being written
 
 @contextmanager
 def open_synced(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file to write to, which is on the disk when the block ends."""
-    with path.open("wb") as file:
+    """Yield a new file, which is on the disk when the block ends; a file or a link of this name is removed first."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def open_replacement(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that takes the place of `path` when the block ends, and is removed if the block raises an error.
+
+    After an interruption, the file at `path` has the old content or the new one.
+    """
+    temporary = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
+    try:
+        with open_synced(temporary) as file:
+            yield file
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -29,11 +51,8 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_bytes(path: Path, content: bytes | memoryview) -> None:
     """Replace the content of a file. After an interruption it has the old content or the new one."""
-    temporary = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
-    with open_synced(temporary) as file:
+    with open_replacement(path) as file:
         file.write(content)
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def set_aside(path: Path) -> Path:

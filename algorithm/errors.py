@@ -1,7 +1,8 @@
-"""Errors, and ends of processes, as one line of text."""
+"""Errors, and ends of processes, as one line of text; and text of foreign files, made safe for a terminal or a page."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sysconfig
 import traceback
@@ -13,11 +14,14 @@ FOREIGN_FOLDERS = [
     Path(__file__).resolve().parent,
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 ]
+# Codes of a terminal, except line breaks and tabs, and marks that reverse the direction of text.
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+LOGIN = re.compile(r"(?<=://)[^\s/]*@")  # name and password, or a token, in an address
 
 
 def summarize_error(error: BaseException) -> str:
     """Return the type and the message of an error; without a message its type, file and line."""
-    kind, text = type(error).__name__, " ".join(str(error).split())
+    kind, text = type(error).__name__, clean_text(" ".join(str(error).split()))
     if text:
         return f"{kind}: {text if len(text) <= MAX_LENGTH else f'{text[:MAX_LENGTH]} ...'}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -69,6 +73,21 @@ def describe_exit(code: int) -> str:
         names = {number.value: number.name for number in signal.Signals}
         return f"crashed with signal {names.get(-code, -code)}"
     return f"ended with exit code {code}" + (f" ({code:#x})" if code > 255 else "")
+
+
+def clean_text(text: str) -> str:
+    """Return a text without control characters, which a terminal would obey, and without passwords in addresses."""
+    return redact_logins(remove_control_characters(text))
+
+
+def remove_control_characters(text: str) -> str:
+    """Return a text without control characters; line breaks and tabs stay."""
+    return CONTROL_CHARACTERS.sub("", text)
+
+
+def redact_logins(text: str) -> str:
+    """Return a text with *** instead of name and password in each address, as in https://***@host."""
+    return LOGIN.sub("***@", text)
 
 
 class UserError(Exception):

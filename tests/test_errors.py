@@ -1,4 +1,4 @@
-"""Every error is one informative line."""
+"""Every error is one informative line, and text of foreign files loses what harms a terminal and what is secret."""
 
 import random
 import re
@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from algorithm.adapters.env_wrappers import call_simulator
-from algorithm.errors import MAX_LENGTH, describe_exit, format_traceback, summarize_error, summarize_with_place
+from algorithm.errors import (
+    MAX_LENGTH,
+    clean_text,
+    describe_exit,
+    format_traceback,
+    redact_logins,
+    remove_control_characters,
+    summarize_error,
+    summarize_with_place,
+)
 
 
 def raised(error):
@@ -61,3 +70,30 @@ def test_a_long_message_is_shortened():
 )
 def test_an_exit_code_is_a_line(code, line):
     assert describe_exit(code) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b]0;title\x07\x1b[2Jname", "]0;title[2Jname"),
+        ("\x9b31mred\x7f\x08\r", "31mred"),
+        ("a\u202egnp.exe", "agnp.exe"),
+        ("lines\nand\ttabs, \u00e9\u4e2d\U0001f600", "lines\nand\ttabs, \u00e9\u4e2d\U0001f600"),
+    ],
+)
+def test_control_characters_are_removed(text, expected):
+    assert remove_control_characters(text) == expected == clean_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://user:secret@host:5000/path", "https://***@host:5000/path"),
+        ("at (postgresql://user:p@ss@host/db): failed", "at (postgresql://***@host/db): failed"),
+        ("https://token@host and https://other:word@host", "https://***@host and https://***@host"),
+        ("https://host:5000/path@2", "https://host:5000/path@2"),
+        ("mail me@host, see https://host", "mail me@host, see https://host"),
+    ],
+)
+def test_logins_in_addresses_are_redacted(text, expected):
+    assert redact_logins(text) == expected == clean_text(text)

@@ -71,6 +71,7 @@ def _learn(
     from algorithm.api import run_training
     from algorithm.cli.display import live_display
     from algorithm.cli.report import describe_saved, report_result
+    from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.env_folder import find_folder
     from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
 
@@ -85,9 +86,10 @@ def _learn(
     variant = (options.config or "default") if source else None
     if not new:
         variant = read_recorded_variant(folder.path / RESULT_FILE)
+    limits = [TimeLimit(options.seconds)] if options.seconds else []
     try:
         with live_display(output.console, output.log, str(folder)) as display:
-            result = run_training(options.env, folder, settings, variant, [display], output.log)
+            result = run_training(options.env, folder, settings, variant, [display, *limits], output.log)
     finally:
         output.save_note = describe_saved(options.env, folder)
         if folder.has_learned():
@@ -96,6 +98,8 @@ def _learn(
             output.close_log_file()
             if source:
                 output.removed_folders[str(folder.path)] = str(source)
+            if folder.replacement.has_backup:
+                output.log(f"the new run has no checkpoint: {folder} is again the run that it was to replace")
     report_result(output.log, options.env, folder, result)
 
 
@@ -110,6 +114,7 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
     from algorithm.cli.display import display_playing
     from algorithm.config.schema import count_evaluation_episodes
+    from algorithm.runs.lock import check_links
     from algorithm.runs.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
@@ -120,6 +125,8 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
     _collect_garbage()
     folder, settings = find_run(make_request(options), output.log)
+    if options.logger_in_file or options.video:
+        check_links(folder.given_path)
     if options.logger_in_file:
         output.log_to_file(folder.path / "log.txt")
     n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())

@@ -15,7 +15,7 @@ from algorithm.config.loader import read_variant
 from algorithm.program import PACKAGE
 from algorithm.reports.gallery import Gallery, GalleryEntry, make_entry, read_gallery, write_gallery
 from algorithm.reports.page import check_packages, format_duration
-from algorithm.reports.run_data import read_run
+from algorithm.reports.run_data import RunData, read_run
 from algorithm.runs.env_folder import (
     CONFIG_FILE,
     RUNS,
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 NAME = "gallery"  # of every run
 VARIANT = "default"
-TERMINATED = 143  # exit status of a run that is stopped
-STOP_SECONDS = 60  # in which a run that is stopped saves its checkpoint and its result
+STOP_SECONDS = 60  # in which a run whose time is over starts or ends: it is evaluated, and saves its checkpoint
 
 
 def show_gallery(options: argparse.Namespace, output: Output) -> None:
     """Train the environment folders that a command line names, and add them to the page.
 
-    A folder that is on the page, or has a run of an earlier call, is trained again only with `--force`; the run is
-    shown as it is now. The page is written after each folder, so that it is complete if the command is interrupted.
+    A folder that is on the page, or has a complete run of an earlier call, is trained again only with `--force`; the
+    run is shown as it is now. The page is written after each folder, so that it is complete if the command is
+    interrupted; a run that was interrupted is not shown, and trained again by a later call.
     """
     check_packages()
     folder, seconds = Path(options.gallery), options.seconds or DEFAULT_SECONDS
@@ -54,19 +54,17 @@ def show_gallery(options: argparse.Namespace, output: Output) -> None:
     output.log(f"page: {page}")
 
 
-def _update(
-    gallery: Gallery, folder: Path, environment: str, seconds: float, is_forced: bool, output: Output
-) -> Gallery:
+def _update(gallery: Gallery, folder: Path, environment: str, seconds: int, is_forced: bool, output: Output) -> Gallery:
     """Return the gallery with the run of an environment folder, or with the reason why there is none."""
-    entry, run = gallery.entries.get(environment), find_run(environment)
+    entry, run = gallery.entries.get(environment), read_complete_run(environment)
     limit = entry.limit if entry else None
-    if is_forced or not (entry or run.is_dir()):
+    if is_forced or not (entry or run):
         if reason := train_within(environment, seconds, output):
             output.log(f"{environment}: not trained: {reason}")
             return Gallery(entries=gallery.entries, left_out={**gallery.left_out, environment: reason})
-        limit = seconds
-    if run.is_dir():
-        entry = make_entry(folder, read_run(run), limit)
+        limit, run = seconds, read_complete_run(environment)
+    if run:
+        entry = make_entry(folder, run, limit)
     assert entry is not None  # it has a run, or was on the page
     output.log(f"{environment}: {describe_progress(entry)}")
     return Gallery(entries={**gallery.entries, environment: entry}, left_out=gallery.left_out)
@@ -90,15 +88,23 @@ def find_run(environment: str) -> Path:
     return RUNS / get_run_group(environment) / NAME
 
 
-def train_within(environment: str, seconds: float, output: Output) -> str | None:
+def read_complete_run(environment: str) -> RunData | None:
+    """Return the content of the run of an environment folder; None without one, and if it was interrupted or failed."""
+    folder = find_run(environment)
+    run = read_run(folder) if folder.is_dir() else None
+    return run if run and run.record["status"] == 0 and not run.in_training else None
+
+
+def train_within(environment: str, seconds: int, output: Output) -> str | None:
     """Train a run for at most `seconds`, and record videos of it if it reached its goal. Return why there is no run."""
     if read_variant(_find_config(environment), VARIANT).get("goal") is None:
         return "its config.yaml has no goal"
     output.log(f"training {environment} for at most {seconds} s")
-    result = _run_command([environment, "-n", NAME, "--force"], seconds)
-    if result["status"] != TERMINATED and "error" in result:
+    training = [environment, "-n", NAME, "--force", "--seconds", str(seconds)]  # it ends, even if this process does not
+    result = _run_command(training, seconds + 2 * STOP_SECONDS)
+    if "error" in result:
         return result["error"]
-    if not find_run(environment).is_dir():
+    if read_complete_run(environment) is None:
         return f"it has learned nothing within {seconds} s"
     if result.get("reached"):
         videos = _run_command([environment, "-n", NAME, "--run", "--video"], None)
@@ -115,7 +121,7 @@ def describe_progress(entry: GalleryEntry) -> str:
 
 
 def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:
-    """Run a command of this program in a process of its own, and stop it after `seconds`. Return its result."""
+    """Run a command of this program in its own process, which is stopped after `seconds`. Return its result."""
     command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

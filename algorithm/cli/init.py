@@ -8,6 +8,7 @@ from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
+from algorithm.atomic_io import replace_text
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
 from algorithm.config.reference import read_entries
@@ -120,11 +121,11 @@ def _make_network(roles: Mapping[str, Role]) -> str | None:
 
 def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, ...]:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(config, encoding="utf-8")
+    replace_text(folder / "config.yaml", config)
     if network is None:
         (folder / "nn.py").unlink(missing_ok=True)
         return (folder / "config.yaml",)
-    (folder / "nn.py").write_text(network, encoding="utf-8")
+    replace_text(folder / "nn.py", network)
     return folder / "config.yaml", folder / "nn.py"
 
 

@@ -66,8 +66,9 @@ OPTIONS = (
     Option(
         group=TRAINING,
         spelling="--seconds",
-        help=f"time for which an environment is trained at most ({DEFAULT_SECONDS} by default)",
-        modes=(GALLERY,),
+        help="time for which a run is trained at most, without the start of its process; with --gallery, each run "
+        f"({DEFAULT_SECONDS} by default)",
+        modes=(*TRAINING_MODES, GALLERY),
         parser_args=INTEGER_ARGS,
     ),
     Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -12,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+from algorithm.errors import clean_text
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
 class Output:
@@ -38,12 +38,9 @@ class Output:
     @cached_property
     def console(self) -> Console:
         """The console for lines, created on first use, since importing rich takes a moment."""
-        from rich.console import Console
+        from algorithm.cli.console import SafeConsole
 
-        console = Console(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
-        if not console.is_terminal:
-            console.width = DEFAULT_WIDTH
-        return console
+        return SafeConsole(stderr=self.as_json)
 
     def log_to_file(self, path: Path) -> None:
         """Write all further lines to a file, too."""
@@ -58,12 +55,14 @@ class Output:
 
     def log(self, text: str) -> None:
         """Print a line; in a terminal, its words are not broken."""
+        text = clean_text(text)
         width = self.console.width if self.console.is_terminal else None
         self.console.print("\n".join(wrap_words(line, width) for line in text.split("\n")))
         self._write(text)
 
     def log_plain(self, text: str) -> None:
         """Print a line without rich, which may not be installed."""
+        text = clean_text(text)
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
         self._write(text)
 
@@ -74,12 +73,13 @@ class Output:
     def fail(self, message: str, error: BaseException, debug: bool) -> None:
         """Print an error in one line on standard error, after its traceback with `debug`; a log file receives both.
 
-        In both, files of a removed folder are replaced by the files that they were copied from.
+        In both, the code of a removed folder is replaced by the files that it was copied from.
         """
         trace = "".join(traceback.format_exception(error))
         for folder, source in self.removed_folders.items():
-            of_run, of_source = f"{folder}{os.sep}", f"{source}{os.sep}"
-            message, trace = message.replace(of_run, of_source), trace.replace(of_run, of_source)
+            code = re.compile(rf"{re.escape(folder + os.sep)}(?=\w+\.py)")
+            message, trace = (f"{source}{os.sep}".join(code.split(text)) for text in (message, trace))
+        message, trace = clean_text(message), clean_text(trace)
         if debug:
             print(trace, end="", file=sys.stderr)
         line = " ".join(message.split())

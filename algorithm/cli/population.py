@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.training.metrics import format_number
 
@@ -57,6 +58,8 @@ def _train(
     from algorithm.runs.population import train_population
 
     env, name = options.env, folder.path.name
+    if options.seconds:
+        raise UserError("--seconds is for single runs: population_config.timeout limits the time of an interval")
     reports = {member: ReportWriter(settings.report.report, member.path, output.log) for member in folder.members}
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)

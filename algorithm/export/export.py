@@ -123,8 +123,10 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
 
     Raises:
         ExportFailed: With every violation.
-        UserError: If the network cannot be expressed in this opset.
+        UserError: If the network cannot be expressed in this opset, or the name is not that of a file.
     """
+    if Path(name).name != name:
+        raise UserError(f"role {name!r} cannot be exported: its file {name}.onnx would be in another folder")
     start = time.perf_counter()
     signature = Signature.of(role, agent.state_size)
     model = make_model(ExportModule(agent, signature), opset, make_metadata(name, role, signature, env_steps))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from algorithm.errors import clean_text
 from algorithm.reports.svg import CHARACTER_WIDTH, INK, LEVEL, get_color, make_figure, style, to_svg
 
 if TYPE_CHECKING:  # the import takes a second
@@ -209,6 +210,7 @@ def draw_samples(name: str, samples: Sequence[Samples], *, x_label: str = "", wi
 
 def _make_rows(labels: Sequence[str], row_height: float, x_label: str, width: float) -> tuple[Figure, Axes]:
     """Return a figure with a row for each label, from the top, and its axes."""
+    labels = list(map(clean_text, labels))
     longest = max(map(len, labels), default=0)
     left = min(16 + CHARACTER_WIDTH * longest, 0.6 * width)
     figure, axes = make_figure((width, ROW_MARGIN + row_height * max(1, len(labels))), x_label, "", left)

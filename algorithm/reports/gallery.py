@@ -6,12 +6,11 @@ A record next to the page has all that the page shows, so that later calls add f
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from algorithm.atomic_io import replace_text
+from algorithm.atomic_io import replace_bytes, replace_text
 from algorithm.errors import UserError
 from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
 from algorithm.reports.outcome import Fact, list_facts
@@ -164,7 +163,7 @@ def _copy_video(folder: Path, run: RunData) -> str | None:
     if video is None:
         return None
     name = f"{_make_stem(run)}.gif"
-    shutil.copyfile(run.folder / video, folder / name)
+    replace_bytes(folder / name, (run.folder / video).read_bytes())
     return name
 
 

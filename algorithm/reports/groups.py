@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from algorithm.errors import clean_text
 from algorithm.reports.compared_runs import ComparedRun, Log, split_name
 
 MAX_VALUE_LENGTH = 40  # characters of the value of a setting in a label
@@ -49,7 +50,7 @@ def group_runs(runs: Iterable[ComparedRun], log: Log) -> list[Group]:
         for same in by_settings:
             label = " ".join([algorithm, *(_format_setting(path, same[0].settings, paths) for path in paths)])
             groups += [
-                Group(environment=environment, label=f"{label}{suffix}", runs=part)
+                Group(environment=environment, label=clean_text(f"{label}{suffix}"), runs=part)
                 for suffix, part in _split_repeated_seeds(same)
             ]
     for group in groups:
@@ -69,7 +70,7 @@ def list_differing_settings(groups: Sequence[Group]) -> list[str]:
 
 def format_value(value: Any) -> str:
     """Return the value of a setting as a short text."""
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = clean_text(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 3]}..."
 
 

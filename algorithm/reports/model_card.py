@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from algorithm.config.trees import format_yaml
+from algorithm.errors import clean_text
 from algorithm.reports.outcome import describe_outcome, list_facts
-from algorithm.reports.page import render
+from algorithm.reports.page import mark_safe, render
 from algorithm.reports.run_data import RunData
 from algorithm.reports.run_tables import list_commands, list_machine, list_spaces, list_versions, make_differences
 from algorithm.runs.curve import CURVE_FILE
@@ -20,8 +22,8 @@ def make_model_card(run: RunData) -> str:
     curves = [CURVE_FILE] if (run.folder / CURVE_FILE).is_file() else []
     return render(
         "model_card.md",
-        mark=MARK,
-        metadata=format_yaml(make_metadata(run)),
+        mark=mark_safe(MARK),
+        metadata=mark_safe(format_yaml(make_metadata(run))),
         run=run,
         outcome=describe_outcome(run),
         facts=list_facts(run),
@@ -34,8 +36,10 @@ def make_model_card(run: RunData) -> str:
 
 
 def make_metadata(run: RunData) -> dict[str, Any]:
-    """Return the metadata of a model card, in the form of the Hugging Face Hub."""
-    algorithm, environment = run.algorithm, run.get_setting("base_config.env_name") or run.environment
+    """Return the metadata of a model card, in the form of the Hugging Face Hub; other sites show it as Markdown."""
+    algorithm, environment = map(
+        _clean_name, (run.algorithm, str(run.get_setting("base_config.env_name") or run.environment))
+    )
     results = [
         {
             "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
@@ -51,3 +55,8 @@ def make_metadata(run: RunData) -> dict[str, Any]:
         "tags": ["reinforcement-learning", algorithm, environment],
         **({"model-index": [{"name": algorithm, "results": results}]} if results else {}),
     }
+
+
+def _clean_name(text: str) -> str:
+    """Return a name without characters that begin HTML, a link or code, which YAML does not escape."""
+    return " ".join(re.sub(r"[<\[`]", "", clean_text(text)).split())

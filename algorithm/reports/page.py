@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm import __version__
-from algorithm.errors import UserError
+from algorithm.errors import UserError, clean_text
 from algorithm.program import get_install_command
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from jinja2.nodes import EvalContext
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 PACKAGES = ("jinja2", "matplotlib")
@@ -69,8 +71,8 @@ def render(template: str, **values: Any) -> str:
     """Return the text of a template with values.
 
     The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
-    commas), `duration` (of seconds), and `cell` (of a table in Markdown). A template `*.html` escapes values, except
-    those of `mark_safe`.
+    commas), `duration` (of seconds), and `code` (a line of code in Markdown). All values are escaped, as HTML in a
+    template `*.html` and as Markdown in others, and cleaned (`clean_text`), except those of `mark_safe`.
 
     Args:
         template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
@@ -80,7 +82,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def mark_safe(html: str) -> Any:
-    """Return HTML that a page contains as it is, such as a chart."""
+    """Return HTML or Markdown that a page contains as it is, such as a chart."""
     from markupsafe import Markup
 
     return Markup(html)
@@ -89,12 +91,20 @@ def mark_safe(html: str) -> Any:
 @cache
 def make_environment() -> Environment:
     """Return the environment of the templates."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_eval_context
+
+    @pass_eval_context
+    def finalize(context: EvalContext, value: Any) -> Any:
+        """Return the value of an expression as a template prints it; Jinja escapes it in HTML."""
+        if not isinstance(value, str) or hasattr(value, "__html__"):
+            return value
+        return clean_text(value) if context.autoescape else escape_markdown(value)
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=lambda name: bool(name and name.endswith(".html")),
         undefined=StrictUndefined,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -103,15 +113,20 @@ def make_environment() -> Environment:
         "number": format_number,
         "count": format_count,
         "duration": format_duration,
-        "cell": format_cell,
+        "code": format_code,
     }
     environment.filters.update(filters)
     return environment
 
 
-def format_cell(text: str) -> str:
-    """Return a text as a cell of a table in Markdown."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+def escape_markdown(text: str) -> str:
+    """Return a text as one line of Markdown that contains no HTML, no link, no picture, and no end of a cell."""
+    return " ".join(re.sub(r"[\\|\[]", r"\\\g<0>", clean_text(text)).replace("<", "&lt;").split())
+
+
+def format_code(text: str) -> Any:
+    """Return a text as one line inside of code in Markdown, which it does not end; code has no escapes."""
+    return mark_safe(" ".join(clean_text(text).replace("`", "'").replace("<", "&lt;").split()))
 
 
 def format_count(value: float | None) -> str:

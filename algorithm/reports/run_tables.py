@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.config.trees import format_value
+from algorithm.errors import clean_text
 from algorithm.program import get_command
 from algorithm.reports.run_data import Difference, Lineage, RunData
 from algorithm.reports.run_metrics import RunMetrics
@@ -148,7 +149,7 @@ def make_changes(changes: Sequence[Difference]) -> Table:
 
 
 def _format_setting(value: Any) -> str:
-    text = format_value(value)
+    text = clean_text(format_value(value))  # before a password is cut, so that it is found
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} ..."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from algorithm.checkpointing.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ class RunResult:
         evaluation: {role or team: result of the last evaluation}; None if there was no evaluation.
         best: the checkpoint with the best evaluation; None if no checkpoint was evaluated.
         confirmed_by: the kind of episodes that confirmed the goal; None if it was not confirmed.
-        stopped: whether a callback stopped the run.
+        stopped: whether a callback stopped the run, such as a time limit.
     """
 
     folder: Path
@@ -117,6 +118,20 @@ class CallbackList(Callback):
         for callback in self.callbacks:
             if event(callback):
                 self.stop_requested = True
+
+
+class TimeLimit(Callback):
+    """A callback that stops a run; the time starts with this object.
+
+    Args:
+        seconds: the time after which the run is stopped.
+    """
+
+    def __init__(self, seconds: float):
+        self._end = monotonic() + seconds
+
+    def on_progress(self, progress: Progress) -> bool:
+        return monotonic() >= self._end
 
 
 class ResultRecorder(Callback):

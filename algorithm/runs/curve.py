@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from algorithm.atomic_io import open_replacement
 from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, read_table
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def draw_chart(path: Path, title: str, axes: tuple[str, str], series: Sequence[S
         plot.draw_level(level)
     for one in series:
         plot.draw(one)
-    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(path)
+    with open_replacement(path) as file:
+        image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(file, "PNG")
 
 
 def compute_ranges(series: Sequence[Series], level: float | None) -> tuple[tuple[float, float], tuple[float, float]]:

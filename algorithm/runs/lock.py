@@ -1,4 +1,4 @@
-"""Exclusive use of a run folder: the lock of the process that trains in it, and the replacement of an old run."""
+"""Exclusive use of a run folder: the lock of the process that trains in it, links, the replacement of an old run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import errno
 import logging
 import os
 import shutil
+import stat
 import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from algorithm.atomic_io import resolve_inside
 from algorithm.errors import UserError
 
 LOCK_FILE = ".lock"
 LOG = logging.getLogger(__name__)
 UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # raised if another process holds the lock
+MAX_DIGITS = 20  # of a process id
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 
 if sys.platform == "win32":
     import msvcrt
@@ -49,6 +53,25 @@ def _warn_without_locks() -> None:
     LOG.warning("this system, or its file system, has no file locks: do not train in a folder with two processes")
 
 
+def _open_lock(path: Path, flags: int) -> tuple[int, bytes]:
+    """Return a descriptor of a lock, and its content: the id of the process that holds it or has held it.
+
+    Raises:
+        UserError: it is a link, or not a file with a process id; another file would be overwritten.
+        OSError: it cannot be opened.
+    """
+    no_lock = UserError(f"{path} is not a lock, which is a file that contains the id of a process: remove it")
+    if path.is_symlink():
+        raise no_lock
+    descriptor = os.open(path, flags | NO_FOLLOW, 0o666)  # the flag, since it may have become a link meanwhile
+    content = os.read(descriptor, MAX_DIGITS + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b"no file"
+    if content and not (content.isdigit() and len(content) <= MAX_DIGITS):  # it may be a second name of another file
+        os.close(descriptor)
+        raise no_lock
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor, content
+
+
 class FolderLock:
     """A lock that one process at a time holds on a folder, within a `with` block.
 
@@ -65,18 +88,17 @@ class FolderLock:
         self.name = name
 
     def __enter__(self) -> FolderLock:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor, holder = _open_lock(self.path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(descriptor)
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         except OSError as error:
-            holder = os.read(descriptor, 20).decode(errors="replace")
             os.close(descriptor)
             if error.errno not in BUSY_ERRORS:
                 raise
             raise UserError(
-                f"run {self.name} is in training in process {holder or 'unknown'}: "
+                f"run {self.name} is in training in process {holder.decode() or 'unknown'}: "
                 "end that process first, or give another name with -n"
             ) from error
         self._descriptor = descriptor
@@ -88,11 +110,10 @@ class FolderLock:
     def is_held_elsewhere(self) -> bool:
         """Return whether another process holds the lock."""
         try:
-            descriptor = os.open(self.path, os.O_RDWR)
-        except OSError:  # no process has ever held it, or it cannot be read
+            descriptor, holder = _open_lock(self.path, os.O_RDWR)
+        except (OSError, UserError):  # no process has ever held it, or it cannot be read
             return False
         try:
-            holder = os.read(descriptor, 20)
             _lock(descriptor)
         except OSError as error:
             return error.errno in BUSY_ERRORS and holder != str(os.getpid()).encode()
@@ -101,8 +122,23 @@ class FolderLock:
         return False
 
 
+def check_links(folder: Path) -> None:
+    """Raise UserError for a link out of a folder, by which an appended line would be written elsewhere.
+
+    Code is only read, and checked when it is.
+    """
+    for path in sorted(path for path in folder.iterdir() if path.suffix != ".py"):
+        try:
+            resolve_inside(folder, Path(path.name))
+        except ValueError as error:
+            raise UserError(
+                f"{path} is a link to {path.resolve()}, and a run writes only into its own folder: move there what the "
+                "link leads to, or make the whole run folder a link"
+            ) from error
+
+
 class RunReplacement:
-    """The replacement of a run, which restores the old run if the new one fails before it has learned.
+    """The replacement of a run, which restores the old run if the new one ends before it has a checkpoint.
 
     Args:
         path: Folder of the run.
@@ -130,7 +166,8 @@ class RunReplacement:
 
     def restore(self) -> None:
         """Remove the new run, and put back the old one; parent folders below `root` that are empty are removed."""
-        shutil.rmtree(self.path)
+        if self.path.exists():  # not if the process was killed between the two
+            shutil.rmtree(self.path)
         if self.has_backup:
             self.backup.rename(self.path)
         with suppress(OSError):  # raised for the first folder that is not empty

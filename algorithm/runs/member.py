@@ -11,6 +11,7 @@ from typing import Any
 from algorithm.config.loader import Settings, Tree
 from algorithm.config.trees import load_defaults, merge, nest
 from algorithm.runs.callbacks import RunResult
+from algorithm.runs.lock import check_links
 from algorithm.runs.run_folder import RunFolder
 from algorithm.runtimes.population import MemberReport, MemberTask
 
@@ -45,6 +46,7 @@ class Members:
             Exception: those of `algorithm.runs.build.train`.
         """
         folder = RunFolder(self.folders[task.member - 1])
+        check_links(folder.given_path)
         settings = folder.load_settings((SOURCE, make_member_tree(self.tree, task.member, task.plan.settings)))
         with folder.lock, (folder.path / LOG_FILE).open("a", encoding="utf-8") as file:
 

@@ -18,7 +18,7 @@ from algorithm.config.loader import Settings, read_yaml, resolve
 from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
 from algorithm.runs.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
-from algorithm.runs.lock import FolderLock
+from algorithm.runs.lock import FolderLock, check_links
 from algorithm.runs.make_env import check_several_processes
 from algorithm.runs.member import Members, RunTraining, make_member_tree
 from algorithm.runs.member_actors import open_member_actors
@@ -129,6 +129,7 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     assert settings.population.size is not None
     folder = PopulationFolder(path=path, size=settings.population.size)
     with folder.lock:
+        check_links(path)
         for line in list_changes(recorded, settings):
             log(line)
         replace_text(path / SETTINGS_FILE, format_yaml(settings.tree))

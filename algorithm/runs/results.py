@@ -202,7 +202,7 @@ def describe_state(record: Record) -> str:
         if record.get("confirmed_by") == "training":
             return "goal reached (training episodes only)"
         if record.get("stopped") and not record["reached"]:
-            return "stopped by a callback"
+            return "stopped by a callback or a time limit"
         return {True: "goal reached", False: "goal not reached", None: "done"}[record["reached"]]
     named = {None: "unfinished", 4: "diverged", 129: "ended", 130: "interrupted", 143: "ended"}
     return named.get(status, f"failed ({status})")

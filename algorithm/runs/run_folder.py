@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithm.atomic_io import replace_text, set_aside
+from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
 from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
@@ -139,6 +139,11 @@ class RunFolder:
         folder = cls(RUNS / get_run_group(environment) / name)
         if not folder.path.exists():
             return None
+        if folder.path.is_symlink():
+            raise UserError(
+                f"{folder} is a link to {folder.path.resolve()}, and --force replaces no folder elsewhere: remove the "
+                "link, or give another name with -n"
+            )
         check_origin(folder.given_path, environment)
         if not folder.config_file.is_file():
             raise UserError(f"{folder} is not a run (it has no {CONFIG_FILE}), so --force keeps it; use another name")
@@ -176,8 +181,9 @@ class RunFolder:
             set_aside(self._roles_file)
 
     def has_learned(self) -> bool:
-        """Return whether metrics or a checkpoint of the run exist."""
-        return (self.path / TABLE_FILE).exists() or bool(self.checkpoints(keep=1))
+        """Return whether the run is kept when it ends: it has a checkpoint, or metrics and replaces no other run."""
+        has_metrics = (self.path / TABLE_FILE).exists() and not self.replacement.has_backup
+        return has_metrics or bool(self.checkpoints(keep=1))
 
     def checkpoints(self, keep: int) -> CheckpointStore:
         """Return the checkpoints of the run, of which `keep` are kept."""
@@ -251,7 +257,7 @@ class RunFolder:
         source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
             raise UserError(f"--use_env_nn: there is no {name} in {self.nn_from}")
-        shutil.copy2(source, self.path / name)
+        replace_bytes(self.path / name, source.read_bytes())
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:
         """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.

@@ -175,7 +175,23 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
 def _check_names(request: RunRequest, names: Iterable[str]) -> None:
     """Raise UserError for a name of a new run that exists already or is in training."""
     for name in names:
+        settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
         (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
+
+
+def settle_replacement(env: str, name: str, log: Callable[[str], None]) -> None:
+    """Complete or undo the replacement of a run whose process was killed; not while a process trains it.
+
+    `log` receives a line if the old run is put back, since the new one has no checkpoint.
+    """
+    folder = RunFolder(RUNS / get_run_group(env) / name)
+    if not folder.replacement.has_backup or folder.lock.is_held_elsewhere():
+        return
+    if folder.has_learned():
+        folder.replacement.discard()
+    else:
+        folder.replacement.restore()
+        log(f"{folder} is the run from before --force, which was killed before the new run had a checkpoint")
 
 
 def resolve_effective(base: Layer, own: Tree, given: Sequence[Layer]) -> Settings:

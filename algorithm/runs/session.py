@@ -14,9 +14,10 @@ from algorithm.runs.agent_config import AgentConfigs
 from algorithm.runs.cluster import check_actors_on_resume
 from algorithm.runs.env_folder import RUNS
 from algorithm.runs.given_code import write_env_file, write_network_file
+from algorithm.runs.lock import check_links
 from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.run_records import list_changes
-from algorithm.runs.run_requests import RunRequest
+from algorithm.runs.run_requests import RunRequest, settle_replacement
 from algorithm.runs.trained_agent import check_network
 
 
@@ -42,7 +43,8 @@ def open_new_run(
 ) -> Iterator[RunFolder]:
     """Make the folder of a new run and hold its lock within the block.
 
-    A block that ends before the run has learned leaves everything as it was.
+    A block that ends before the run has learned leaves everything as it was; a run that replaces another has learned
+    once it has a checkpoint.
 
     Args:
         env: name or path of the environment, for the place of the run folder.
@@ -52,8 +54,6 @@ def open_new_run(
         replace_existing: whether a run of this name is replaced.
     """
     if replace_existing and (old := RunFolder.find_replaceable(env, name)):
-        if old.replacement.has_backup and not old.has_learned():  # it was killed while it replaced that run
-            old.replacement.restore()
         old.replacement.set_aside()
     folder = RunFolder.create(env, source, name, settings.tree)
     try:
@@ -75,6 +75,7 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
     """
     folder, settings = find_run(request, log)
     with folder.lock:
+        check_links(folder.given_path)
         folder.recover(log)
         last = folder.history.read_last()
         changes = list_changes(last, settings)
@@ -92,7 +93,9 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
     """Return an existing run, and its settings merged with the command line; `log` receives a line about its code."""
     if request.make_env and not (RUNS / request.env).exists():
         raise UserError(f"there is no run under {RUNS / request.env} yet: train one first")
-    folder = RunFolder.find(request.env, request.name)
+    name = request.name or RunFolder.find(request.env, None).path.name
+    settle_replacement(request.env, name, log)
+    folder = RunFolder.find(request.env, name)
     folder.make_env = request.make_env
     if request.use_env_nn:
         folder = RunFolder(folder.given_path, find_environment_folder(request.env))

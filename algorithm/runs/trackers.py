@@ -9,7 +9,7 @@ from algorithm.config.effects import find_failure
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.trees import format_yaml, iterate_settings
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.program import get_install_command
 from algorithm.runs import run_folder
 from algorithm.runs.run_folder import RunFolder
@@ -79,7 +79,7 @@ def _make_tracked_run(settings: Settings, folder: RunFolder, env_steps: int, rol
             for path, value in iterate_settings(settings.tree)
             if path.partition(".")[0] not in NO_SETTINGS_OF_A_RUN and find_failure(settings, path, specs) is None
         },
-        config=format_yaml(settings.tree),
+        config=redact_logins(format_yaml(settings.tree)),
         env_steps=env_steps,
         suffixes=_list_suffixes(roles),
         online=tracker.mode == "online",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -157,13 +156,14 @@ def make_video_recorder(
 
 
 def _keep_video(source: Path, video: Path) -> None:
-    """Move a video to its place and write a gif of its first seconds alongside."""
+    """Write a gif of the first seconds of a video, and move both to their place."""
     from moviepy import VideoFileClip
 
-    shutil.move(source, video)
-    with VideoFileClip(str(video)) as clip:
+    with VideoFileClip(str(source)) as clip:
         start = clip.subclipped(0, min(clip.duration, GIF_SECONDS)).resized(width=GIF_WIDTH)
-        start.write_gif(str(video.with_suffix(".gif")), fps=GIF_FPS, logger=None)
+        start.write_gif(str(source.with_suffix(".gif")), fps=GIF_FPS, logger=None)
+    for suffix in (".mp4", ".gif"):  # a rename replaces a link, which writing would follow
+        source.with_suffix(suffix).replace(video.with_suffix(suffix))
 
 
 def _describe_video(video: Path, label: str, result: EvaluationResult, repeated: EvaluationResult, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from algorithm.atomic_io import open_replacement
 from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.networks.flat_parameters import State
@@ -67,10 +68,9 @@ class WeightDistribution:
 
     def save(self, path: Path, interval: int) -> None:
         """Write the distribution, and the number of the interval before which weights are drawn, to a file."""
-        temporary = path.with_name(f"{path.name}.new")
         arrays = {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
-        torch.save({"interval": interval, **arrays, "template": self.template}, temporary)
-        temporary.replace(path)
+        with open_replacement(path) as file:
+            torch.save({"interval": interval, **arrays, "template": self.template}, file)
 
     @classmethod
     def load(cls, path: Path, interval: int) -> WeightDistribution | None:

@@ -372,16 +372,86 @@ def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(caps
     assert main.main("mine/task -n b --force".split()) == 0  # nothing to replace
 
 
-def test_force_keeps_the_old_run_if_the_new_one_was_killed_before_it_learned(capsys):
+def interrupt_replacement(*missing: str) -> None:
+    """Leave the folder of a run as a process does that is killed while it replaces the run, in a copy of the old run.
+
+    Args:
+        missing: what the new run does not have yet.
+    """
+    folder = Path("runs/mine/task")
+    (folder / "a").rename(folder / ".a")
+    shutil.copytree(folder / ".a", folder / "a")
+    (folder / "a/new.txt").touch()
+    for name in missing:
+        path = folder / "a" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--resume --max_step 120", "--run", "--force --set base_config.env_name=nothing"]
+)
+@pytest.mark.parametrize("missing", [["checkpoints"], ["checkpoints", "metrics.csv", "result.json"], ["."]])
+def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(arguments, missing, capsys):
     assert main.main("mine/task -n a".split()) == 0
-    old, folder = result("a"), Path("runs/mine/task")
-    shutil.copytree(folder / "a", folder / ".a")  # as a run that is replaced
-    for place in ("checkpoints", "metrics.csv"):
-        (folder / "a" / place).rename(folder / place)
-    (folder / "a" / "result.json").unlink()
-    assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
-    assert result("a") == old
-    assert not (folder / ".a").exists()
+    interrupt_replacement(*missing)
+    assert main.main(["mine/task", "-n", "a", *arguments.split()]) == (2 if "nothing" in arguments else 0)
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert not Path("runs/mine/task/a/new.txt").exists() and result("a")["env_steps"] == (
+        120 if "120" in arguments else 90
+    )
+    line = "runs/mine/task/a is the run from before --force, which was killed before the new run had a checkpoint"
+    assert (line in capsys.readouterr().out) == ("nothing" not in arguments)
+
+
+@pytest.mark.parametrize("arguments", ["--resume --max_step 120", "--run"])
+def test_the_new_run_stays_if_force_was_killed_after_a_checkpoint(arguments, capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    interrupt_replacement("result.json")
+    assert main.main(["mine/task", "-n", "a", *arguments.split()]) == 0
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert Path("runs/mine/task/a/new.txt").exists()
+    assert "before --force" not in capsys.readouterr().out
+
+
+def test_a_name_is_taken_while_force_was_killed_between_the_two_runs(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    interrupt_replacement(".")
+    assert main.main("mine/task -n a".split()) == 2
+    assert "run runs/mine/task/a exists already" in capsys.readouterr().err
+    assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit for the size of files")
+def test_force_keeps_the_old_run_if_the_disk_has_no_room_for_a_checkpoint_of_the_new_one(capsys):
+    import resource
+
+    assert main.main("mine/task -n a".split()) == 0
+    old, limits = result("a"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # metrics are smaller, a replay is larger
+    try:
+        status = main.main("mine/task -n a --force --max_step 60".split())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    shown = capsys.readouterr()
+    folder = Path("runs/mine/task/a").absolute()
+    assert status == 1 and f"the checkpoint of 60 env steps cannot be written to {folder}/checkpoints" in shown.err
+    assert "the new run has no checkpoint: runs/mine/task/a is again the run that it was to replace" in shown.out
+    assert result("a") == old and [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
+    assert main.main("mine/task -n a --run".split()) == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+def test_force_refuses_a_linked_run_before_it_trains(capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    Path("runs/mine/task/a").rename("elsewhere")
+    Path("runs/mine/task/a").symlink_to(Path("elsewhere").absolute())
+    capsys.readouterr()
+    assert main.main("mine/task -n a --force".split()) == 2
+    shown = capsys.readouterr()
+    assert "training" not in shown.out and "runs/mine/task/a is a link to " in shown.err
+    assert "--force replaces no folder elsewhere: remove the link, or give another name" in shown.err
+    assert result("a")["env_steps"] == 90 and Path("runs/mine/task/a").is_symlink()
 
 
 def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
@@ -389,6 +459,28 @@ def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
     assert main.main("mine/task -n a --force".split()) == 2
     assert "is not a run" in capsys.readouterr().err
     assert Path("runs/mine/task/a").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+@pytest.mark.parametrize("name", ["log.txt", "metrics.csv", "checkpoints", "faults.log", "sessions.jsonl"])
+def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, capsys):
+    assert main.main("mine/task -n a".split()) == 0
+    path, moved = Path("runs/mine/task/a", name), Path("elsewhere", name).absolute()
+    moved.parent.mkdir()
+    path.rename(moved) if path.exists() else moved.touch()
+    path.symlink_to(moved)
+    before = sorted(moved.parent.rglob("*"))
+    capsys.readouterr()
+    for arguments in ("--resume --max_step 120", "--run --logger_in_file"):
+        assert main.main(["mine/task", "-n", "a", *arguments.split()]) == 2
+        assert f"runs/mine/task/a/{name} is a link to {moved}, and a run writes only into" in capsys.readouterr().err
+    assert main.main("mine/task -n a --run".split()) == 0
+    assert sorted(moved.parent.rglob("*")) == before
+    path.unlink()
+    moved.rename(path)
+    Path("runs/mine/task/a").rename("elsewhere/a")  # the whole run may be a link
+    Path("runs/mine/task/a").symlink_to(Path("elsewhere/a").absolute())
+    assert main.main("mine/task -n a --resume --max_step 120".split()) == 0
 
 
 def test_playing_prints_the_evaluation(capsys):

@@ -34,6 +34,14 @@ KINDS = [
 ]
 
 
+def test_the_name_of_a_role_does_not_lead_to_another_folder(tmp_path):
+    role = role_of(NETS["mlp"][0], ACTIONS["discrete"])
+    (into := tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match=r"role '../brain' cannot be exported: its file ../brain.onnx would be in"):
+        export_role(agent_of(role, NETS["mlp"][1]), "../brain", role, 100, into)
+    assert list(tmp_path.rglob("*")) == [into]
+
+
 @pytest.mark.parametrize("opset", [9, 15])
 @pytest.mark.parametrize(("net", "action"), KINDS)
 def test_every_kind_passes_the_checker_and_equals_its_agent(net, action, opset, tmp_path):

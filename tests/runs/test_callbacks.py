@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorithm.runs.build import train
-from algorithm.runs.callbacks import Callback, ResultRecorder
+from algorithm.runs.callbacks import Callback, ResultRecorder, TimeLimit
 from tests.checkpointing.test_resume import new_run
 
 BASE = {"max_step": 300, "save_every": 60, "evaluate_every": 100, "log_every": 30}
@@ -85,3 +85,10 @@ def test_an_exception_in_a_callback_ends_the_run_after_a_checkpoint(tmp_path):
     with pytest.raises(RuntimeError, match="my callback"):
         run(tmp_path, Failing(), results)
     assert results.result.counters.env_steps >= 100
+
+
+@pytest.mark.parametrize(("seconds", "stopped"), [(0, True), (10**9, False)])
+def test_a_run_is_stopped_when_its_time_is_over(tmp_path, seconds, stopped):
+    _, result = run(tmp_path, TimeLimit(seconds))
+    assert result.stopped == stopped
+    assert (result.counters.env_steps < 300) == stopped

@@ -1,5 +1,6 @@
 """One process at a time trains in a run folder; the lock is released when the process ends in any way."""
 
+import os
 import subprocess
 import sys
 from errno import ENOLCK, ENOSYS, EOPNOTSUPP
@@ -9,7 +10,7 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.runs import lock as module
-from algorithm.runs.lock import FolderLock
+from algorithm.runs.lock import FolderLock, check_links
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
@@ -103,3 +104,41 @@ def test_every_module_can_be_imported_without_fcntl(tmp_path):
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.stdout == "held\n", process.stderr
     assert process.stderr.count("no file locks") == 1
+
+
+PLANTS = {
+    "a link": lambda lock, victim: lock.symlink_to(victim),
+    "a link to nothing": lambda lock, victim: lock.symlink_to(victim.with_name("created")),
+    "a second name": lambda lock, victim: lock.hardlink_to(victim),
+    "a pipe": lambda lock, victim: os.mkfifo(lock),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+@pytest.mark.parametrize("has_flag", [True, False], ids=["with O_NOFOLLOW", "without it"])
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_what_was_planted_as_a_lock_is_not_written(tmp_path, monkeypatch, plant, has_flag):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("1234 and more")
+    folder.mkdir()
+    plant(folder / ".lock", victim)
+    if not has_flag:  # as on Windows
+        monkeypatch.setattr(module, "NO_FOLLOW", 0)
+    with pytest.raises(UserError, match=r"run/.lock is not a lock.* remove it$"), FolderLock(folder, "a"):
+        pytest.fail("it was acquired")
+    assert not FolderLock(folder, "a").is_held_elsewhere()
+    assert victim.read_text() == "1234 and more"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "victim"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+def test_a_link_out_of_a_folder_is_one_line(tmp_path):
+    (folder := tmp_path / "folder").mkdir()
+    (secret := tmp_path / "secret.txt").touch()
+    (folder / "inside").symlink_to("a.txt")
+    (tmp_path / "linked").symlink_to(folder)
+    check_links(folder)
+    check_links(tmp_path / "linked")
+    (folder / "metrics.csv").symlink_to(secret)
+    with pytest.raises(UserError, match=r"metrics.csv is a link to .*secret.txt, and a run writes only into its own"):
+        check_links(folder)

@@ -56,3 +56,47 @@ def test_the_folder_of_a_process_that_was_killed_is_removed_by_a_later_one(tmp_p
     make_temporary_folder("samara-test-")
     assert not killed.exists()
     assert running.exists() and unlocked.exists()
+
+
+def plant(folder, victim, mode=0o700):
+    """Make a folder as another user of a shared place could, with a link as its lock."""
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / ".lock").symlink_to(victim)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="each user has a folder for temporary files")
+def test_folders_that_another_user_may_have_written_are_left_alone(tmp_path, monkeypatch):
+    (victim := tmp_path / "victim").write_text("keep")
+    os.utime(victim, (0, 0))
+    elsewhere = tmp_path / "elsewhere"
+    plant(elsewhere, victim)
+    (linked := tmp_path / "samara-test-linked").symlink_to(elsewhere)
+    plant(tmp_path / "samara-test-private", victim)
+    plant(shared := tmp_path / "samara-test-shared", victim, 0o770)
+    plant(foreign := tmp_path / "samara-test-foreign", victim)
+    for folder in (shared, foreign, elsewhere):
+        (folder / ".lock").unlink()
+        (folder / ".lock").touch()
+        make_old(folder)
+    user = os.geteuid()
+    if user == 0:
+        os.chown(foreign, 12345, -1)
+    make_temporary_folder("samara-test-")
+    assert victim.read_text() == "keep"
+    assert linked.exists() and elsewhere.exists() and shared.exists()
+    assert foreign.exists() == (user == 0)
+
+
+def test_a_folder_is_for_its_user_only():
+    folder = make_temporary_folder("samara-test-")
+    assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_system_without_user_numbers_has_temporary_folders(tmp_path, monkeypatch):
+    make_in_process("killed")
+    (killed,) = tmp_path.iterdir()
+    make_old(killed)
+    monkeypatch.delattr(os, "geteuid", raising=False)
+    make_temporary_folder("samara-test-")
+    assert not killed.exists()

@@ -1,5 +1,6 @@
 """Videos show the best, the median and the worst episode, all of their steps, or a line states why there are none."""
 
+import os
 from functools import partial
 
 import numpy as np
@@ -81,6 +82,22 @@ def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_pat
         assert any(f"{label} episode" in line and f"{length} steps" in line for line in lines)
     assert len(list((tmp_path / "videos").iterdir())) == 6  # nothing else is left
     assert not any("does not repeat" in line for line in lines)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+def test_a_video_is_not_written_through_a_link(tmp_path):
+    (victim := tmp_path / "victim").write_text("keep")
+    (tmp_path / "folder").mkdir()
+    write_clip(tmp_path / "episode.mp4", 1)
+    (tmp_path / "best.mp4").symlink_to(tmp_path / "folder")
+    (tmp_path / "best.gif").symlink_to(victim)
+    _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
+    assert victim.read_text() == "keep" and not list((tmp_path / "folder").iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file() and not path.is_symlink()) == [
+        "best.gif",
+        "best.mp4",
+        "victim",
+    ]
 
 
 @pytest.mark.parametrize("seconds", [3, 14])
