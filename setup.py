@@ -108,7 +108,7 @@ setup(
     cmdclass={"build_py": BuildWithData},
     entry_points={"console_scripts": ["samara=algorithm.cli.main:run_process"]},
     install_requires=[
-        "torch>=2.9,<2.14",
+        "torch>=2.9,<2.15",
         "numpy>=2",
         "gymnasium>=1.1,<2",
         "pyyaml>=6",

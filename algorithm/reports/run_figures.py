@@ -12,7 +12,7 @@ from algorithm.reports.page import ChartFigure, LegendEntry, mark_safe
 from algorithm.reports.run_metrics import RETURN_COLUMN, RunMetrics
 from algorithm.training.metrics import EVALUATION_COLUMN
 
-EPISODE_COLUMN = "rollout/episode_return"  # of a single episode
+EPISODE_COLUMN, COUNT_COLUMN = "rollout/episode_return", "time/episodes"  # of a single episode; episodes so far
 LOW_COLUMN, HIGH_COLUMN = "eval/return_low", "eval/return_high"
 SHARE_PREFIX, SHARE_SUFFIX = "time/", "_fraction"
 MAIN_SIZE = (640, 360)  # of the chart of returns, in pixels
@@ -153,13 +153,17 @@ class _ChartMaker:
         return ChartFigure(title="Return", svg=mark_safe(svg), legend=tuple(legend), note=note)
 
     def _find_episodes(self, role: str, color: int) -> list[Line]:
-        """Return the returns of single training episodes of a role, in the color of their mean; empty without them."""
+        """Return the returns of single training episodes of a role, in the color of their mean; empty without them.
+
+        A row before which no episode has ended repeats the return of an earlier one.
+        """
         name = self.found.get(EPISODE_COLUMN, {}).get(role)
-        if name is None:
+        if name is None or COUNT_COLUMN not in self.metrics.columns:
             return []
-        x, y = self.metrics.get_rows(name)
-        known = np.isfinite(y)
-        return [Line(label=name, color=color, x=x[known], y=y[known], marked=True, faint=True)]
+        x, y, count = self.metrics.get_rows(name, COUNT_COLUMN)
+        known = np.flatnonzero(np.isfinite(y) & np.isfinite(count))
+        new = known[np.diff(count[known], prepend=0) > 0]
+        return [Line(label=name, color=color, x=x[new], y=y[new], marked=True, faint=True)]
 
     def draw_time_shares(self) -> list[ChartFigure]:
         """Return the chart of the time of each phase, if there are metrics of it."""

@@ -66,7 +66,6 @@ class Reporter:
         self.runtime_metrics: Callable[[], Mapping[str, float]] = dict
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._actions: dict[str, np.ndarray] = {}  # by role: raw actions of the last rollout, for histograms
-        self._reported_episodes: dict[str, int] = defaultdict(int)  # by role or team, until the last row
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
         self._evaluation: EvaluatedMean | None = None
         self._best_evaluation: EvaluatedMean | None = None
@@ -187,9 +186,7 @@ class Reporter:
             recent, suffix = self.history.recent[name], metric_suffix(name)
             if recent.returns:
                 values |= {f"rollout/return{suffix}": recent.mean, f"rollout/length{suffix}": recent.length}
-            if recent.count > self._reported_episodes[name]:
                 values[f"rollout/episode_return{suffix}"] = recent.returns[-1]
-                self._reported_episodes[name] = recent.count
         for role, components in self.training.by_role.items():
             for name, value in _mean_metrics(self._sampled[role]).items():
                 values[f"{name}{metric_suffix(role)}"] = value

@@ -16,6 +16,7 @@ pytest.importorskip("jinja2")
 
 from algorithm.reports.report_files import write_files
 from algorithm.reports.run_data import read_run
+from algorithm.reports.run_figures import _ChartMaker
 from algorithm.reports.run_report import make_report
 from algorithm.runtimes.lineage import LineageRow, PopulationRecord
 from algorithm.training.metrics import format_number
@@ -77,6 +78,14 @@ def test_single_episodes_are_behind_the_mean_return(run, page):
     chart = text[text.index("<figcaption>Return<") :]
     chart = chart[: chart.index("</svg>")]
     assert chart.count("<use ") >= 60 and "Small dots are single training episodes" in page.text
+
+
+def test_rows_that_repeat_an_episode_add_no_dot(tmp_path):
+    folder = write_run(tmp_path / "a")
+    metrics = read_run(folder).metrics
+    metrics.columns["time/episodes"][10:20] = metrics.columns["time/episodes"][9]
+    lines = _ChartMaker(metrics)._find_episodes("", 0)
+    assert [len(line.x) for line in lines] == [50]
 
 
 def test_every_curve_ends_at_the_last_value_of_its_column(run, page):

@@ -218,14 +218,14 @@ def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
 
 
-def test_a_row_has_the_return_of_the_last_episode_if_one_has_ended_since_the_row_before(tmp_path):
+def test_a_row_has_the_return_of_the_last_episode_alone(tmp_path):
     run = Run(tmp_path)
     for returns in ((), (1.0, 5.0), (), (3.0,)):
         for value in returns:
             run.history.recent["agent"].add(value, 10)
         run.go(1, 5)
         run.reporter.log_metrics()
-    assert [row.get("rollout/episode_return") for row in run.rows] == [None, 5, None, 3]
+    assert [row.get("rollout/episode_return") for row in run.rows] == [None, 5, 5, 3]
     assert [row.get("rollout/return") for row in run.rows] == [None, 3, 3, 3]
 
 
