@@ -113,6 +113,7 @@ setup(
         "gymnasium>=1.1,<2",
         "pyyaml>=6",
         "pydantic>=2.10",
+        "typing_extensions>=4.12",  # which pydantic needs, too
         "rich>=13",
         "tensorboard>=2.18",
         "jaxtyping>=0.2.36",

@@ -237,7 +237,7 @@ def _read(file: RecordFile, caplog: pytest.LogCaptureFixture) -> tuple[Any, list
 def test_every_changed_bit_of_a_sealed_file_is_found(name, files, caplog):
     file = files[name]
     content, expected = file.path.read_bytes(), file.read(pytest.fail)
-    step = max(1, len(content) // 70)
+    step = max(1, len(content) // 40)
     try:
         for place in range(0, len(content) - 1, step):  # the line feed at the end of a file says nothing
             for bit in range(8):
