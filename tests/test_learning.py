@@ -19,7 +19,13 @@ from tests.envs.folders import FOLDERS
 
 PROBE = {
     "base_config": {"env_type": "PROBE", "n_envs": 4, "log_every": 1000},
-    "acer_config": {"gamma": 0.9, "learning_rate": 0.003, "learning_starts": 100},
+    "acer_config": {
+        "gamma": 0.9,
+        "learning_rate": 0.003,
+        "learning_starts": 100,
+        "reward_scale": 1.0,
+        "replay_ratio": 4,
+    },
 }
 
 
@@ -343,6 +349,16 @@ def test_an_environment_reaches_its_goal_by_a_variant(tmp_path, task, variant):
     assert_reached(PROJECT_ENVS / task / "config.yaml", variant, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_folder_without_a_network_and_settings_of_the_algorithm_learns(tmp_path, seed):
+    base = {"env_name": "Acrobot-v1", "algorithm": "ACER", "n_envs": 16}
+    limits = {"seed": seed, "max_step": 60_000, "evaluate_every": 60_000}
+    _, _, result = train_quietly(tmp_path, {"base_config": base}, {"base_config": limits})
+    assert result.evaluation["agent"].mean >= -100
+
+
 def learning_tests():
     """Yield every environment folder with a goal of at most `LONGEST` env steps, with three seeds."""
     for name in FOLDERS:
@@ -381,5 +397,5 @@ def assert_reached(config, variant, seed):
     folder = RunFolder.create(source.name, source, f"seed{seed}", settings.tree)
     result = train(settings, folder, lambda line: None)
     assert result.goal_reached
-    assert result.evaluation["agent"].mean >= goal.return_
+    assert result.evaluation["agent"].interval[1] >= goal.return_  # of other episodes than those that confirmed it
     assert result.counters.env_steps <= goal.step_budget

@@ -56,7 +56,8 @@ class DataSchedule:
     # Only with a replay:
     sequence_length: int = 1
     batch_size: int = 1  # sequences of a replayed batch
-    replay_ratio: float = 0.0  # replayed batches for each collected rollout
+    replay_ratio: float | None = 0.0  # replayed batches for each collected rollout; None: as `replays` requires
+    replays: float = 0.0  # replayed rows for each collected row, if `replay_ratio` is None
     replay_count_distribution: str = "fixed"  # poisson | fixed: the number of batches after one rollout
     learning_starts: int = 0  # rows stored before the first replayed batch, over all lanes
     on_policy_updates: bool = True  # also learn from each collected rollout
@@ -65,6 +66,12 @@ class DataSchedule:
     # Only without a replay:
     epochs: int | None = None  # passes over a rollout that `Agent.prepare` has prepared; None: one update, unprepared
     minibatches: int = 1  # parts of a prepared rollout, with an update each
+
+    def count_batches(self, rows: int) -> float:
+        """Return the mean number of replayed batches for a collected rollout with this number of rows."""
+        if self.replay_ratio is not None:
+            return self.replay_ratio
+        return self.replays * rows / (self.batch_size * self.sequence_length)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ class RewardSettings(Protocol):
     """The settings of an algorithm that describe the transformation of its rewards."""
 
     @property
-    def reward_scale(self) -> float: ...
+    def reward_scale(self) -> float | None: ...
 
     @property
     def reward_clip(self) -> float | None: ...
@@ -38,11 +38,15 @@ class RewardTransform:
 
     @classmethod
     def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:
-        """Return the transformation that the settings of an algorithm describe, with the bound of its returns."""
+        """Return the transformation that the settings of an algorithm describe, with the bound of its returns.
+
+        Rewards without a scale are divided by the standard deviation of returns.
+        """
+        scale, normalization = settings.reward_scale, settings.reward_normalization
         return cls(
-            scale=settings.reward_scale,
+            scale=1.0 if scale is None else scale,
             clip=settings.reward_clip,
-            reward_normalization=settings.reward_normalization,
+            reward_normalization="return_std" if scale is None else normalization,
             gamma=settings.gamma,
             return_bound=return_bound,
         )

@@ -93,9 +93,10 @@ def _divide_batches(settings: Any, learners: int) -> Any:
     """
     if learners == 1 or not hasattr(settings, "replay_ratio"):
         return settings
+    ratio = settings.replay_ratio
     return replace(
         settings,
         batch_size=settings.batch_size // learners,
-        replay_ratio=settings.replay_ratio * learners,
+        replay_ratio=ratio and ratio * learners,  # None: in proportion to the rows of the rollouts
         learning_starts=-(-settings.learning_starts // learners),
     )

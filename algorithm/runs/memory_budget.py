@@ -55,7 +55,7 @@ def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial
     """
     schedule, capacity, max_step = agent.schedule, config.replay.capacity, config.max_step
     chunk, start = schedule.rollout_length, schedule.learning_starts
-    if not schedule.replay_ratio:
+    if schedule.replay_ratio == 0:
         return
     setting_name = f"{config.section}.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
@@ -126,7 +126,7 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     free = measure_free_memory()
-    if schedule.replay_ratio and free is not None and size > free:
+    if schedule.replay_ratio != 0 and free is not None and size > free:
         raise UserError(
             f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows are {size / MB:,.1f} MB, "
             f"but {free / MB:,.1f} MB of memory are free"

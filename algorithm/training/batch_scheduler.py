@@ -61,7 +61,7 @@ class ReplayScheduler(BatchScheduler):
         record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
 
     Attributes:
-        remainder: the fraction of a batch that a fractional `replay_ratio` has left over (count distribution `fixed`).
+        remainder: the fraction of a batch that a fractional number of batches has left over (count distribution `fixed`).
     """
 
     replay: Replay
@@ -94,7 +94,7 @@ class ReplayScheduler(BatchScheduler):
             yield rollout
         if self.replay.rows < self.schedule.learning_starts:
             return
-        for _ in range(self._draw_batch_count()):
+        for _ in range(self._draw_batch_count(rollout.reward.size)):
             batch = self.replay.sample(self.schedule.batch_size)
             if batch is None:
                 return
@@ -117,11 +117,15 @@ class ReplayScheduler(BatchScheduler):
     def restore(self, state: Mapping[str, float]) -> None:
         self.remainder = state["remainder"]
 
-    def _draw_batch_count(self) -> int:
-        """Draw the number of replayed batches: Poisson(replay_ratio) (Wang et al. 2017, Algorithm 1), or its mean."""
+    def _draw_batch_count(self, rows: int) -> int:
+        """Draw the number of replayed batches after a rollout with this number of rows.
+
+        It has a Poisson distribution (Wang et al. 2017, Algorithm 1), or is the mean.
+        """
+        mean = self.schedule.count_batches(rows)
         if self.schedule.replay_count_distribution == "poisson":
-            return int(self.rng.poisson(self.schedule.replay_ratio))
-        self.remainder += self.schedule.replay_ratio
+            return int(self.rng.poisson(mean))
+        self.remainder += mean
         batches = int(self.remainder)
         self.remainder -= batches
         return batches

@@ -35,6 +35,7 @@ from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, TargetNetwork, batch_statistics
+from algorithm.networks.default_network import has_images
 from algorithm.returns import (
     ESTIMATORS,
     EstimatorInputs,
@@ -48,6 +49,8 @@ from algorithm.returns import (
 )
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, Role
+
+REPLAYS, IMAGE_REPLAYS = 32.0, 4.0  # mean number of times that each step is replayed if `replay_ratio` is null
 
 
 class Acer(Agent):
@@ -98,6 +101,7 @@ class Acer(Agent):
             sequence_length=settings.sequence_length,
             batch_size=settings.batch_size,
             replay_ratio=settings.replay_ratio,
+            replays=IMAGE_REPLAYS if has_images(role) else REPLAYS,
             replay_count_distribution="poisson",
             learning_starts=settings.learning_starts,
             on_policy_updates=settings.on_policy_updates,

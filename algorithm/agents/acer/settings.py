@@ -47,7 +47,7 @@ class AcerSettings(ActorCriticSettings):
     ]  # k
     sequence_length: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
     batch_size: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
-    replay_ratio: Annotated[float, Range(at_least=0, at_most=10_000)]
+    replay_ratio: Annotated[float | None, Range(at_least=0, at_most=10_000)]
     learning_starts: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]
     burn_in_step: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]  # R2D2
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
@@ -62,5 +62,5 @@ class AcerSettings(ActorCriticSettings):
             )
         if self.estimator in find_estimators(reads="rho_clip") and self.rho_clip < self.trace_clip:
             raise ValueError(f"rho_clip {self.rho_clip} must not be below trace_clip {self.trace_clip}")
-        if not self.on_policy_updates and not self.replay_ratio:
+        if not self.on_policy_updates and self.replay_ratio == 0:
             raise ValueError("replay_ratio 0 with on_policy_updates false leaves nothing to learn from")

@@ -425,6 +425,16 @@ def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     assert abs(counts.var() - 4) <= 3 * np.sqrt(36 / n)
 
 
+def test_the_number_of_replayed_batches_follows_the_rows_of_a_rollout_without_a_ratio():
+    schedule = replace(make_acer(replay_ratio=None).schedule, sequence_length=2, batch_size=8, learning_starts=0)
+    rng = np.random.default_rng(0)
+    feed = ReplayScheduler(Replay(capacity=64, lanes=COLUMNS, chunk=ROWS, length=2, rng=rng), schedule, rng)
+    rollout, n = random_rollout(rng, ROWS, COLUMNS), 500
+    counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])
+    mean = 32 * ROWS * COLUMNS / 16
+    assert abs(counts.mean() - mean) <= 3 * np.sqrt(mean / n)
+
+
 def test_learning_does_not_change_the_collected_rollout():
     student = learner(reward_clip=0.5, reward_scale=0.1)
     rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)

@@ -35,7 +35,17 @@ def test_the_schedule_follows_the_settings():
     # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
     others = {"replay_count_distribution": "poisson", "burn_in": 6, "warmup_rows": 2}
     without_replay = {"uses_replay": True, "epochs": None, "minibatches": 1}
+    others["replays"] = 32.0  # without effect
     assert schedule == {**SCHEDULE, **others, **without_replay}
+
+
+@pytest.mark.parametrize(("shape", "replays"), [((5,), 32), ((3, 7, 7), 32), ((3, 8, 8), 4)])
+def test_each_step_is_replayed_equally_often_without_a_replay_ratio(shape, replays):
+    role = Role(1, {"obs": ObsSpec(shape)}, ActionSpec(branches=(2,)))
+    schedule = make_acer(role, Blueprint(), replay_ratio=None, batch_size=16, sequence_length=20).schedule
+    for rows in (1, 160, 320):
+        assert schedule.count_batches(rows) * 16 * 20 == pytest.approx(replays * rows)
+    assert make_acer(replay_ratio=1.5).schedule.count_batches(320) == 1.5
 
 
 def test_the_parameter_group_follows_the_settings():
@@ -50,6 +60,11 @@ def test_the_reward_transform_follows_the_settings():
     transform = make_acer(**changes).reward_transform
     expected = {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5, "return_bound": None}
     assert asdict(transform) == expected
+
+
+def test_rewards_without_a_scale_are_divided_by_the_standard_deviation_of_returns():
+    expected = make_acer(reward_scale=1.0, reward_normalization="return_std").reward_transform
+    assert make_acer(reward_scale=None, reward_normalization=None).reward_transform == expected
 
 
 def test_checkpoints_name_the_average_network_and_the_group():
