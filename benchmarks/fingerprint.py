@@ -10,6 +10,9 @@ Each case trains for a few hundred to 1,300 updates in a fresh process. Its row 
 - metrics: the columns of the logged metrics, among them returns, losses and evaluations. Columns of new metrics are no
   difference.
 
+Further cases are commands, whose digests are those of the files that they write: an actor on a cluster, a worker, a
+population, a search for settings, and an export, of which the weights and the outputs for fixed inputs count.
+
 Digests depend on values only, not on the names of settings, classes, files, parameters, arrays or metrics, nor on the
 order or the shapes of arrays. So a renaming leaves the table as it is. Metrics that depend on time are left out
 (seconds, speeds, shares of time), since they differ between any two runs.
@@ -22,7 +25,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +43,9 @@ from measure import describe_setup, run_in_subprocesses, train_folder
 from algorithm.runtimes.local import LocalRuntime
 from algorithm.training.components import AgentComponents, TrainingComponents
 
+ROOT = Path(__file__).resolve().parents[1]
 Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state
+FILE_KINDS = {".pt": "weights", "learner.pt": "optimizer", ".npz": "replay", ".csv": "metrics", ".onnx": "weights"}
 KINDS = ("weights", "optimizer", "statistics", "replay", "generators", "metrics")
 
 
@@ -96,6 +103,23 @@ CASES = {
         ),
     ),
 }
+# Arguments of main.py, one command after the other. Ray needs a network namespace with nothing but loopback.
+SHORT = ("--seed", "0", "--device", "cpu", "--set", "goal.return=null", "base_config.log_every=500")
+SHORT += ("base_config.max_step=3000",)
+COMMANDS = {
+    "one-actor": [
+        ("gym/cartpole", "-c", "a2c", *SHORT, "cluster_config.actors=1", "cluster_config.rollouts_in_flight=1")
+        + ("cluster_config.token_auth=false", "--ray", "local")
+    ],
+    "one-worker": [("gym/cartpole", *SHORT, "base_config.runtime=WORKERS", "base_config.n_workers=1")],
+    "population-of-two": [("gym/cartpole", "--population", "2", *SHORT, "population_config.interval=1000")],
+    "tune-trial": [
+        ("gym/cartpole", "--tune", "1", "--set", "goal.return=400", "base_config.max_step=1500")
+    ],  # exit status 2
+    "export": [("gym/cartpole", *SHORT), ("gym/cartpole", "--export")],
+}
+ALL_CASES = (*CASES, *COMMANDS)
+LOOPBACK = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c")
 # Settings of all cases. The replay buffer is small, so that its first transitions are overwritten.
 COMMON = (
     "base_config.device=cpu",
@@ -121,6 +145,57 @@ def measure_case(name: str, seed: int) -> dict[str, Any]:
         result = train_folder(case.env, seed, (*COMMON, *limits, *case.settings), episodes=0, variant=case.variant)
     (digests,) = states
     return {"env_steps": result["env_steps"], "updates": result["updates"], "digests": digests}
+
+
+def measure_commands(name: str) -> dict[str, Any]:
+    """Run the commands of a case in a temporary folder. Return the digests of the files by kind of state."""
+    digests: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        for arguments in COMMANDS[name]:
+            command = [sys.executable, str(ROOT / "main.py"), *arguments, "-n", "run"]
+            if "--ray" in arguments:
+                command = [*LOOPBACK, 'ip link set lo up && exec "$@"', "bash", *command]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode != (2 if "--tune" in arguments else 0):  # 2: no trial reaches the goal
+                raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
+        for path in sorted(Path(folder).rglob("*")):
+            kind = FILE_KINDS.get(path.suffix if path.name != "learner.pt" else path.name)
+            if kind:
+                digests[kind] += digest_arrays(read_arrays(path))
+    return {"env_steps": 0, "updates": 0, "digests": digests}
+
+
+def read_arrays(path: Path) -> Iterator[np.ndarray]:
+    """Yield the arrays in a file of a run; of an ONNX file its weights, and its outputs for fixed inputs."""
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            yield from (arrays[name] for name in arrays.files if arrays[name].dtype.kind in "biuf")
+    elif path.suffix == ".csv":
+        yield from read_metrics(path)
+    elif path.suffix == ".pt":
+        yield from read_tensors(torch.load(path, weights_only=True))
+    else:
+        import onnx
+        import onnxruntime
+
+        for weight in onnx.load(path).graph.initializer:
+            yield onnx.numpy_helper.to_array(weight)
+        session, rng = onnxruntime.InferenceSession(path), np.random.default_rng(0)
+        inputs = {
+            each.name: rng.random([size if isinstance(size, int) else 3 for size in each.shape], dtype=np.float32)
+            for each in session.get_inputs()
+        }
+        deterministic = [each.name for each in session.get_outputs() if not each.name.startswith("discrete_actions")]
+        yield from session.run(deterministic, inputs)
+
+
+def read_tensors(content: Any) -> Iterator[np.ndarray]:
+    """Yield the tensors of a checkpoint's file, which contains mappings and lists."""
+    if isinstance(content, torch.Tensor):
+        yield content.numpy()
+    elif isinstance(content, (dict, list, tuple)):
+        for each in content.values() if isinstance(content, dict) else content:
+            yield from read_tensors(each)
 
 
 def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str]]:
@@ -153,7 +228,7 @@ def read_metrics(path: Path) -> Iterator[np.ndarray]:
     """Yield the columns of the logged metrics that do not depend on time; empty cells are NaN."""
     table = np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True, deletechars="", dtype=np.float64))
     for name in table.dtype.names:
-        if not name.startswith("time/") or name in ("time/episodes", "time/updates"):
+        if not name.startswith(("time/", "cluster/")) or name in ("time/episodes", "time/updates"):
             yield table[name]
 
 
@@ -214,7 +289,7 @@ def measure(names: Iterable[str], seed: int) -> Rows:
     print(f"| --- | ---: | ---: | {' | '.join('---' for _ in KINDS)} |")
     rows = {}
     for name in names:
-        (row,) = run_in_subprocesses(measure_case, [(name, seed)])
+        (row,) = run_in_subprocesses(measure_case, [(name, seed)]) if name in CASES else [measure_commands(name)]
         cells = " | ".join(combine(row["digests"][kind]) for kind in KINDS)
         print(f"| {name} | {row['env_steps']:,} | {row['updates']:,} | {cells} |", flush=True)
         rows[name] = row
@@ -224,16 +299,16 @@ def measure(names: Iterable[str], seed: int) -> Rows:
 def main() -> int:
     """Print one line per case; store the table, or compare it with a stored one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(ALL_CASES)}")
     parser.add_argument("--seed", type=int, default=0)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", type=Path, metavar="FILE", help="store the table")
     action.add_argument("--check", type=Path, metavar="FILE", help="compare with a stored table; exit 1 if it differs")
     options = parser.parse_args()
-    if unknown := set(options.cases) - set(CASES):
+    if unknown := set(options.cases) - set(ALL_CASES):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}")
     stored_on, stored = read_table(options.check) if options.check else ("", {})
-    rows = measure(options.cases or CASES, options.seed)
+    rows = measure(options.cases or ALL_CASES, options.seed)
     if options.write:
         write_table(options.write, rows)
     if not options.check:
