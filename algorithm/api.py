@@ -11,20 +11,20 @@ from typing import Any
 from algorithm.config.loader import Settings
 from algorithm.config.trees import Tree, merge, nest
 from algorithm.errors import UserError
-from algorithm.export.export import RunExporter
 from algorithm.networks import Blueprint
-from algorithm.reports.report_files import ReportWriter
-from algorithm.runs.agent_config import AgentConfigs
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.env_folder import locate_environment
+from algorithm.parts.origin import describe_origin
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
-from algorithm.runs.env_folder import locate_environment
 from algorithm.runs.faults import describe_end
-from algorithm.runs.origin import describe_origin
 from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
-from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.runs.session import create_run, resume_run
-from algorithm.runs.torch_setup import preserve_working_directory
+from algorithm.tools.export.export import RunExporter
+from algorithm.tools.reports.report_files import ReportWriter
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
 # Arguments of `train` by the option of the command line that errors of both name.

@@ -22,11 +22,11 @@ import torch
 from measure import describe_setup, format_spread, run_in_subprocesses
 
 from algorithm.config.loader import read_assignments, resolve
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Rollout, Step
-from algorithm.runs.agent_config import AgentConfigs
-from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.components import AgentComponents
 

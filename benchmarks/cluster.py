@@ -40,8 +40,8 @@ from cluster_model import ClusterModel, LinearCost, Measurement, Workload, compu
 from measure import describe_setup, format_sleeping_env, format_spread, run_in_subprocesses, train_folder
 
 from algorithm import train
-from algorithm.runs.torch_setup import configure_torch
-from algorithm.runtimes.ray_host import RayHost
+from algorithm.parts.torch_setup import configure_torch
+from algorithm.processes.ray_host import RayHost
 from tests.unity_player.launcher import make_player
 
 INSIDE = "SAMARA_BENCHMARK_NAMESPACE"

@@ -18,11 +18,11 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
+from algorithm.processes.actor_group import ActorGroup
+from algorithm.processes.collection import Collection, Request, pack_weights
+from algorithm.processes.ray_host import RayHost
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
-from algorithm.runtimes.actor_group import ActorGroup
-from algorithm.runtimes.collection import Collection, Request, pack_weights
-from algorithm.runtimes.ray_host import RayHost
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 

@@ -20,8 +20,8 @@ from torch import nn
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks import Blueprint, NatureCnn
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 

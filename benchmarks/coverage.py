@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from algorithm.reports.statistics import Scores, compute_iqm, compute_mean, estimate
+from algorithm.tools.reports.statistics import Scores, compute_iqm, compute_mean, estimate
 
 RUNS = (20, 10, 5, 3)
 STATISTICS = {"mean": compute_mean, "IQM": compute_iqm}

@@ -70,7 +70,7 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
 
     from algorithm import load, train
-    from algorithm.runs import run_folder
+    from algorithm.parts import run_folder
 
     for module in ("algorithm.agents.ppo.agent", "algorithm.agents.a2c.agent"):
         importlib.import_module(module)

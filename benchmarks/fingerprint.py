@@ -40,8 +40,8 @@ import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
 from measure import describe_setup, run_in_subprocesses, train_folder
 
-from algorithm.runtimes.local import LocalRuntime
 from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.local import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[1]
 Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state

@@ -54,9 +54,9 @@ def train_variant(env: Any, task: str, variant: str, steps: int, seed: int, runs
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
 
     from algorithm import train
-    from algorithm.runs.agent_config import AgentConfigs
-    from algorithm.runs.env_folder import RUNS
-    from algorithm.runs.run_folder import RunFolder
+    from algorithm.parts.agent_config import AgentConfigs
+    from algorithm.parts.env_folder import RUNS
+    from algorithm.parts.run_folder import RunFolder
     from algorithm.runs.trained_agent import TrainedAgent, load_agent
 
     os.chdir(runs)  # of a process that makes this run alone

@@ -11,7 +11,7 @@ import gymnasium
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 from peers import train_sb3_a2c, train_sb3_ppo
 
-from algorithm.runs.torch_setup import configure_torch
+from algorithm.parts.torch_setup import configure_torch
 
 CHEETAH = "HalfCheetah-v5"
 # The settings of RL Baselines3 Zoo for HalfCheetah-v4, with normalized observations and rewards.

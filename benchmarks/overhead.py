@@ -18,10 +18,10 @@ from rich.console import Console
 
 from algorithm.cli.display import live_display
 from algorithm.config.loader import read_assignments, read_variant, resolve
-from algorithm.runs import run_folder
+from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.curve import draw_curve, read_columns
+from algorithm.tools.reports.curve import draw_curve, read_columns
 from algorithm.training.components import PHASES
 from algorithm.training.metrics import TABLE_FILE
 from algorithm.training.progress import Progress

@@ -23,10 +23,10 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.loader import load_defaults, read_variant
 from algorithm.networks import linear
+from algorithm.parts.env_folder import find_folder
+from algorithm.parts.torch_setup import configure_torch
+from algorithm.parts.user_code import load_blueprint
 from algorithm.replay import Replay
-from algorithm.runs.env_folder import find_folder
-from algorithm.runs.torch_setup import configure_torch
-from algorithm.runs.user_code import load_blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 

@@ -18,8 +18,8 @@ from algorithm.agents.reactor.critics import CategoricalCritic
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, NatureCnn
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 

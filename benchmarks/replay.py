@@ -16,9 +16,9 @@ import numpy as np
 from measure import describe_setup
 
 from algorithm.config.loader import resolve
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.replay import Replay, make_sampler
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import configure_torch
 
 MAX_TIME = 400  # microseconds
 LIMITED_CASE = "84x84x1, three steps before"

@@ -21,9 +21,9 @@ from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.loader import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.networks.precision import Placement
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 

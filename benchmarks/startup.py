@@ -25,7 +25,7 @@ from importlib.machinery import PathFinder
 
 class Timed:
     def find_spec(self, name, path=None, target=None):
-        if name == "algorithm.runtimes.local":
+        if name == "algorithm.training.local":
             spec = PathFinder.find_spec(name, path)
             load = spec.loader.exec_module
             spec.loader.exec_module = lambda module: load(module) or time_loop(module.LocalRuntime)

@@ -23,10 +23,10 @@ from algorithm.adapters.unity.client import api
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, read_variant, resolve
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
-from algorithm.runs import run_folder
+from algorithm.parts import run_folder
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback, RunResult
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner

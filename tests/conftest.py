@@ -65,7 +65,8 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.runs import member_processes, workers
+    from algorithm.population import member_processes
+    from algorithm.processes import workers
     from tests.prepared_processes import PREPARED
 
     for module in (member_processes, workers):

@@ -7,7 +7,7 @@ import torch
 from algorithm import load
 from algorithm.cli import main
 from algorithm.config.registry import AGENTS_WITHOUT_REPLAY
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.run_folder import RunFolder
 from tests.fakes import LATE
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")

@@ -10,10 +10,10 @@ import torch
 from algorithm import load
 from algorithm.cli import main
 from algorithm.config.loader import resolve
-from algorithm.runs.agent_config import AgentConfigs
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.trained_agent import TrainedAgent
 from tests.guessing import STEPS, Guessing
 

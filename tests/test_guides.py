@@ -18,7 +18,7 @@ from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
-from algorithm.runs.env_folder import is_id
+from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
 

@@ -9,8 +9,8 @@ import torch
 from algorithm import load
 from algorithm.config.loader import merge, resolve
 from algorithm.errors import UserError
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.runs.run_folder import RunFolder
 
 ENV = '''
 import gymnasium

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from algorithm.config.loader import read_variant, resolve
-from algorithm.runs.agent_config import AgentConfigs
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.env_folder import PROJECT_ENVS
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.env_folder import PROJECT_ENVS
-from algorithm.runs.run_folder import RunFolder
 from algorithm.runs.trained_agent import load
 from algorithm.training import natural_step
 from tests.builders import PAIRS

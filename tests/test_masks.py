@@ -12,10 +12,10 @@ from torch import nn
 from algorithm.adapters.gym import GymAdapter
 from algorithm.config.loader import read_variant, resolve
 from algorithm.networks import Blueprint
+from algorithm.parts.env_folder import PROJECT_ENVS
+from algorithm.parts.run_folder import RunFolder
 from algorithm.replay import Replay
 from algorithm.runs.build import train
-from algorithm.runs.env_folder import PROJECT_ENVS
-from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import find_allowed_statistics, make_acer, make_reactor

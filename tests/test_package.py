@@ -71,7 +71,7 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"algorithm/py.typed", "algorithm/_data/default_config.yaml"} <= set(names)
     assert {"algorithm/_data/envs/gym/cartpole/config.yaml", "algorithm/_data/docs/configuration.md"} <= set(names)
-    assert {"algorithm/reports/templates/run.html", "algorithm/reports/templates/style.css"} <= set(names)
+    assert {"algorithm/tools/reports/templates/run.html", "algorithm/tools/reports/templates/style.css"} <= set(names)
     assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
 
     # The required packages are imported from this Python; the package itself is imported from the wheel only.

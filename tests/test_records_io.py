@@ -19,6 +19,8 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
+from algorithm.parts.run_records import read_roles
+from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
 from algorithm.records_io import (
     OpenRecord,
     RecordError,
@@ -30,14 +32,12 @@ from algorithm.records_io import (
     write_json,
     write_json_lines,
 )
-from algorithm.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
-from algorithm.reports.outcome import Fact
-from algorithm.reports.run_data import read_run
 from algorithm.runs.results import read_record
-from algorithm.runs.run_records import read_roles
 from algorithm.runs.sessions import read_sessions
-from algorithm.runtimes.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
-from tests.reports.run_folders import write_run
+from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
+from algorithm.tools.reports.outcome import Fact
+from algorithm.tools.reports.run_data import read_run
+from tests.tools.reports.run_folders import write_run
 from tests.tracking.runs import make_run as make_tracked_run
 
 Log = Callable[[str], None]

@@ -12,8 +12,7 @@ from algorithm.cli.modes import COMPARE, DOCTOR, GALLERY, IMPORT, INIT, LIST, MO
 from algorithm.cli.options import FLAGS, GROUPS, MAX_REPEATS, OPTIONS, OUTPUT
 from algorithm.config.renamed_settings import WORDS_ELSEWHERE, find_renamed_flag
 from algorithm.errors import UserError
-from algorithm.program import get_command, get_document
-from algorithm.runs.env_folder import (
+from algorithm.parts.env_folder import (
     advise_folder,
     find_folder,
     is_id,
@@ -21,6 +20,7 @@ from algorithm.runs.env_folder import (
     locate_environment,
     make_unknown_error,
 )
+from algorithm.program import get_command, get_document
 
 if TYPE_CHECKING:  # the parser imports neither pydantic nor torch
     from algorithm.config.trees import Layer

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imports that take seconds
 
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
-    from algorithm.runs.run_folder import RunFolder
+    from algorithm.parts.run_folder import RunFolder
 
 
 def _train(options: argparse.Namespace, output: Output) -> None:
@@ -59,7 +59,7 @@ def _train(options: argparse.Namespace, output: Output) -> None:
         elif records:
             output.result = records[0]
     if len(records) > 1:
-        from algorithm.cli.compare import compare_repeats
+        from algorithm.tools.reports.compare_command import compare_repeats
 
         compare_repeats([record["run"] for record in records], output)
 
@@ -70,10 +70,10 @@ def _learn(
     """Train in a run folder with a display, and report the result."""
     from algorithm.api import run_training
     from algorithm.cli.display import live_display
-    from algorithm.cli.report import describe_saved, report_result
+    from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
-    from algorithm.runs.env_folder import find_folder
     from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
+    from algorithm.tools.reports.command import describe_saved, report_result
 
     _collect_garbage()
     if options.logger_in_file:
@@ -104,7 +104,7 @@ def _learn(
 
 
 def _tune(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.tune import tune
+    from algorithm.tools.tune.command import tune
 
     _collect_garbage()
     tune(options, output)
@@ -114,8 +114,8 @@ def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
     from algorithm.cli.display import display_playing
     from algorithm.config.schema import count_evaluation_episodes
-    from algorithm.runs.lock import check_links
-    from algorithm.runs.make_env import Environments
+    from algorithm.parts.lock import check_links
+    from algorithm.parts.make_env import Environments
     from algorithm.runs.results import make_evaluation_record
     from algorithm.runs.session import find_run
     from algorithm.runs.trained_agent import play
@@ -147,8 +147,8 @@ def _play(options: argparse.Namespace, output: Output) -> None:
 
 def _export(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
-    from algorithm.export.export import ExportFailed, run_export
-    from algorithm.export.graph import BARRACUDA_OPSET, OPSET
+    from algorithm.tools.export.export import ExportFailed, run_export
+    from algorithm.tools.export.graph import BARRACUDA_OPSET, OPSET
 
     opset = BARRACUDA_OPSET if options.barracuda else OPSET
     output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
@@ -157,8 +157,8 @@ def _export(options: argparse.Namespace, output: Output) -> None:
 
 
 def _report(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.reports.report_files import write_files
-    from algorithm.runs.env_folder import find_run_path
+    from algorithm.parts.env_folder import find_run_path
+    from algorithm.tools.reports.report_files import write_files
 
     folder = find_run_path(options.env, options.name)
     report, card = write_files(folder, output.log)
@@ -173,14 +173,14 @@ def _report(options: argparse.Namespace, output: Output) -> None:
 
 
 def _gallery(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.gallery import show_gallery
+    from algorithm.tools.reports.gallery_command import show_gallery
 
     show_gallery(options, output)
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.report import make_table
     from algorithm.runs.results import list_runs
+    from algorithm.tools.reports.command import make_table
 
     records = list_runs(options.env, output.log)
     output.result = {"runs": records}
@@ -188,14 +188,14 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 
 
 def _compare(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.compare import compare_runs
+    from algorithm.tools.reports.compare_command import compare_runs
 
     compare_runs(options, output)
 
 
 def _init(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import collect_layers
-    from algorithm.cli.init import write_folder
+    from algorithm.tools.init.command import write_folder
 
     result = write_folder(options.init, collect_layers(options), options.force)
     output.result = {"folder": result.folder.as_posix(), "notes": list(result.notes)}
@@ -206,13 +206,13 @@ def _init(options: argparse.Namespace, output: Output) -> None:
 
 
 def _doctor(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.cli.doctor.report import run_doctor
+    from algorithm.tools.doctor.report import run_doctor
 
     run_doctor(options, output)
 
 
 def _import(options: argparse.Namespace, output: Output) -> None:
-    from algorithm.mlagents.importing import import_file
+    from algorithm.tools.mlagents.importing import import_file
 
     imported = import_file(Path(options.import_mlagents), options.force)
     output.result = {

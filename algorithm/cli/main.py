@@ -17,7 +17,7 @@ from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa:
 from algorithm.cli.commands import COMMANDS, Command, check_request  # noqa: E402
 from algorithm.cli.modes import EXPORT, RESUME, RUN, TRAIN, TUNE  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
-from algorithm.runtimes.signals import raise_on_stop_signals  # noqa: E402
+from algorithm.training.signals import raise_on_stop_signals  # noqa: E402
 
 TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT, TUNE)  # commands that import torch, which takes seconds
 

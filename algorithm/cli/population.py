@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # imports that take seconds
 
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
-    from algorithm.runs.population import PopulationFolder
+    from algorithm.population.lineage import LineageRow
+    from algorithm.population.runner import PopulationFolder
     from algorithm.runs.run_requests import RunRequest
-    from algorithm.runtimes.lineage import LineageRow
 
 
 def train_if_population(
@@ -32,7 +32,7 @@ def train_if_population(
     """
     if planned and planned[0][1].population.size is None:
         return False
-    from algorithm.runs.population import create_population, resume_population
+    from algorithm.population.runner import create_population, resume_population
     from algorithm.runs.run_requests import find_population
 
     if not planned:
@@ -52,10 +52,10 @@ def _train(
 ) -> None:
     """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
-    from algorithm.reports.report_files import ReportWriter
-    from algorithm.runs.env_folder import find_folder
-    from algorithm.runs.member import LOG_FILE
-    from algorithm.runs.population import train_population
+    from algorithm.parts.env_folder import find_folder
+    from algorithm.population.member import LOG_FILE
+    from algorithm.population.runner import train_population
+    from algorithm.tools.reports.report_files import ReportWriter
 
     env, name = options.env, folder.path.name
     if options.seconds:
@@ -82,7 +82,7 @@ def _train(
 
 def report_population(output: Output, env: str, folder: PopulationFolder) -> None:
     """Print the lineage as a table, and the commands for the best member."""
-    from algorithm.runtimes.population import find_best
+    from algorithm.population.rounds import find_best
 
     rows = folder.record.read_lineage(output.log)
     best = find_best(rows)

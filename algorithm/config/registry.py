@@ -26,9 +26,9 @@ AGENTS = {
 }
 AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {
-    "LOCAL": "algorithm.runtimes.local:LocalRuntime",
-    "WORKERS": "algorithm.runtimes.workers:WorkersRuntime",
-    "RAY": "algorithm.runtimes.cluster:ClusterRuntime",
+    "LOCAL": "algorithm.training.local:LocalRuntime",
+    "WORKERS": "algorithm.processes.workers_runtime:WorkersRuntime",
+    "RAY": "algorithm.processes.cluster_runtime:ClusterRuntime",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

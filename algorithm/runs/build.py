@@ -18,9 +18,14 @@ from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig, count_evaluation_episodes
-from algorithm.runs.agent_config import AgentConfigs
-from algorithm.runs.callbacks import Callback, CallbackList, RunResult
-from algorithm.runs.cluster import (
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.torch_setup import configure_torch
+from algorithm.processes.actor_group import ActorGroup
+from algorithm.processes.cluster import (
     build_peers,
     check_cluster,
     describe_learners,
@@ -28,23 +33,17 @@ from algorithm.runs.cluster import (
     make_actor_evaluations,
     open_cluster,
 )
-from algorithm.runs.components_builder import ComponentsBuilder
+from algorithm.processes.worker import refuse_role
+from algorithm.processes.worker_group import WorkerGroup
+from algorithm.processes.workers import check_workers, make_sharing, open_workers
+from algorithm.processes.workers_runtime import RemoteEnvironments
+from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
-from algorithm.runs.make_env import Environments
 from algorithm.runs.results import make_record
-from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.seeding import RunSeeds, seed_process
 from algorithm.runs.sessions import record_session
-from algorithm.runs.torch_setup import configure_torch
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.runs.videos import make_video_recorder, prepare_videos
-from algorithm.runs.worker import refuse_role
-from algorithm.runs.workers import check_workers, make_sharing, open_workers
-from algorithm.runtimes.actor_group import ActorGroup
-from algorithm.runtimes.signals import Terminated, raise_deferred
-from algorithm.runtimes.worker_group import WorkerGroup
-from algorithm.runtimes.workers import RemoteEnvironments
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
@@ -56,6 +55,7 @@ from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
+from algorithm.training.signals import Terminated, raise_deferred
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
 Log = Callable[[str], None]

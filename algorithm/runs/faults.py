@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from algorithm.errors import summarize_error
-from algorithm.runs.user_code import find_user_error
+from algorithm.parts.user_code import find_user_error
 
 if TYPE_CHECKING:  # imports of torch, which describe_end does not need
     from algorithm.training.progress import Counters

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import NotRequired
 
 from algorithm.errors import UserError
+from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
 from algorithm.program import get_command
 from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, write_json
-from algorithm.runs.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
 from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.metrics import TABLE_FILE, format_number, read_table_if_present
 

@@ -14,8 +14,7 @@ from algorithm.config.layers import merge_layers, read_sections
 from algorithm.config.loader import Layer, Settings, Tree, merge, read_own_variant, read_variant, read_yaml, resolve
 from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
-from algorithm.program import get_command
-from algorithm.runs.env_folder import (
+from algorithm.parts.env_folder import (
     CONFIG_FILE,
     RUNS,
     find_folders_of_id,
@@ -23,8 +22,9 @@ from algorithm.runs.env_folder import (
     get_run_group,
     is_id,
 )
-from algorithm.runs.run_folder import RunFolder, find_environment_folder, format_run_name
-from algorithm.runtimes.lineage import STATE_FILE
+from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.population.lineage import STATE_FILE
+from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from algorithm.networks import Blueprint
@@ -232,7 +232,7 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     """Return the settings that `--init` suggests for the environment of an id or a function."""
-    from algorithm.runs.suggested_settings import open_environment, suggest_settings  # imports torch
+    from algorithm.tools.init.suggested_settings import open_environment, suggest_settings  # imports torch
 
     tree = named
     for _, layer in request.layers:

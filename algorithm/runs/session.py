@@ -10,13 +10,13 @@ from pathlib import Path
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.runs.agent_config import AgentConfigs
-from algorithm.runs.cluster import check_actors_on_resume
-from algorithm.runs.env_folder import RUNS
-from algorithm.runs.given_code import write_env_file, write_network_file
-from algorithm.runs.lock import check_links
-from algorithm.runs.run_folder import RunFolder, find_environment_folder
-from algorithm.runs.run_records import list_changes
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.env_folder import RUNS
+from algorithm.parts.given_code import write_env_file, write_network_file
+from algorithm.parts.lock import check_links
+from algorithm.parts.run_folder import RunFolder, find_environment_folder
+from algorithm.parts.run_records import list_changes
+from algorithm.processes.cluster import check_actors_on_resume
 from algorithm.runs.run_requests import RunRequest, settle_replacement
 from algorithm.runs.trained_agent import check_network
 

@@ -13,9 +13,9 @@ from typing import Any
 from typing_extensions import NotRequired
 
 from algorithm.config.schema import BaseConfig
+from algorithm.parts.env_folder import read_origin
+from algorithm.parts.origin import describe_origin
 from algorithm.records_io import OpenRecord, append_json_line, read_json_lines
-from algorithm.runs.env_folder import read_origin
-from algorithm.runs.origin import describe_origin
 
 SESSIONS_FILE = "sessions.jsonl"
 CPU_INFO = Path("/proc/cpuinfo")

@@ -10,9 +10,9 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.trees import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
+from algorithm.parts import run_folder
+from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_install_command
-from algorithm.runs import run_folder
-from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import Role, metric_suffix
 from algorithm.tracking.tensorboard import TensorBoard
 from algorithm.tracking.tracker import TrackedRun, Tracker, TrackerList, report_failure

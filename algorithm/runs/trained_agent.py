@@ -25,14 +25,14 @@ from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import State
+from algorithm.parts.agent_config import AgentConfig, AgentConfigs
+from algorithm.parts.components_builder import make_agent
+from algorithm.parts.env_folder import VIDEO_FOLDER
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.seeding import RunSeeds, draw_seed
+from algorithm.parts.torch_setup import choose_acting_device, configure_torch
 from algorithm.rollout import Step
-from algorithm.runs.agent_config import AgentConfig, AgentConfigs
-from algorithm.runs.components_builder import make_agent
-from algorithm.runs.env_folder import VIDEO_FOLDER
-from algorithm.runs.make_env import Environments
-from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.seeding import RunSeeds, draw_seed
-from algorithm.runs.torch_setup import choose_acting_device, configure_torch
 from algorithm.runs.videos import ShowPlaying, record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.components import TrainingComponents

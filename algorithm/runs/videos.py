@@ -15,11 +15,11 @@ from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.schema import count_evaluation_episodes
 from algorithm.errors import UserError
+from algorithm.parts.env_folder import VIDEO_FOLDER
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.seeding import RunSeeds
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.env_folder import VIDEO_FOLDER
-from algorithm.runs.make_env import Environments
-from algorithm.runs.run_folder import RunFolder
-from algorithm.runs.seeding import RunSeeds
 from algorithm.training.components import Timer, TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.metrics import format_number

@@ -25,7 +25,7 @@ PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithm.runs.curve import COLORS, Series, draw_chart, read_columns  # noqa: E402
+from algorithm.tools.reports.curve import COLORS, Series, draw_chart, read_columns  # noqa: E402
 
 FIRST = ["gym/cartpole", "-n", "first"]
 DURING = ["gym/pendulum", "-n", "first"]

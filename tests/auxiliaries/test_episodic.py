@@ -15,9 +15,9 @@ from algorithm.config.loader import resolve
 from algorithm.config.replay import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.parts.memory_budget import compute_agent_replay_size
 from algorithm.replay.ring import Ring
 from algorithm.rollout import Rollout
-from algorithm.runs.memory_budget import compute_agent_replay_size
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import (

@@ -16,11 +16,11 @@ from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import resolve
-from algorithm.runs.agent_config import AgentConfigs
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.make_env import Environments
-from algorithm.runs.run_folder import RunFolder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters, History

@@ -19,12 +19,12 @@ from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import merge, read_variant, resolve
 from algorithm.networks.precision import CPU, Placement
-from algorithm.runs import components_builder
-from algorithm.runs.agent_config import AgentConfigs
+from algorithm.parts import components_builder
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.build import train
-from algorithm.runs.components_builder import ComponentsBuilder
-from algorithm.runs.make_env import Environments
-from algorithm.runs.run_folder import RunFolder, find_environment_folder
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import History

@@ -15,7 +15,7 @@ from algorithm.cli.options import FLAGS, GROUPS, OPTIONS
 from algorithm.config import renamed_settings as former
 from algorithm.config.loader import load_defaults, merge, resolve
 from algorithm.errors import UserError
-from algorithm.runs.env_folder import is_file_name
+from algorithm.parts.env_folder import is_file_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SPELLINGS = {option.spelling for option in OPTIONS} | {"--help", "--version"}

@@ -11,8 +11,8 @@ import pytest
 
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import results
-from algorithm.runs.run_folder import RunFolder
 from algorithm.training.monitor import Monitor
 from tests.task_folder import NN, write_task
 

@@ -20,8 +20,8 @@ from algorithm import load
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.cli import main
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.faults import STATUSES, describe_end
-from algorithm.runs.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from algorithm.runs.env_folder import PROJECT_ENVS
+from algorithm.parts.env_folder import PROJECT_ENVS
 
 # Folders that a user adds to envs/ are not tested.
 FOLDERS = [

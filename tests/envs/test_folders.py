@@ -5,7 +5,7 @@ import pytest
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
 from algorithm.networks import Blueprint
-from algorithm.runs.env_folder import PROJECT_ENVS
+from algorithm.parts.env_folder import PROJECT_ENVS
 from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load
 
 

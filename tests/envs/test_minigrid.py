@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import read_variant, resolve
-from algorithm.runs.env_folder import PROJECT_ENVS
+from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.specs import ObsSpec
 from tests.envs.folders import FOLDERS, load
 

@@ -10,8 +10,8 @@ import pytest
 from algorithm.agents.acer.agent import Acer
 from algorithm.cli import main
 from algorithm.exploration.action_noise import ActionNoise
+from algorithm.parts.run_folder import RunFolder
 from algorithm.rollout import Decision, Step
-from algorithm.runs.run_folder import RunFolder
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 OBS = {"obs": ObsSpec((1,))}

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 
 from algorithm.cli import main
-from algorithm.runs import cluster
-from algorithm.runtimes.learner_peers import LearnerPeers
-from tests.runtimes.learner_process import VisibleLearner, pack_learner
+from algorithm.processes import cluster
+from algorithm.processes.learner_peers import LearnerPeers
+from tests.processes.learner_process import VisibleLearner, pack_learner
 
 save = LearnerPeers.save
 

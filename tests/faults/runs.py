@@ -15,7 +15,7 @@ import yaml
 
 from algorithm import load
 from algorithm.cli import main
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.run_folder import RunFolder
 
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}

@@ -14,7 +14,7 @@ import yaml
 
 from algorithm.cli import main
 from tests.faults.namespaces import MAIN, NamespaceRun, start_run  # noqa: F401
-from tests.runs.test_population import CONFIG, NN
+from tests.population.test_runner import CONFIG, NN
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),

@@ -11,7 +11,7 @@ import torch
 from algorithm import load
 from algorithm.cli import main
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.learner import Learner
 

@@ -11,7 +11,7 @@ import torch
 from algorithm import load
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.cli import main
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
 from tests.task_folder import NN, write_task
 

@@ -22,7 +22,7 @@ from algorithm.adapters.unity import scene_process
 from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.run_folder import RunFolder
 from tests.unity_player.launcher import ROOT, make_player
 
 pytestmark = pytest.mark.usefixtures("prepared_scenes")

@@ -12,8 +12,8 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.recording import choose_offscreen_backends
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.runs.make_env import Environments
-from algorithm.runs.run_folder import RunFolder
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.videos import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, record_videos
 from algorithm.training.components import Timer
 from tests.adapters.configs import config

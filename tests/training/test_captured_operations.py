@@ -9,9 +9,9 @@ import torch
 
 from algorithm.config.loader import load_defaults, read_variant
 from algorithm.networks.precision import Placement
+from algorithm.parts.env_folder import find_folder
+from algorithm.parts.user_code import load_blueprint
 from algorithm.rollout import Rollout
-from algorithm.runs.env_folder import find_folder
-from algorithm.runs.user_code import load_blueprint
 from algorithm.training import graph_backend
 from algorithm.training.capturing_learner import CapturingLearner, find_obstacle
 from tests.builders import make_sac

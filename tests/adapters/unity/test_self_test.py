@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
 from algorithm.adapters.unity import self_test  # noqa: E402
-from algorithm.cli.doctor.check import SubprocessFailed, run_in_subprocess  # noqa: E402
+from algorithm.tools.doctor.check import SubprocessFailed, run_in_subprocess  # noqa: E402
 
 
 def test_an_error_of_the_scene_is_reported(monkeypatch):

@@ -1,0 +1,1 @@
+"""The parts that a run is built from: folders, environments, components, devices."""

@@ -1,0 +1,239 @@
+"""The environments of a run: the adapters for training, for evaluation and for playing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, UnsupportedEnvironment
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.recording import choose_offscreen_backends
+from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
+from algorithm.adapters.wrappers.env_groups import EnvGroups
+from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
+from algorithm.adapters.wrappers.shared_agents import SharedAgents
+from algorithm.config.loader import Settings
+from algorithm.config.registry import find_class
+from algorithm.config.schema import BaseConfig, count_evaluation_episodes
+from algorithm.errors import UserError
+from algorithm.parts.run_folder import RunFolder
+from algorithm.specs import Role
+
+MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
+
+
+class Environments:
+    """The environments of a run, as its settings describe them; the constructor opens none of them.
+
+    Attributes:
+        adapter_class: Adapter class of `base_config.env_type`.
+        config: Configuration of the training environments. Its name is `base_config.env_name`; an `env.py` is
+            imported when the environments are opened.
+    """
+
+    def __init__(self, settings: Settings, folder: RunFolder):
+        """Resolve the settings of the environments.
+
+        Args:
+            settings: Settings of the run.
+            folder: Folder of the run, or of the environment; it holds env.py and receives log files.
+        """
+        base = settings.base
+        self.adapter_class: type[Adapter] = find_class("env_type", base.env_type)
+        self._make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
+        self.config = make_env_config(base)
+        self._folder = folder
+        self._env_type, self._env_name = base.env_type.upper(), base.env_name
+        self._parameters, self._agents = settings.reset, settings.agents
+        self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
+        self._n_groups = base.env_groups
+        self._evaluation_envs = min(count_evaluation_episodes(settings.goal), MAX_EVALUATION_ENVS)
+        self._error = _find_unsupported_setting(settings, self.adapter_class)
+
+    def open(self, n_envs: int, render: bool = False) -> Adapter:
+        """Open environments for playing, with the first lesson of each environment parameter.
+
+        Args:
+            n_envs: Number of environments.
+            render: Whether the environments are shown.
+
+        Raises:
+            UserError: If the settings do not suit the environment.
+        """
+        mode = "human" if render else None
+        return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._parameters))
+
+    def open_recorded(self, n_envs: int, recording: Recording | None) -> Adapter:
+        """Open environments for playing that return pictures, and record videos of the episodes in `recording`.
+
+        Raises:
+            UserError: If the settings do not suit the environment, or it has no pictures.
+        """
+        self.prepare_recording()
+        parameters = EnvironmentParameters(self._parameters)
+        return self._open(n_envs=n_envs, render_mode="rgb_array", recording=recording, parameters=parameters)
+
+    def open_training(self, parameters: EnvironmentParameters, first_env: int = 0) -> Adapter:
+        """Open the training environments, with the teams that the run folder records.
+
+        Args:
+            parameters: Environment parameters; they receive the returns of all episodes.
+            first_env: Number of the first environment among those of all processes.
+
+        Raises:
+            UserError: If the settings do not suit the environment.
+        """
+        teams = {name: role.teams for name, role in self._folder.read_roles().items()}
+        return self._open(
+            teams,
+            self._n_groups,
+            parameters=parameters,
+            on_episode_end=parameters.record_episode,
+            first_env=first_env,
+        )
+
+    def prepare_recording(self) -> None:
+        """Choose how environments render without a display; some libraries read that when they are imported.
+
+        Raises:
+            UserError: If videos cannot be recorded of environments of this type.
+        """
+        if not self.adapter_class.supports_recording:
+            raise UserError(f"videos cannot be recorded of environments with env_type {self._env_type}")
+        choose_offscreen_backends()
+
+    def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
+        """Return an adapter that opens the evaluation environments at the first evaluation.
+
+        Args:
+            parameters: Environment parameters of training.
+            n_processes: Number of processes with training environments.
+        """
+        first_env = self.config.n_envs * n_processes
+        return OnDemand(
+            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=first_env)
+        )
+
+    def count_evaluation_envs(self) -> int:
+        """Return the number of environments in which evaluation episodes are played."""
+        return self.adapter_class.count_evaluation_envs(self.config, self._evaluation_envs)
+
+    def find_evaluation_obstacle(self) -> str | None:
+        """Return why the run cannot be evaluated during training; None if it can."""
+        return self.adapter_class.find_evaluation_obstacle(self.config)
+
+    def list_notes(self, evaluates: bool) -> Iterator[str]:
+        """Yield lines for the user about environments that have been opened.
+
+        Args:
+            evaluates: Whether the run has evaluations.
+        """
+        if note := describe_missing_limit(self._env_type, self.config):
+            yield note
+        obstacle = self.find_evaluation_obstacle()
+        if obstacle and evaluates:
+            yield f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal"
+
+    def _open(
+        self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), n_groups: int = 1, **fields: Any
+    ) -> Adapter:
+        """Open environments.
+
+        Args:
+            teams: Lanes of a resumed run, as {agent: the team of each lane}.
+            n_groups: Number of groups of environments that take turns.
+            fields: Fields of EnvConfig that differ from the configuration of the training environments.
+        """
+        if self._error:
+            raise UserError(self._error)
+        name = self._folder.load_environment(self._env_name) if self.adapter_class.needs_name else ""
+        config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
+        try:
+            adapter: Adapter = RestartOnFailure(lambda: self._make_groups(config, n_groups), self._max_restarts)
+            if self._agents or adapter.shared_agents is not None:
+                adapter = SharedAgents(adapter, self._agents, teams)
+            return PreviousActionReward(adapter, self._observe_previous) if self._observe_previous else adapter
+        except UnsupportedEnvironment as error:
+            raise UserError(f"base_config: {error}") from error
+
+    def _make_groups(self, config: EnvConfig, n_groups: int) -> Adapter:
+        """Return an adapter whose environments are divided into groups, if there are several groups."""
+        return EnvGroups(self._make_adapter, config, n_groups) if n_groups > 1 else self._make_adapter(config)
+
+
+def make_env_config(base: BaseConfig) -> EnvConfig:
+    """Return the configuration of the environments of the settings; its name is `base_config.env_name`."""
+    section = find_class("env_type", base.env_type).section
+    return EnvConfig(
+        name=base.env_name or "",
+        n_envs=base.n_envs,
+        args=base.env_args,
+        max_episode_steps=base.max_step_each_iter,
+        timeout=base.env_timeout,
+        unbounded_action_limit=base.unbounded_action_limit,
+        wrappers=base.env_wrappers,
+        ignore_observations=base.ignore_observations,
+        section=getattr(base, section).model_dump() if section else {},
+    )
+
+
+def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
+    """Raise UserError if only one process at a time can open the environments of a run.
+
+    Args:
+        base: The section `base_config` of the run.
+        user: What opens environments in several processes, the subject of the message.
+        instead: What to do instead.
+    """
+    adapter_class: type[Adapter] = find_class("env_type", base.env_type)
+    if obstacle := adapter_class.find_evaluation_obstacle(make_env_config(base)):
+        raise UserError(f"{user} opens environments in several processes, but {obstacle}: {instead}")
+
+
+def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
+    """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
+    base = settings.base
+    env_type = base.env_type.upper()
+    for name, advice in adapter_class.unsupported_settings.items():
+        if getattr(base, name):
+            return f"base_config.{name} is not for env_type {env_type}: {advice}"
+    if settings.reset and not adapter_class.takes_parameters:
+        return (
+            f"reset_config is not for env_type {env_type}: base_config.env_args holds the arguments of its environments"
+        )
+    return None
+
+
+def find_episode_limit(env_type: str, config: EnvConfig) -> int | None:
+    """Return the limit of steps per episode that is set, or that Gymnasium registers; None if none is known."""
+    limit = config.max_episode_steps or config.args.get("max_episode_steps")
+    if limit or env_type.casefold() != "gym" or not _is_registered(config.name):
+        return limit
+    from algorithm.adapters.gym_ids import find_spec  # which loads Gymnasium
+
+    return find_spec(str(config.name)).max_episode_steps
+
+
+def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
+    """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
+    if env_type.casefold() != "gym" or not _is_registered(config.name) or find_episode_limit(env_type, config):
+        return None
+    return (
+        f"{config.name} registers no limit of steps per episode: if its episodes may never end, "
+        "set base_config.max_step_each_iter, for example to 1000"
+    )
+
+
+def _is_registered(name: str | Callable[..., Any]) -> bool:
+    """Return whether the name of an environment is an id of Gymnasium."""
+    return isinstance(name, str) and bool(name) and not name.endswith(".py")
+
+
+def read_roles(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> Mapping[str, Role]:
+    """Open environments once, without the wrappers of a run, and return their roles."""
+    with closing(make_adapter(config)) as adapter:
+        adapter.reset(seed)
+        return adapter.roles

@@ -1,0 +1,1 @@
+"""Populations: members that train side by side and copy the best ones."""

@@ -1,0 +1,1 @@
+"""Other processes of a run: workers, actors, learners, and the system that runs them."""

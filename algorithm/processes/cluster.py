@@ -1,0 +1,252 @@
+"""The cluster of a run, as its settings describe it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.config.loader import Settings, Tree
+from algorithm.errors import UserError
+from algorithm.parts.make_env import check_several_processes
+from algorithm.parts.run_folder import RunFolder
+from algorithm.processes.actor_group import ActorGroup
+from algorithm.processes.actor_host import ActorHost
+from algorithm.processes.actor_server import ActorServer, ActorTask
+from algorithm.processes.collection import EvaluationRequest, pack_all_weights
+from algorithm.processes.evaluation_actor import ActorEvaluations
+from algorithm.processes.evaluation_server import EvaluationServer
+from algorithm.processes.learner_group import LearnerGroup
+from algorithm.processes.learner_peers import LearnerHost, LearnerPeers
+from algorithm.processes.learner_server import LearnerServer
+from algorithm.specs import Role
+from algorithm.training.components import TrainingComponents
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raise UserError if the run is on a cluster, and its settings do not fit together."""
+    if not settings.base.is_on_cluster:
+        return
+    check_several_processes(settings.base, "base_config.runtime RAY", "use LOCAL")
+    cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
+    if cluster.learners > 1:
+        _check_learners(settings)
+    if cluster.max_lag is not None and not _uses_replay(settings) and cluster.max_lag < in_flight - 1:
+        raise UserError(
+            f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
+            f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
+        )
+
+
+def _check_learners(settings: Settings) -> None:
+    """Raise UserError for settings that do not fit several learners."""
+    cluster, device = settings.cluster, settings.base.device
+    if cluster.actors % cluster.learners:
+        raise UserError(
+            f"cluster_config.actors is {cluster.actors}, which cannot be divided among cluster_config.learners "
+            f"{cluster.learners}: set actors to {-(-cluster.actors // cluster.learners) * cluster.learners}"
+        )
+    for each in (settings, *settings.roles.values()):
+        section, batch_size = each.agent_section, getattr(each.agent, "batch_size", 0)
+        if getattr(each.agent, "trust_region", None) == "full":
+            raise UserError(f"{section}.trust_region full is not for several learners: use efficient or off")
+        if batch_size % cluster.learners:
+            raise UserError(
+                f"{section}.batch_size is {batch_size}, which cannot be divided among cluster_config.learners "
+                f"{cluster.learners}: set batch_size to {-(-batch_size // cluster.learners) * cluster.learners}"
+            )
+    if cluster.gpus_per_learner and not device.startswith("cuda"):
+        raise UserError(
+            f"cluster_config.gpus_per_learner is 1, but base_config.device is {device}: set device to cuda, so that "
+            "the main process learns on a GPU, too"
+        )
+    if not cluster.gpus_per_learner and device not in ("cpu", "auto"):
+        raise UserError(
+            f"base_config.device is {device}, but the other learners learn on CPUs: set "
+            "cluster_config.gpus_per_learner to 1, or device to cpu"
+        )
+
+
+def check_actors_on_resume(last: Tree, settings: Settings) -> None:
+    """Raise UserError if a run that was on a cluster would continue with fewer environments.
+
+    The replay has a lane for each environment of all actors. Lanes that get no new steps would be replayed forever, and
+    rollouts, which have as many columns as there are lanes, would come less often.
+
+    Args:
+        last: the settings that the run used last; empty if they are not known.
+        settings: the settings with which it continues.
+    """
+    base, before = last.get("base_config") or {}, (last.get("cluster_config") or {}).get("actors", 1)
+    now = settings.cluster.actors if settings.base.is_on_cluster else 1
+    if str(base.get("runtime")).casefold() != "ray" or now >= before:
+        return
+    change = f"base_config.runtime: RAY -> {settings.base.runtime.upper()}"
+    if settings.base.is_on_cluster:
+        change = f"cluster_config.actors: {before} -> {now}"
+    raise UserError(
+        f"{change} is not possible with --resume: the saved run has the environments of {before} actors; "
+        f"continue with at least as many, on any machine: --ray local --set cluster_config.actors={before}"
+    )
+
+
+def get_rollouts_in_flight(settings: Settings) -> int:
+    """Return `cluster_config.rollouts_in_flight`, or its default: 2 with a replay, 1 without."""
+    return settings.cluster.rollouts_in_flight or (2 if _uses_replay(settings) else 1)
+
+
+def _uses_replay(settings: Settings) -> bool:
+    """Return whether the agents of all roles have a replay."""
+    return all(hasattr(each.agent, "replay_ratio") for each in (settings, *settings.roles.values()))
+
+
+@contextmanager
+def open_cluster(settings: Settings, folder: RunFolder, env_steps: int, evaluates: bool) -> Iterator[ActorGroup]:
+    """Connect to the cluster of a run, start its actors, and end them with the block.
+
+    Args:
+        settings: the settings of the run.
+        folder: the run folder.
+        env_steps: env steps of the run so far.
+        evaluates: whether the run has evaluations.
+    """
+    from algorithm.processes.ray_host import RayHost
+
+    cluster = settings.cluster
+    task = make_actor_task(settings, folder, env_steps)
+    host = RayHost(
+        partial(ActorServer, task),
+        make_evaluator=partial(EvaluationServer, task),
+        address=cluster.address,
+        cpus=cluster.cpus_per_actor,
+        gpus=cluster.gpus_per_actor,
+        local_cpus=cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner,
+        uses_tokens=cluster.token_auth,
+    )
+    peers = make_peers(settings, host)
+    group = make_actor_group(settings, host, peers)
+    try:
+        if peers:
+            # On one machine they meet in a file, so that no port is open.
+            address = None if cluster.address == "local" else f"tcp://{host.node_address}:{_find_free_port()}"
+            open_peers(peers, task, address)
+        group.open(evaluates and cluster.evaluation_actor)
+        yield group
+    finally:
+        group.close()
+
+
+def open_peers(peers: LearnerPeers, task: ActorTask, address: str | None) -> None:
+    """Start the other learners of a run, with the arguments of `LearnerPeers.open`."""
+    cluster, base = task.settings.cluster, task.settings.base
+    if cluster.gpus_per_learner:  # Ray shows each process its own GPU only, as the first one
+        task = replace(task, settings=replace(task.settings, base=base.model_copy(update={"device": "cuda"})))
+    peers.open(
+        partial(LearnerServer, task), address=address, cpus=cluster.cpus_per_learner, gpus=cluster.gpus_per_learner
+    )
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+def make_peers(settings: Settings, host: LearnerHost) -> LearnerPeers | None:
+    """Return the other learners of a run, which `host` runs; None if it has one learner."""
+    cluster = settings.cluster
+    if cluster.learners == 1:
+        return None
+    return LearnerPeers(host, size=cluster.learners, timeout=cluster.timeout, start_timeout=cluster.start_timeout)
+
+
+def make_actor_group(settings: Settings, host: ActorHost, peers: LearnerPeers | None) -> ActorGroup:
+    """Return the actors of a run, which `host` runs, with the other learners."""
+    cluster = settings.cluster
+    return ActorGroup(
+        host=host,
+        count=cluster.actors,
+        in_flight=get_rollouts_in_flight(settings),
+        timeout=cluster.timeout,
+        start_timeout=cluster.start_timeout,
+        max_lag=cluster.max_lag,
+        max_replacements=settings.base.max_env_restarts,
+        peers=peers,
+    )
+
+
+def get_learner_group(group: object) -> LearnerGroup | None:
+    """Return what connects this learner with the others, given the other processes of the run; None without others."""
+    return group.peers.group if isinstance(group, ActorGroup) and group.peers else None
+
+
+def build_peers(
+    group: object, roles: Mapping[str, Role], checkpoint: Checkpoint | None
+) -> AbstractContextManager[None]:
+    """Return a context in which the other learners of a run build their components, if `group` has any.
+
+    Args:
+        group: the other processes of the run.
+        roles: the roles, in the order in which the block builds their components.
+        checkpoint: the checkpoint of the run, if it has one.
+    """
+    if isinstance(group, ActorGroup) and group.peers:
+        return group.peers.build(list(roles.items()), checkpoint)
+    return nullcontext()
+
+
+def describe_learners(settings: Settings, checkpoint: Checkpoint | None) -> Iterator[str]:
+    """Yield a line if there are several learners, and one if their number differs from that of a checkpoint."""
+    saved, learners = checkpoint.n_learners if checkpoint else settings.n_learners, settings.n_learners
+    if learners > 1:
+        divided = "the actors, batch_size, learning_starts and capacity" if _uses_replay(settings) else "the actors"
+        yield f"learners: {learners}, each with 1/{learners} of {divided}"
+    if saved == learners:
+        return
+    first, last = min(saved, learners), max(saved, learners) - 1
+    changed = f"learner {first}" if first == last else f"learners {first} to {last}"
+    change = f"that of {changed} is not used" if saved > learners else f"there is none for {changed}"
+    yield f"learners: {saved} -> {learners}; networks, optimizers, counters and saved experience are kept, but {change}"
+
+
+def make_actor_evaluations(
+    settings: Settings,
+    group: ActorGroup,
+    training: TrainingComponents,
+    make_plan: Callable[[int], EpisodePlan],
+    parameters: EnvironmentParameters,
+) -> ActorEvaluations:
+    """Return evaluations on the evaluation actor of a run.
+
+    Args:
+        settings: the settings of the run.
+        group: the actors of the run.
+        training: the components, whose weights are evaluated.
+        make_plan: returns the episodes of an evaluation that starts now, with this number that confirm the goal.
+        parameters: the environment parameters of the run.
+    """
+    return ActorEvaluations(
+        group.host,
+        group.evaluator,
+        publish=lambda: group.host.publish(pack_all_weights(training.by_role)),
+        make_request=lambda confirmation_episodes: EvaluationRequest(
+            plan=make_plan(confirmation_episodes), parameters=parameters.state()
+        ),
+        timeout=settings.cluster.evaluation_timeout,
+    )
+
+
+def make_actor_task(settings: Settings, folder: RunFolder, env_steps: int) -> ActorTask:
+    """Return the data from which the actors of a run start."""
+    make_env = None
+    if folder.make_env is not None:
+        import cloudpickle  # which Gymnasium needs
+
+        make_env = cloudpickle.dumps(folder.make_env)
+    paths = [*folder.path.glob("*.py"), folder.nn_from / settings.base.nn]
+    files = {path.name: path.read_bytes() for path in paths if path.is_file()}
+    return ActorTask(settings=settings, files=files, make_env=make_env, env_steps=env_steps)

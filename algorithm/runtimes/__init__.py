@@ -1,1 +1,0 @@
-"""Runtimes: ways to run the parts of a training run."""

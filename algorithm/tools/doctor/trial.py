@@ -1,0 +1,180 @@
+"""Checks of the start of a run, without writing files; in a subprocess, since a simulator may crash or hang."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from algorithm.agents.agent import Agent
+from algorithm.cli.command_line import make_request
+from algorithm.errors import UserError
+from algorithm.networks.precision import CPU
+from algorithm.parts.agent_config import AgentConfig, AgentConfigs
+from algorithm.parts.components_builder import make_agent, make_auxiliaries
+from algorithm.parts.make_env import Environments
+from algorithm.parts.memory_budget import MemoryBudget, compute_agent_replay_size
+from algorithm.parts.run_folder import RunFolder, find_environment_folder
+from algorithm.parts.torch_setup import (
+    PlacementConfig,
+    choose_placement,
+    describe_device,
+    find_accelerator,
+    get_named_device,
+)
+from algorithm.runs.run_requests import plan_runs
+from algorithm.specs import Role, role_suffix
+from algorithm.tools.doctor.check import (
+    BROKEN,
+    MISSING,
+    OK,
+    TIMEOUT,
+    Check,
+    Outcome,
+    SubprocessFailed,
+    SubprocessTimeout,
+    describe_error,
+    run_in_subprocess,
+)
+from algorithm.tools.doctor.machine import find_runs_folder, format_size
+from algorithm.tools.doctor.requirements import list_extras, make_adapter_check, make_extra_check, make_onnx_check
+from algorithm.training.auxiliary_set import AuxiliarySet
+
+BYTES_PER_VALUE = 4  # bytes
+VALUES_PER_PARAMETER = 4  # values in a checkpoint: the parameter, its average, two moments of the optimizer
+EXTRA_CHECKPOINTS = 2  # in addition to keep_checkpoints: the best checkpoint, and a checkpoint while it is written
+
+
+def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
+    """Yield the checks of the run that the options request. Raises UserError if the settings are not valid."""
+    ((_, settings),) = plan_runs(make_request(options))
+    trial_run = TrialRun(options)
+    extra = settings.base.env_type.casefold().replace("_", "-")
+    if extra in list_extras():
+        yield make_extra_check(extra).as_required()
+    if settings.base.export != "never":
+        yield make_extra_check("onnx").as_required()
+        yield make_onnx_check().as_required()
+    yield trial_run.make_check("device")
+    environments = Environments(settings, RunFolder(find_environment_folder(options.env)))
+    if environments.adapter_class.starts_programs:
+        # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
+        environments.open(settings.base.n_envs)
+        for check in environments.adapter_class.list_start_checks(environments.config):
+            yield make_adapter_check(check).as_required()
+    else:
+        for name in ("environment", "agent", "replay", "checkpoints"):
+            yield trial_run.make_check(name)
+
+
+class TrialRun:
+    """The trial in a subprocess, which runs once for all checks that read its outcomes."""
+
+    def __init__(self, options: argparse.Namespace):
+        self._options = vars(options)
+        self._outcomes: dict[str, Outcome] | None = None
+
+    def make_check(self, name: str) -> Check:
+        """Return the check of one outcome of `run_trial`."""
+        return Check(name, partial(self._get_outcome, name))
+
+    def _get_outcome(self, name: str) -> Outcome:
+        if self._outcomes is None:
+            try:
+                self._outcomes = run_in_subprocess("algorithm.tools.doctor.trial:run_trial", self._options)
+            except SubprocessTimeout as error:
+                self._outcomes = {"device": (TIMEOUT, f"the start of a run: {error}")}
+            except SubprocessFailed as error:
+                self._outcomes = {"device": (BROKEN, f"the start of a run fails: {error}")}
+        return self._outcomes.get(name, (MISSING, "not checked, since an earlier check failed"))
+
+
+def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
+    """Find the device, open the environment and build its agents; return the outcome of each check."""
+    ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
+    configs = AgentConfigs(settings)
+    try:
+        outcomes = {"device": (OK, _describe_device(configs.default.placement))}
+    except UserError as error:
+        outcomes = {"device": (BROKEN, str(error))}
+    folder = RunFolder(find_environment_folder(options["env"]))
+    environments = Environments(settings, folder)
+    if environments.adapter_class.starts_programs:
+        return outcomes
+    stage = "environment"
+    try:
+        with closing(environments.open(settings.base.n_envs)) as adapter:
+            adapter.reset(settings.base.seed)
+            outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
+            stage = "agent"
+            agents = {name: _make_agent(configs.for_role(name), folder, role) for name, role in adapter.roles.items()}
+            auxiliaries = {
+                name: AuxiliarySet(make_auxiliaries(configs.for_role(name)), agents[name], role)
+                for name, role in adapter.roles.items()
+            }
+            parameters = sum(map(_count_parameters, agents.values()))
+            outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
+            stage = "replay"
+            replay_bytes, description = _check_replays(configs, auxiliaries, adapter.roles)
+            outcomes[stage] = OK, description
+            stage = "checkpoints"
+            outcomes[stage] = _check_disk(
+                replay_bytes + BYTES_PER_VALUE * VALUES_PER_PARAMETER * parameters, settings.base.keep_checkpoints
+            )
+    except Exception as error:  # a simulator or a network may raise anything
+        outcomes[stage] = BROKEN, describe_error(error)
+    return outcomes
+
+
+def _describe_device(config: PlacementConfig) -> str:
+    """Return which device learns, for people. Raises UserError if torch does not find it."""
+    if config.device != "auto":
+        return f"learning on {describe_device(get_named_device(config))}"
+    if found := find_accelerator():
+        return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
+    return f"auto: {describe_device(CPU)}"
+
+
+def _describe_role(name: str, role: Role) -> str:
+    return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
+
+
+def _make_agent(config: AgentConfig, folder: RunFolder, role: Role) -> Agent:
+    agent = make_agent(config, folder, role, np.random.default_rng(config.seed))
+    if config.placement.precision != "float32":
+        choose_placement(config.placement, agent, role)
+    return agent
+
+
+def _count_parameters(agent: Agent) -> int:
+    return sum(parameter.numel() for parameter in agent.policy.parameters())
+
+
+def _check_replays(
+    configs: AgentConfigs, auxiliaries: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
+) -> tuple[int, str]:
+    """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
+    lines: list[str] = []
+    budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
+    for name, auxiliary_set in auxiliaries.items():
+        replay, n_records = configs.for_role(name).replay, auxiliary_set.n_records
+        budget.reserve(name, compute_agent_replay_size(replay, auxiliary_set.agent, roles[name], n_records))
+    return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
+
+
+def _check_disk(checkpoint_bytes: int, kept: int) -> Outcome:
+    """Check that checkpoints of this size fit on the disk when the replay is full."""
+    free, needed = shutil.disk_usage(find_runs_folder()).free, checkpoint_bytes * (kept + EXTRA_CHECKPOINTS)
+    if needed > free:
+        return BROKEN, (
+            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, "
+            f"{format_size(free)} are free: "
+            "lower base_config.keep_checkpoints or replay_config.capacity"
+        )
+    return OK, f"at most {kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)}, {format_size(free)} are free"

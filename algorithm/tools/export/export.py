@@ -1,0 +1,269 @@
+"""Export of a run: `<role>.onnx` for each role of a checkpoint, checked and compared with the agent."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.agents.agent import Agent
+from algorithm.atomic_io import open_synced, sync_folder
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.rng_state import preserve_process_state
+from algorithm.config.loader import resolve
+from algorithm.config.registry import find_class
+from algorithm.errors import UserError
+from algorithm.networks.default_network import make_default_blueprint
+from algorithm.parts.agent_config import AgentConfig, AgentConfigs
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.torch_setup import configure_torch
+from algorithm.runs.callbacks import Callback
+from algorithm.runs.run_requests import RunRequest
+from algorithm.runs.session import find_run
+from algorithm.runs.trained_agent import load_agent
+from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.tools.export.checker import find_violations
+from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
+from algorithm.tools.export.onnx_model import check_packages
+from algorithm.tools.export.parity import check_parity
+from algorithm.tools.export.signature import Signature
+
+EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, in addition to never
+
+
+class ExportFailed(Exception):
+    """An error for a file that Unity would reject, or whose outputs differ from the agent's; the file is deleted."""
+
+    def __init__(self, role: str, violations: list[str]):
+        count = f"{len(violations)} violation{'s' * (len(violations) > 1)}"
+        super().__init__(f"{role} was not exported: {count}")
+        self.role, self.violations = role, violations
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """The description of a file that has been written."""
+
+    role: str
+    path: Path
+    size: int  # in bytes
+    opset: int
+    inputs: dict[str, list]
+    outputs: dict[str, list]
+    parity: float  # largest difference from the agent
+    seconds: float
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the description as JSON values."""
+        return {**vars(self), "path": self.path.as_posix()}
+
+    def __str__(self) -> str:
+        shapes = [
+            f"{what} " + ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in ports.items())
+            for what, ports in (("inputs", self.inputs), ("outputs", self.outputs))
+        ]
+        size = f"{self.size / 1000:,.1f} kB, opset {self.opset}"
+        return f"{self.path}: {size}; {'; '.join(shapes)}; parity {self.parity:.1g}; {self.seconds:.1f} s"
+
+
+def export_roles(
+    configs: AgentConfigs, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
+) -> Iterator[ExportResult | ExportFailed]:
+    """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
+
+    The state of the process's random generators is restored afterwards.
+
+    Args:
+        configs: Settings of the agents of the run.
+        folder: Folder of the run.
+        checkpoint: Checkpoint whose weights are exported.
+        target: Folder for the files.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        UserError: If a package is missing, or a network cannot be expressed in this opset.
+        CheckpointError: If the checkpoint cannot be read.
+    """
+    check_packages()
+    known = folder.read_roles()
+    for name in checkpoint.roles:
+        if name not in known:
+            raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
+        role = known[name]
+        result: ExportResult | ExportFailed
+        with preserve_process_state():
+            agent = load_agent(_place_on_cpu(configs.for_role(name)), folder, checkpoint, name, role)
+            try:
+                result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
+            except ExportFailed as failed:
+                result = failed
+        yield result
+
+
+def _place_on_cpu(config: AgentConfig) -> AgentConfig:
+    """Return the settings of an agent, with the CPU as device."""
+    return replace(config, placement=replace(config.placement, device="cpu"))
+
+
+def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Path, opset: int = OPSET) -> ExportResult:
+    """Write the file of one role under a temporary name, check it, and rename it to `<name>.onnx` if it is correct.
+
+    Args:
+        agent: Agent of the role.
+        name: Name of the role.
+        role: Observations and actions.
+        env_steps: Env steps of the checkpoint, for the file's metadata.
+        target: Folder for the file.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        ExportFailed: With every violation.
+        UserError: If the network cannot be expressed in this opset, or the name is not that of a file.
+    """
+    if Path(name).name != name:
+        raise UserError(f"role {name!r} cannot be exported: its file {name}.onnx would be in another folder")
+    start = time.perf_counter()
+    signature = Signature.of(role, agent.state_size)
+    model = make_model(ExportModule(agent, signature), opset, make_metadata(name, role, signature, env_steps))
+    content = model.SerializeToString()
+    path = target / f"{name}.onnx"
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=target) as temporary_folder:
+        temporary = Path(temporary_folder) / path.name
+        with open_synced(temporary) as file:
+            file.write(content)
+        if violations := find_violations(temporary, signature, opset):
+            raise ExportFailed(name, violations)
+        comparison = check_parity(agent, role, signature, content)
+        if comparison.violations:
+            raise ExportFailed(name, comparison.violations)
+        temporary.replace(path)
+    sync_folder(target)
+    return ExportResult(
+        role=name,
+        path=path,
+        size=len(content),
+        opset=opset,
+        inputs=_read_shapes(model.graph.input),
+        outputs=_read_shapes(model.graph.output),
+        parity=comparison.error,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _read_shapes(values: Iterable[Any]) -> dict[str, list[int | str]]:
+    """Return the shape of each input or output of a graph; an axis of any length has a name instead of a length."""
+    return {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in values
+    }
+
+
+class RunExporter(Callback):
+    """An exporter of a run in training, controlled by `base_config.export`.
+
+    An export that fails logs a line and does not stop the run.
+    """
+
+    def __init__(self, when: str, configs: AgentConfigs, folder: RunFolder, log: Callable[[str], None]):
+        """Create the exporter.
+
+        Args:
+            when: The setting `base_config.export`.
+            configs: Settings of the agents of the run.
+            folder: Folder of the run.
+            log: Receives lines for the user.
+
+        Raises:
+            UserError: If an export will need a package that is missing.
+        """
+        self._when, self._configs, self._folder, self._log = when, configs, folder, log
+        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+            check_packages()
+
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Export a saved checkpoint into its folder; the files are deleted together with the checkpoint."""
+        if self._when == EXPORT_CHECKPOINTS:
+            self._export(lambda: checkpoint, checkpoint.folder)
+
+    def export_best(self) -> None:
+        """Export the checkpoint that `--run` plays, at the end of the run, into the run folder."""
+        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
+            self._export(lambda: self._folder.find_best(self._log), self._folder.path, self._log)
+
+    def _export(
+        self,
+        find_checkpoint: Callable[[], Checkpoint],
+        target: Path,
+        log_success: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        try:
+            for result in export_roles(self._configs, self._folder, find_checkpoint(), target):
+                if isinstance(result, ExportFailed):
+                    self._log(f"{result}: {'; '.join(result.violations)}")
+                else:
+                    log_success(f"exported {result}")
+        except Exception as error:  # no error of an export may end the training
+            reason = " ".join(str(error).split())
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            self._log(f"export into {target} failed: {kind}{reason}")
+
+
+def run_export(
+    request: RunRequest, ckpt: str | None, opset: int, log: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Execute the command `--export`: export a run into its folder.
+
+    Args:
+        request: The run.
+        ckpt: Env steps or folder of a checkpoint; None for the best.
+        opset: The ONNX operator set.
+        log: Receives a line for each file, and for each violation.
+
+    Returns:
+        The record for scripts, and {role: violations} of the roles that were not exported.
+
+    Raises:
+        UserError: If there is no such run, a package is missing, or a network cannot be expressed in the opset.
+        CheckpointError: If the checkpoint cannot be read.
+    """
+    configure_torch()
+    folder, settings = find_run(request, log)
+    checkpoint = folder.find_checkpoint(ckpt, log)
+    log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
+    results = list(export_roles(AgentConfigs(settings), folder, checkpoint, folder.given_path, opset))
+    failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
+    for result in results:
+        for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:
+            log(line)
+    record = {
+        "run": folder.given_path.as_posix(),
+        "exports": [result.to_record() for result in results if isinstance(result, ExportResult)],
+        "violations": failed,
+    }
+    return record, failed
+
+
+def run_round_trip() -> str:
+    """Export an untrained agent with all checks, and return the versions of the packages that were used.
+
+    Raises:
+        ExportFailed: If the outputs of the file differ from torch's.
+    """
+    import onnx
+    import onnxruntime
+
+    settings = resolve([])
+    role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(2))
+    make = find_class("algorithm", settings.base.algorithm)
+    with preserve_process_state(), tempfile.TemporaryDirectory() as folder:
+        agent = make(settings.agent, make_default_blueprint(role), role, np.random.default_rng(0))
+        agent.policy.eval()
+        exported = export_role(agent, DEFAULT_ROLE, role, 0, Path(folder))
+    return (
+        f"onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}, opset {exported.opset}, "
+        f"within {max(exported.parity, 1e-12):.0e} of torch"
+    )

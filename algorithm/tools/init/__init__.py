@@ -1,0 +1,1 @@
+"""Suggested settings for an environment, from its spaces and a short trial."""

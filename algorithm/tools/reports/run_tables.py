@@ -1,0 +1,212 @@
+"""The tables of a run's report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from algorithm.config.trees import format_value
+from algorithm.errors import clean_text
+from algorithm.program import get_command
+from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.tools.reports.run_data import Difference, Lineage, RunData
+from algorithm.tools.reports.run_metrics import RunMetrics
+from algorithm.training.metrics import EVALUATION_COLUMN, UNKNOWN, format_number
+
+MAX_ROWS = 12  # of a table; the newest rows of a longer one
+MAX_VALUE = 300  # characters of the value of a setting
+EVALUATION_COLUMNS = (EVALUATION_COLUMN, "eval/return_low", "eval/return_high", "eval/return_std", "eval/length")
+GB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: its title; empty for none.
+        columns: names of the columns.
+        rows: texts of the rows.
+        numbers: the number of columns at the right that contain numbers.
+        left_out: number of older rows that it leaves out.
+    """
+
+    title: str = ""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: int = 0
+    left_out: int = 0
+
+    @property
+    def first_number(self) -> int:
+        """The index of the first column with numbers."""
+        return len(self.columns) - self.numbers
+
+
+def list_evaluations(metrics: RunMetrics) -> list[Table]:
+    """Return a table of the evaluations of each role."""
+    tables = []
+    for role, column in metrics.list_metrics().get(EVALUATION_COLUMN, {}).items():
+        names = [name for name in _add_role(EVALUATION_COLUMNS, role) if name in metrics.columns]
+        rows = np.stack(metrics.get_rows(column, *names[1:]), 1)
+        texts = [[f"{row[0]:,.0f}", *map(format_number, row[1:])] for row in rows[np.isfinite(rows[:, 1])]]
+        labels = {"return": "mean return", "return_low": "95% from", "return_high": "to", "return_std": "std"}
+        keys = [name.removesuffix(f"/{role}" if role else "").removeprefix("eval/") for name in names]
+        columns = ["env steps", *(labels.get(key, key) for key in keys)]
+        tables.append(_cut(Table(title=role, columns=columns, rows=texts, numbers=len(columns))))
+    return tables
+
+
+def _add_role(names: Sequence[str], role: str) -> list[str]:
+    return [f"{name}/{role}" if role else name for name in names]
+
+
+def _cut(table: Table) -> Table:
+    """Return a table with its newest rows."""
+    rows = table.rows[-MAX_ROWS:]
+    return Table(
+        title=table.title,
+        columns=table.columns,
+        rows=rows,
+        numbers=table.numbers,
+        left_out=len(table.rows) - len(rows),
+    )
+
+
+def list_environment(run: RunData) -> list[tuple[str, str]]:
+    """Return name and value of each setting of the environment that is set."""
+    names = ("env_type", "env_name", "env_args", "env_wrappers", "n_envs", "max_step_each_iter", "runtime", "n_workers")
+    values = {name: run.get_setting(f"base_config.{name}") for name in names}
+    if str(values["runtime"]).casefold() != "workers":
+        del values["n_workers"]
+    if str(values["runtime"]).casefold() == "ray":
+        values["actors"] = run.get_setting("cluster_config.actors")
+    return [(name, _format_setting(value)) for name, value in values.items() if value not in (None, {}, [])]
+
+
+def list_commands(run: RunData) -> list[tuple[str, str]]:
+    """Return the commands that continue from a run, with their purpose."""
+    command = f"{get_command()} {shlex.join((run.environment, '-n', run.name))}"
+    return [("play it", f"{command} --run"), ("resume it", f"{command} --resume")]
+
+
+def list_spaces(roles: Mapping[str, Role]) -> list[Table]:
+    """Return a table of the observations and actions of each role."""
+    columns = ("space", "name", "shape", "type", "values")
+    return [
+        Table(
+            title=("" if name == DEFAULT_ROLE else f"{name}: ") + _count(role.lanes, "agent"),
+            columns=columns,
+            rows=[*_list_observations(role.obs_specs), *_list_actions(role.action_spec)],
+        )
+        for name, role in roles.items()
+    ]
+
+
+def _list_observations(specs: Mapping[str, ObsSpec]) -> Iterator[list[str]]:
+    for name, spec in specs.items():
+        values = f"one of {' x '.join(map(str, spec.n_values))}, one-hot" if spec.n_values else ""
+        if len(spec.shape) == 3:
+            values = f"0 to {spec.high:g}"
+        yield ["observation", name, _format_shape(spec.shape), spec.dtype, values]
+
+
+def _list_actions(spec: ActionSpec) -> Iterator[list[str]]:
+    for part in spec.parts:
+        name = "" if part.key is None else str(part.key)
+        values = " x ".join(f"one of {count}" for count in part.n_values)
+        if not part.n_values:
+            values = f"{min(part.low):g} to {max(part.high):g}"
+        yield ["action", name, _format_shape(part.shape), part.dtype, values]
+    if not spec.parts:
+        yield ["action", "", "", "", str(spec)]
+
+
+def _format_shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def make_differences(differences: Sequence[Difference]) -> Table:
+    """Return a table of the settings that differ from the defaults."""
+    rows = [[one.path, _format_setting(one.after), _format_setting(one.before)] for one in differences]
+    return Table(columns=("setting", "value", "default"), rows=rows)
+
+
+def make_changes(changes: Sequence[Difference]) -> Table:
+    """Return a table of the settings that changed when the run was resumed."""
+    rows = [
+        [f"{one.env_steps:,}", one.path, _format_setting(one.before), _format_setting(one.after)] for one in changes
+    ]
+    return Table(columns=("from env step", "setting", "before", "after"), rows=rows)
+
+
+def _format_setting(value: Any) -> str:
+    text = clean_text(format_value(value))  # before a password is cut, so that it is found
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} ..."
+
+
+def list_machine(run: RunData) -> list[tuple[str, str]]:
+    """Return name and value of each property of the machine of the last session; empty if it is not recorded."""
+    if not run.sessions:
+        return []
+    machine = run.sessions[-1]["machine"]
+    memory = machine.get("memory")
+    found = {
+        "processor": machine.get("processor"),
+        "cores": machine.get("cores"),
+        "memory": f"{memory / GB:.1f} GiB" if memory else None,
+        "GPU": machine.get("accelerator"),
+        "system": machine.get("system"),
+    }
+    return [(name, str(value)) for name, value in found.items() if value]
+
+
+def list_versions(run: RunData) -> list[tuple[str, str]]:
+    """Return name and version of each package, the commit and the seed; those of the last session."""
+    origin = run.sessions[-1] if run.sessions else run.record
+    seed = run.record.get("seed", run.get_setting("base_config.seed"))
+    found = {**(origin.get("versions") or {}), "commit": origin.get("commit"), "seed": seed}
+    return [(name, str(value)) for name, value in found.items() if value is not None]
+
+
+def list_sessions(run: RunData) -> Table:
+    """Return a table of the processes that have trained the run, oldest first."""
+    ends = [*(session["env_steps"] for session in run.sessions[1:]), run.record["env_steps"]]
+    rows = [
+        [
+            str(session.get("started", UNKNOWN)).replace("T", " ").replace("+00:00", " UTC"),
+            session["machine"].get("processor") or UNKNOWN,
+            (session.get("commit") or UNKNOWN)[:10],
+            f"{session['env_steps']:,}",
+            f"{end:,}",
+        ]
+        for session, end in zip(run.sessions, ends, strict=False)
+    ]
+    return _cut(Table(columns=("started", "processor", "commit", "from env step", "to"), rows=rows, numbers=2))
+
+
+def make_lineage(lineage: Lineage | None) -> Table | None:
+    """Return a table of the intervals of a member of a population; None for another run."""
+    if lineage is None:
+        return None
+    rows = [
+        [
+            ", ".join(f"{path} = {_format_setting(value)}" for path, value in row.settings.items()),
+            str(row.interval),
+            "itself" if row.parent == row.member else f"member {row.parent}",
+            f"{row.env_steps:,}",
+            "failed" if row.mean_return is None else format_number(row.mean_return),
+        ]
+        for row in lineage.rows
+    ]
+    title = f"Member {lineage.member} of the population {lineage.population}"
+    columns = ("settings", "interval", "continues", "env steps", "return")
+    return _cut(Table(title=title, columns=columns, rows=rows, numbers=4))

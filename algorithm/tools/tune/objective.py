@@ -1,0 +1,193 @@
+"""The number by which the trials of a search are compared, and the runs that measure it."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol
+
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.trees import Layer, Tree
+from algorithm.errors import UserError
+from algorithm.parts.run_folder import RunFolder
+from algorithm.runs.callbacks import Callback, RunResult
+from algorithm.runs.session import open_new_run
+from algorithm.tools.tune.space import Values, make_tree
+from algorithm.tools.tune.study import OpenTrial
+from algorithm.training.evaluator import EvaluationResult
+
+EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
+WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
+PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
+
+Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
+
+
+class TrialPruned(Exception):
+    """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
+
+
+class ReportedTrial(Protocol):
+    """A trial of Optuna, as far as it is pruned."""
+
+    def report(self, value: float, step: int) -> None:
+        """Record an intermediate value."""
+
+    def should_prune(self) -> bool:
+        """Return whether the last intermediate value is worse than the median of other trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The number by which trials are compared.
+
+    Attributes:
+        settings: settings that all trials share.
+        maximize: whether larger numbers are better.
+    """
+
+    settings: Settings
+    maximize: bool
+
+    @property
+    def max_step(self) -> int:
+        """The env steps at which a run ends."""
+        assert self.settings.base.max_step is not None  # make_objective checks it
+        return self.settings.base.max_step
+
+    @property
+    def evaluate_every(self) -> int:
+        """The env steps between the evaluations of a run."""
+        return self.settings.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations of a run."""
+        return self.max_step // self.evaluate_every
+
+    @property
+    def warmup(self) -> int:
+        """The number of the first evaluation at which a trial can be pruned."""
+        return ceil(WARMUP * self.evaluations)
+
+    @property
+    def unit(self) -> str:
+        """The name of the number."""
+        return "mean return" if self.maximize else "env steps"
+
+    def measure(self, result: RunResult) -> float:
+        """Return the number of a run that has ended. Raises UserError if the run could not be evaluated."""
+        if not self.maximize:
+            return result.counters.env_steps if result.goal_reached else PENALTY * self.max_step
+        if result.evaluation is None:
+            raise UserError("tune.objective return needs evaluation, which is not possible in this environment")
+        return compute_mean_return(result.evaluation)
+
+    def is_goal_missed(self, value: float | None) -> bool:
+        """Return whether no run of a trial with this number reached the goal that the number is about."""
+        return not self.maximize and value is not None and value >= PENALTY * self.max_step
+
+    def make_run_settings(self, seed: int) -> Tree:
+        """Return the settings that a search sets in each of its runs."""
+        base = {"seed": seed, "evaluate_every": self.evaluate_every, "save_every": None, "export": "never"}
+        return {"base_config": base, **({"goal": None} if self.maximize else {})}
+
+
+def make_objective(settings: Settings, source: str) -> Objective:
+    """Return the objective of a search. Raises UserError if the settings have no limit or no goal."""
+    if settings.base.max_step is None:
+        raise UserError(f"{source}: --tune needs base_config.max_step, the length of the run of each trial")
+    maximize = settings.tune.objective == "return"
+    if not maximize and (settings.goal is None or settings.goal.return_ is None):
+        raise UserError(f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return")
+    return Objective(settings=settings, maximize=maximize)
+
+
+def compute_mean_return(results: Mapping[str, EvaluationResult]) -> float:
+    """Return the mean return of an evaluation, over the roles."""
+    return fmean(result.mean for result in results.values())
+
+
+class Pruner(Callback):
+    """A callback that stops a run whose evaluations are worse than the median of other trials.
+
+    Args:
+        trial: the trial.
+        earlier: number of evaluations of the runs with earlier seeds.
+        objective: the objective, for the direction of the comparison.
+
+    Attributes:
+        pruned: whether it has stopped the run.
+    """
+
+    def __init__(self, trial: ReportedTrial, earlier: int, objective: Objective):
+        self.trial, self.earlier, self.objective = trial, earlier, objective
+        self.pruned = False
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool:
+        mean = compute_mean_return(results)
+        env_steps = max(result.env_steps for result in results.values())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that an interrupted trial has reported this step before
+            self.trial.report(
+                mean if self.objective.maximize else -mean,
+                self.earlier + env_steps // self.objective.evaluate_every,
+            )
+        self.pruned = env_steps < self.objective.max_step and self.trial.should_prune()
+        return self.pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRunner:
+    """A runner of trials: the runs of a trial with their seeds, each in a run folder inside the trial's.
+
+    Attributes:
+        environment: name or path of the environment.
+        source: the environment folder.
+        study: name of the study.
+        layers: settings that all trials share; the first are those of the file.
+        objective: the objective.
+        train: trains in a run folder.
+    """
+
+    environment: str
+    source: Path
+    study: str
+    layers: Sequence[Layer]
+    objective: Objective
+    train: Train
+
+    def run(self, trial: OpenTrial, values: Values) -> float:
+        """Train the runs of a trial and return the mean of their numbers.
+
+        Raises:
+            TrialPruned: it was pruned.
+            UserError: the settings cannot be used together.
+        """
+        shared, numbers = self.objective.settings, []
+        for index in range(shared.tune.seeds):
+            earlier = index * (self.objective.evaluations + 1)
+            pruner = Pruner(trial.trial, earlier, self.objective)
+            result = self._run_seed(trial, values, shared.base.seed + index, pruner)
+            if pruner.pruned and not result.goal_reached:
+                raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")
+            numbers.append(self.objective.measure(result))
+        return fmean(numbers)
+
+    def _run_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
+        """Train the run of a trial with a seed."""
+        given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
+        own = self.objective.make_run_settings(seed)
+        own["tracker_config"] = {"group": self.objective.settings.tracker.group or self.study}
+        settings = resolve([self.layers[0], *given, ("--tune", own)])
+        check_effects(settings, given[-1:])
+        name = f"{self.study}/{trial.number}/seed-{seed}"
+        shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
+        with open_new_run(self.environment, self.source, name, settings, replace_existing=False) as folder:
+            return self.train(folder, replace(settings, command_line_layers=given), [pruner])

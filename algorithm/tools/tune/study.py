@@ -1,0 +1,205 @@
+"""A study folder, which several processes share: its trials in Optuna's journal, and the locks of the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from algorithm.atomic_io import replace_text
+from algorithm.config.trees import Tree, format_value, format_yaml, parse_yaml, read_yaml
+from algorithm.errors import UserError
+from algorithm.parts.lock import FolderLock
+from algorithm.parts.run_records import find_changes
+from algorithm.program import get_install_command
+from algorithm.tools.tune.journal import StudyLock, repair_journal
+
+JOURNAL_FILE, STUDY_FILE = "journal.log", "study.yaml"
+
+State = Literal["complete", "pruned", "running"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """A trial of a study, as it is reported.
+
+    Attributes:
+        number: its number, from 0 on.
+        state: complete, pruned (also for a trial that failed), or running (also for one that was interrupted).
+        value: the number by which trials are compared; None unless the trial is complete.
+        values: its settings, by their paths.
+        reason: why it was pruned, in one line; otherwise empty.
+    """
+
+    number: int
+    state: State
+    value: float | None
+    values: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class OpenTrial:
+    """A trial that this process trains.
+
+    Attributes:
+        trial: the trial of Optuna.
+        folder: the folder of its runs.
+        lock: holds the lock of the folder until it is closed.
+    """
+
+    trial: Any
+    folder: Path
+    lock: ExitStack
+
+    @property
+    def number(self) -> int:
+        """The number of the trial."""
+        return self.trial.number
+
+    def record_values(self, values: Mapping[str, Any]) -> None:
+        """Record the settings of the trial."""
+        self.trial.set_user_attr("values", dict(values))
+
+
+class Study:
+    """A study in a folder; every process that opens the folder joins the study.
+
+    A trial belongs to the process that holds the lock of the trial's folder. The operating system releases the lock
+    when the process ends. An unfinished trial whose lock is free is trained again, from its beginning.
+
+    Args:
+        folder: the folder, which is made if it does not exist.
+        maximize: whether trials with larger values are better.
+        seed: seed of the samples. The sample of a trial depends on this seed, the number of the trial and the results
+            that are known, not on the process.
+        warmup: number of the first evaluation at which a trial can be pruned.
+        log: receives a line if the journal is damaged.
+    """
+
+    def __init__(self, folder: Path, maximize: bool, seed: int, warmup: int = 0, log: Callable[[str], None] = print):
+        self.optuna = import_optuna()
+        self.folder, self.maximize, self.seed = folder, maximize, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = StudyLock(folder)
+        storages, path = self.optuna.storages, folder / JOURNAL_FILE
+        with self._lock:
+            repair_journal(path, maximize, self.optuna, log)
+            backend = storages.journal.JournalFileBackend(str(path), self._lock)
+            self._study = self.optuna.create_study(
+                storage=storages.JournalStorage(backend),
+                study_name=folder.name,
+                direction="maximize" if maximize else "minimize",
+                pruner=self.optuna.pruners.MedianPruner(n_warmup_steps=warmup),
+                load_if_exists=True,
+            )
+
+    def exclusive(self) -> StudyLock:
+        """Return the lock of the study, for a block in which no other process changes it."""
+        return self._lock
+
+    def check_settings(self, tree: Tree) -> None:
+        """Record the settings of a new study. Raises UserError if the study has others."""
+        path, tree = self.folder / STUDY_FILE, parse_yaml(format_yaml(tree))
+        with self.exclusive():
+            if not path.exists():
+                replace_text(path, format_yaml(tree))
+            recorded = read_yaml(path)
+        for name, before, after in find_changes(recorded, tree):
+            raise UserError(
+                f"the study {self.folder.name} has {name}={format_value(before)}, not {format_value(after)}: new "
+                "trials could not be compared with its trials; -n NAME begins another study"
+            )
+
+    def take_trial(self, limit: int) -> OpenTrial | None:
+        """Return a trial to train: an interrupted one, or a new one; None if there are `limit` trials already.
+
+        The caller closes its lock.
+        """
+        with self.exclusive():
+            trials = self._study.get_trials(deepcopy=False)
+            for known in trials:
+                if not known.state.is_finished() and (lock := self._try_lock(known.number)):
+                    self._study.sampler = self._make_sampler(known.number)
+                    trial = self.optuna.trial.Trial(self._study, known._trial_id)  # no public attribute has this id
+                    return OpenTrial(trial, self._get_folder(known.number), lock)
+            number = len(trials)
+            if number >= limit or not (lock := self._try_lock(number)):
+                return None
+            self._study.sampler = self._make_sampler(number)
+            return OpenTrial(self._study.ask(), self._get_folder(number), lock)
+
+    def finish(self, trial: OpenTrial, value: float | None, reason: str) -> None:
+        """Record the value of a trial, or for None the reason why it was pruned."""
+        with self.exclusive():
+            if value is None:
+                trial.trial.set_user_attr("reason", reason)
+                self._study.tell(trial.trial, state=self.optuna.trial.TrialState.PRUNED)
+            else:
+                self._study.tell(trial.trial, value)
+
+    def list_trials(self) -> list[TrialRecord]:
+        """Return all trials, in order of their numbers."""
+        return [_make_record(trial) for trial in self._study.get_trials(deepcopy=False)]
+
+    def find_best(self) -> TrialRecord | None:
+        """Return the best of the complete trials, the first of equally good ones; None without one."""
+        return self.choose_best(self.list_trials())
+
+    def choose_best(self, trials: Iterable[TrialRecord]) -> TrialRecord | None:
+        """Return the best of those of the trials that are complete, as `find_best` does of all."""
+        return min((trial for trial in trials if trial.value is not None), key=self.make_rank, default=None)
+
+    def make_rank(self, trial: TrialRecord) -> tuple[float, int]:
+        """Return the key by which trials are sorted, the best first; those without a value are last."""
+        if trial.value is None:
+            return float("inf"), trial.number
+        return (-trial.value if self.maximize else trial.value), trial.number
+
+    def _get_folder(self, number: int) -> Path:
+        return self.folder / str(number)
+
+    def _try_lock(self, number: int) -> ExitStack | None:
+        """Return the lock of a trial, held; None if another process holds it."""
+        folder, stack = self._get_folder(number), ExitStack()
+        folder.mkdir(exist_ok=True)
+        try:
+            stack.enter_context(FolderLock(folder, str(folder)))
+        except UserError:
+            return None
+        return stack
+
+    def _make_sampler(self, number: int) -> Any:
+        """Return the sampler of a trial; unfinished trials count as bad ones, so that processes sample elsewhere."""
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        return self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+def _make_record(trial: Any) -> TrialRecord:
+    """Return the record of a trial of Optuna."""
+    finished, values = trial.state.is_finished(), trial.user_attrs.get("values")
+    complete = trial.state.name == "COMPLETE" and values is not None  # they are lost in a journal that was damaged
+    return TrialRecord(
+        number=trial.number,
+        state="complete" if complete else "pruned" if finished else "running",
+        value=trial.value if complete else None,
+        values=values or {},
+        reason=trial.user_attrs.get("reason", "its settings are lost" if finished and values is None else ""),
+    )
+
+
+def import_optuna() -> ModuleType:
+    """Import Optuna and turn its own messages off. Raises UserError, with the command that installs it."""
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"--tune needs the extra tune ({line}): {get_install_command('tune')}") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

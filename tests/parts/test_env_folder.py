@@ -1,0 +1,239 @@
+"""The folder that a name or path refers to, the place of its runs, and suggestions for a missing folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from algorithm.cli import main
+from algorithm.cli.command_line import parse_arguments
+from algorithm.errors import UserError
+from algorithm.parts.env_folder import (
+    ORIGIN_FILE,
+    PROJECT_ENVS,
+    find_folder,
+    find_folders_of_id,
+    get_run_group,
+    is_id,
+    is_run_of,
+    list_environments,
+    locate_environment,
+    make_unknown_error,
+)
+from algorithm.parts.run_folder import RunFolder, find_environment_folder
+
+CONFIG = "default: {base_config: {env_type: PROBE, env_name: truncation, max_step: 60, n_envs: 3}}\n"
+
+
+def make(folder: Path, config: str = CONFIG) -> Path:
+    """Create a folder that contains settings only."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch) -> Path:
+    """Create a folder outside of ./envs, and change the working directory."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return make(tmp_path / "my" / "task")
+
+
+def call(command: str, capsys) -> dict:
+    """Return the result of a command as a script receives it."""
+    main.main([*command.split(), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_name_is_a_folder_below_envs():
+    assert locate_environment("gym/cartpole") == "gym/cartpole"
+    assert find_environment_folder("gym/cartpole") == PROJECT_ENVS / "gym/cartpole"
+    make(Path("envs/gym/cartpole"))
+    assert find_environment_folder("gym/cartpole") == Path("envs/gym/cartpole")
+    assert get_run_group("gym/cartpole") == "gym/cartpole"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml", "../{here}/envs/mine/task"],
+)
+def test_a_path_below_envs_is_converted_to_the_name(text, tmp_path):
+    make(Path("envs/mine/task"))
+    assert locate_environment(text.format(here=tmp_path.name)) == "mine/task"
+    assert locate_environment(str(tmp_path / "envs/mine/task")) == "mine/task"
+
+
+def test_the_path_of_a_folder_of_the_project_is_converted_unless_the_name_is_ambiguous():
+    path = (PROJECT_ENVS / "gym/cartpole").as_posix()
+    assert locate_environment(path) == "gym/cartpole"
+    make(Path("envs/gym/cartpole"))
+    assert locate_environment(path) == path
+    assert locate_environment("envs/gym/cartpole") == "gym/cartpole"
+
+
+def test_another_path_becomes_absolute_and_its_runs_have_the_last_two_parts(outside, monkeypatch):
+    for text in ("../my/task", str(outside), "../my/../my/task/"):
+        assert locate_environment(text) == outside.as_posix()
+    monkeypatch.chdir(outside)
+    assert locate_environment(".") == outside.as_posix()
+    monkeypatch.chdir(outside.parents[1])
+    assert locate_environment("my/task") == outside.as_posix()
+    assert get_run_group(outside.as_posix()) == "my/task"
+    assert get_run_group("/home/.hidden/task") == get_run_group("/task") == "task"
+    with pytest.raises(UserError, match="not a plain name"):
+        get_run_group("/home/my/.task")
+
+
+def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_first(outside, monkeypatch):
+    monkeypatch.chdir(outside.parents[1])
+    make(Path("envs/my/task"))
+    assert locate_environment("my/task") == "my/task"
+    assert locate_environment("./my/task") == outside.as_posix()
+
+
+def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
+    printed = call("../my/task -n a", capsys)
+    assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\n"
+    assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
+    assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
+    assert [run["run"] for run in call("../my/task --list", capsys)["runs"]] == ["runs/my/task/a"]
+    assert main.main(["../my/task", "-n", "b"]) == 0
+    assert f"play it:    python main.py {outside} -n b --run" in capsys.readouterr().out
+    shutil.rmtree(outside)  # runs do not need the folder any more, by its path or by the path of their group
+    assert call("../my/task -n a --run", capsys)["status"] == 0
+    assert call("my/task -n a --run", capsys)["status"] == 0
+
+
+def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(outside, tmp_path, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    other = make(tmp_path / "other" / "my" / "task")
+    capsys.readouterr()
+    for arguments in ("--run -n a", "--resume -n a", "-n a", "-n a --force"):
+        error = call(f"{other} {arguments}", capsys)["error"]
+        assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {outside.as_posix()}, not in {other}")
+    assert "there is no run" in call(f"{other} --run", capsys)["error"]
+    assert "there is no run" in call(f"{other} --list", capsys)["error"]
+    assert main.main([str(other), "-n", "b"]) == 0
+    capsys.readouterr()
+    assert [run["run"] for run in call(f"{other} --list", capsys)["runs"]] == ["runs/my/task/b"]
+    assert RunFolder.find(outside.as_posix(), None).given_path == Path("runs/my/task/a")
+    assert len(call("--list", capsys)["runs"]) == 2
+
+
+def test_a_folder_that_was_moved_keeps_its_runs(outside, tmp_path, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    moved = tmp_path / "elsewhere" / "my" / "task"
+    moved.parent.mkdir(parents=True)
+    outside.rename(moved)
+    capsys.readouterr()
+    assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
+
+
+def test_a_run_without_a_recorded_folder_is_accepted(outside, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    capsys.readouterr()
+    for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
+        damage(Path("runs/my/task/a", ORIGIN_FILE))
+        assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
+
+
+def test_other_commands_find_the_folder_too(outside):
+    assert parse_arguments(["../my/task", "--export"]).env == outside.as_posix()
+    assert parse_arguments(["../my/task", "--doctor"]).env == outside.as_posix()
+    assert find_environment_folder(parse_arguments(["../my/task", "--doctor"]).env) == outside
+
+
+@pytest.mark.parametrize(
+    ("text", "folders"),
+    [
+        ("CartPole-v1", ["gym/cartpole"]),
+        ("CartPole-v0", ["gym/cartpole"]),
+        ("cartpole", ["gym/cartpole"]),
+        ("gym/cartpol", ["gym/cartpole"]),
+        ("Pong", ["atari/pong"]),
+        ("breakout", ["atari/breakout", "minatar/breakout"]),
+        ("InvertedPendulum-v5", ["mujoco/inverted_pendulum"]),
+    ],
+)
+def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
+    advice = str(make_unknown_error(text)).rpartition("; ")[2]
+    assert advice == f"did you mean {' or '.join(folders)}?"
+    assert main.main([text, "--tune"]) == 2
+    assert advice in capsys.readouterr().err
+    assert all(find_folder(folder) for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder", "env_name"),
+    [
+        ("Blackjack-v1", "gym/blackjack", "Blackjack-v1"),
+        ("ALE/Tetris-v5", "ale/tetris", "ALE/Tetris-v5"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
+    ],
+)
+def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
+    assert main.main([text, "-c", "sac"]) == 2
+    advice = f"write one with: python main.py --init {folder} --set base_config.env_name={env_name}\n"
+    assert capsys.readouterr().err.endswith(advice)
+
+
+def test_an_id_is_an_environment_unless_a_folder_has_its_name(outside):
+    assert locate_environment("Any-v0") == "Any-v0" and is_id("Any-v0")
+    assert locate_environment("MiniGrid-Empty-5x5-v0") == "minigrid:MiniGrid-Empty-5x5-v0"
+    assert not is_id("gym/cartpole") and not is_id("Any")
+    make(Path("envs/a/Any-v0"))
+    assert find_environment_folder(locate_environment("a/Any-v0")) == Path("envs/a/Any-v0")
+    assert not is_id("a/Any-v0") and is_id("Any-v0")
+    make(Path("Any-v0"))
+    assert locate_environment("Any-v0") == Path("Any-v0").absolute().as_posix()
+
+
+def test_the_runs_of_an_id_have_a_folder_that_is_valid_on_every_system():
+    groups = {"Any-v0": "Any-v0", "a/Any-v0": "a/Any-v0", "a.b:Any-v0": "a.b/Any-v0", "a:b/Any-v0": "a/b/Any-v0"}
+    assert {env_id: get_run_group(env_id) for env_id in groups} == groups
+    for env_id in ("con:Any-v0", "nul/Any-v0", "..:Any-v0", f"{'x' * 101}:Any-v0"):
+        with pytest.raises(UserError, match="not a valid folder for its runs"):
+            get_run_group(env_id)
+
+
+def test_the_runs_of_two_ids_in_one_folder_are_told_apart():
+    run = Path("runs/a/Any-v0/first")
+    run.mkdir(parents=True)
+    (run / ORIGIN_FILE).write_text("a:Any-v0\n")
+    assert is_run_of(run, "a:Any-v0") and not is_run_of(run, "a/Any-v0")
+
+
+def test_folders_of_an_id_are_found():
+    assert find_folders_of_id("CartPole-v1") == ["gym/cartpole"]
+    assert find_folders_of_id("LunarLander-v3") == ["gym/lunar_lander", "gym/lunar_lander_continuous"]
+    assert find_folders_of_id("CartPole-v0") == []
+
+
+@pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
+def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
+    for more in ([], ["--run"], ["--list"]):
+        assert main.main([text, *more]) == 2
+        assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
+
+
+def test_a_missing_folder_is_an_error_of_one_line(capsys):
+    assert main.main([str(Path("nothing").absolute())]) == 2
+    assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
+    assert main.main(["CartPole-v1", "--run"]) == 2
+    assert (
+        "there is no run under" in (line := capsys.readouterr().err)
+        and "train one with: python main.py CartPole-v1" in line
+    )
+
+
+def test_an_unreadable_config_does_not_prevent_a_suggestion():
+    make(Path("envs/mine/broken"), "default: {base_config: {env_name: Lost-v0")
+    assert "did you mean mine/broken?" in str(make_unknown_error("Lost-v0"))

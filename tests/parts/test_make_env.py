@@ -1,0 +1,62 @@
+"""Settings are passed to the adapter."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.parts.make_env import Environments
+from algorithm.parts.run_folder import RunFolder
+
+ENV = """from gymnasium import Env, spaces
+from numpy import inf
+class Own(Env):
+    observation_space, action_space = spaces.Box(0, 1), spaces.Dict(gas=spaces.Box(-inf, inf))
+make = Own
+"""
+
+
+def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
+    (tmp_path / "env.py").write_text(ENV)
+    base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
+    adapter = Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path)).open(1)
+    native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
+    assert native["gas"].tolist() == [[-2.5], [2.5]]
+    adapter.close()
+    with pytest.raises(
+        UserError, match="base_config: action 'gas' is a Box without bounds; set base_config.unbounded_action_limit"
+    ):
+        Environments(resolve([("test", {"base_config": {"env_name": "env.py"}})]), RunFolder(tmp_path)).open(1)
+
+
+def open_environments(tmp_path, **base) -> Environments:
+    return Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path))
+
+
+def test_only_training_environments_take_turns(tmp_path):
+    args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
+    environments = open_environments(tmp_path, env_name="CartPole-v1", n_envs=2, env_groups=2, env_args=args)
+    parameters = EnvironmentParameters({})
+    for adapter, lanes in (
+        (environments.open_training(parameters), [0]),
+        (environments.defer_evaluation(parameters), [0, 1]),
+        (environments.open(2), [0, 1]),
+    ):
+        with closing(adapter):
+            step = adapter.reset(0)["agent"]
+            assert step.lane.tolist() == [0, 1]
+            assert adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].lane.tolist() == lanes
+
+
+def test_environments_in_this_process_do_not_take_turns(tmp_path):
+    environments = open_environments(tmp_path, env_name="CartPole-v1", env_groups=2)
+    with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium"):
+        environments.open_training(EnvironmentParameters({}))
+
+
+def test_each_group_needs_an_environment():
+    with pytest.raises(UserError, match="env_groups 3 must not be above n_envs 2"):
+        resolve([("test", {"base_config": {"env_name": "CartPole-v1", "n_envs": 2, "env_groups": 3}})])

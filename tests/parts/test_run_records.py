@@ -1,0 +1,227 @@
+"""Resuming with other settings: changes are logged, impossible changes are rejected."""
+
+import pytest
+
+from algorithm.config.loader import merge, read_assignments, resolve
+from algorithm.errors import UserError
+from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.run_records import find_changes, list_changes
+
+
+def make_folder(tmp_path, algorithm="ACER", **agent):
+    (tmp_path / "envs").mkdir()
+    base = {"env_name": "CartPole-v1", "n_envs": 2, "algorithm": algorithm}
+    tree = resolve([("test", {"base_config": base, f"{algorithm.lower()}_config": agent})]).tree
+    return RunFolder.create("some/task", tmp_path / "envs", "a", tree)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_folder(tmp_path)
+
+
+@pytest.fixture
+def sac_folder(tmp_path):
+    return make_folder(tmp_path, algorithm="SAC")
+
+
+def resumed(folder, *assignments):
+    settings = folder.load_settings(("--set", read_assignments(list(assignments))))
+    return settings, list_changes(folder.history.read_last(), settings)
+
+
+def test_without_changes_nothing_is_logged(folder):
+    settings, lines = resumed(folder)
+    assert lines == []
+    assert settings.tree == folder.load_settings().tree
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.001 -> 0.5"),
+        ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
+        ("base_config.device=cpu", "base_config.device: auto -> cpu"),
+        ("base_config.seed=3", "base_config.seed: 0 -> 3"),
+        ("base_config.env_args={gravity: 9}", "base_config.env_args.gravity: null -> 9"),
+        ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
+        ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
+        ("goal.return=475", "goal.return: null -> 475"),
+    ],
+)
+def test_each_changed_setting_is_logged_in_one_line(folder, change, line):
+    settings, lines = resumed(folder, change)
+    assert lines == [line]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert resumed(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "base_config.env_type=PROBE",
+        "base_config.env_name=Acrobot-v1",
+        "base_config.n_envs=4",
+        "base_config.nn=other.py",
+        "base_config.name=b",
+        "nn_config={units: 3}",
+        "replay_config.capacity=900",
+        "replay_config.sampler=lazy",
+        "replay_config.alpha=0.5",
+        "acer_config.rollout_length=30",
+        "acer_config.optimizer=rmsprop",
+        "acer_config={critic: state_value, estimator: vtrace}",
+        "acer_config.std=learned",
+        "acer_config.tanh_squash=true",
+        "base_config.unbounded_action_limit=2.0",
+        "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
+        "base_config.ignore_observations=[mission]",
+    ],
+)
+def test_changes_that_do_not_fit_the_saved_state_are_rejected(folder, change):
+    with pytest.raises(UserError, match=r" -> .* is not possible with --resume: the ") as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(change.partition("=")[0])
+    assert resumed(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("ensemble_q_num=3", "the saved networks have this number of critics"),
+        ("use_auto_alpha=false", "the saved temperatures are learned if this is true"),
+        ("init_log_alpha=-1.0", "the saved temperatures are learned ones"),
+        ("discrete_dqn_like=true", "the saved networks have a policy if this is false"),
+    ],
+)
+def test_what_the_saved_networks_of_sac_would_not_fit_is_refused(sac_folder, change, reason):
+    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
+        resumed(sac_folder, f"sac_config.{change}")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("critic=scalar", "the saved network has the outputs of this critic"),
+        ("n_atoms=21", "the saved critic has these atoms"),
+        ("v_min=-3.0", "the saved critic has these atoms"),
+        ("v_max=3.0", "the saved critic has these atoms"),
+        (
+            "reward_normalization=null",
+            "the saved statistics of return_max contain the largest discounted sum of rewards",
+        ),
+        (
+            "reward_normalization=return_std",
+            "the saved statistics of return_max contain the largest discounted sum of rewards",
+        ),
+        ("rollout_length=9", "the saved replay has rollouts of this length"),
+        ("optimizer=rmsprop", "the saved moments belong to this optimizer"),
+    ],
+)
+def test_what_the_saved_state_of_reactor_would_not_fit_is_refused(tmp_path, change, reason):
+    folder = make_folder(tmp_path, algorithm="REACTOR")
+    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
+        resumed(folder, f"reactor_config.{change}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "loo_beta=one",
+        "policy_gradient=truncated_importance",
+        "distributional=recursive",
+        "policy_uniform_fraction=0.2",
+        "update_target_per_step=7",
+        "sequence_length=20",
+    ],
+)
+def test_the_estimators_of_reactor_may_change(tmp_path, change):
+    folder = make_folder(tmp_path, algorithm="REACTOR")
+    name = f"reactor_config.{change.partition('=')[0]}"
+    (line,) = resumed(folder, f"reactor_config.{change}")[1]
+    assert line.startswith(f"{name}: ")
+
+
+def test_the_range_of_returns_of_a_scalar_critic_may_change(tmp_path):
+    folder = make_folder(tmp_path, algorithm="REACTOR", critic="scalar")
+    assert resumed(folder, "reactor_config.v_max=3.0")[1] == ["reactor_config.v_max: 5.0 -> 3.0"]
+
+
+def test_a_constant_temperature_may_change(tmp_path):
+    folder = make_folder(tmp_path, algorithm="SAC", use_auto_alpha=False)
+    assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("efficient", "full"), ("full", "efficient")])
+def test_a_full_trust_region_cannot_be_left_or_entered(tmp_path, before, after):
+    folder = make_folder(tmp_path, algorithm="ACER", trust_region=before)
+    with pytest.raises(UserError, match=f"acer_config.trust_region: {before} -> {after} is not possible with --resume"):
+        resumed(folder, f"acer_config.trust_region={after}")
+
+
+def test_an_efficient_trust_region_may_be_left(tmp_path):
+    folder = make_folder(tmp_path, algorithm="ACER", trust_region="efficient")
+    assert resumed(folder, "acer_config.trust_region=off")[0].agent.trust_region == "off"
+
+
+def test_changes_in_an_edited_config_of_the_run_are_found(folder):
+    text = folder.config_file.read_text()
+    folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
+    settings, lines = resumed(folder)
+    assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert folder.config_file.read_text().startswith("# mine\n")
+    assert resumed(folder)[1] == []
+    folder.config_file.write_text(text.replace("n_envs: 2", "n_envs: 3"))
+    with pytest.raises(UserError, match="n_envs: 2 -> 3"):
+        resumed(folder)
+
+
+def test_words_are_compared_without_case(folder):
+    assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
+
+
+def test_a_section_that_was_null_is_compared_key_by_key():
+    old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
+    assert list(find_changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
+    assert list(find_changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
+
+
+def test_a_mapping_in_place_of_a_list_is_one_change():
+    short, long = {"explorer": {"noise": [0, 1]}}, {"explorer": {"noise": {"levels": [0, 1]}}}
+    assert list(find_changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
+    assert list(find_changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
+    assert list(find_changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
+
+
+def test_settings_recorded_after_the_resumed_checkpoint_are_removed(folder):
+    tree = folder.load_settings().tree
+    later = merge(tree, {"acer_config": {"gamma": 0.5}})
+    folder.record_settings(later, env_steps=500)
+    assert folder.history.read_last() == later
+    folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
+    assert folder.history.read_last() == tree == folder.load_settings().tree
+    assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "ma_config={A: {acer_config: {rollout_length: 30}}}",
+            "ma_config.A.acer_config.rollout_length: null -> 30 is not",
+        ),
+        ("ma_config={A: {agent: B}}", "ma_config.A.agent: null -> B is not possible with --resume: the saved networks"),
+    ],
+)
+def test_changes_that_do_not_fit_the_saved_state_of_a_role_are_rejected(folder, change, message):
+    with pytest.raises(UserError) as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(message)
+
+
+def test_an_argument_of_the_environment_may_have_the_name_of_a_setting(folder):
+    assert resumed(folder, "base_config.env_args={optimizer: 3}")[1] == ["base_config.env_args.optimizer: null -> 3"]
+    assert resumed(folder, "ma_config={A: {acer_config: {gamma: 0.5}}}")[1] == [
+        "ma_config.A.acer_config.gamma: null -> 0.5"
+    ]

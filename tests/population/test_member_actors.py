@@ -1,0 +1,371 @@
+"""Members in actors of a cluster: a population there equals one in this process, also after faults and on resume."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from algorithm.api import run_training
+from algorithm.cli import main
+from algorithm.errors import UserError, summarize_error
+from algorithm.parts.run_folder import RunFolder
+from algorithm.population import member_server
+from algorithm.population.member_actors import MemberActors
+from algorithm.population.member_processes import MemberProcess, wait_for_processes
+from algorithm.population.member_server import MemberServer
+from algorithm.population.rounds import MemberFailed
+from algorithm.population.runner import resume_population, train_population
+from algorithm.processes.actor_host import ActorLost
+from algorithm.runs.run_requests import RunRequest
+from algorithm.training.progress import Counters
+from tests.population import test_runner as test_population
+from tests.population.test_runner import CONFIG
+from tests.task_folder import NN, write_task
+
+SHORT = {"base_config": {"max_step": 60}}
+Call = tuple[int, int, int]  # number of an actor, number of its replacements, number of a call
+
+
+def train_quickly(environment, folder, settings, variant, callbacks, log, pause_at):
+    """Train like `run_training`, a run whose state is one number, which depends on its history and its settings."""
+    folder.load_blueprint(settings.base.nn, {})
+    store = folder.checkpoints(settings.base.keep_checkpoints)
+    newest = store.latest(log)
+    state = json.loads((newest.folder / "counters.json").read_text())["state"] if newest else 0
+    state = (state * 31 + settings.base.seed + int(1e9 * settings.agent.learning_rate)) % 10007
+    with store.create(pause_at) as manifest, manifest.open_file("counters.json") as file:
+        file.write(json.dumps({"counters": {"env_steps": pause_at}, "state": state}).encode())
+    log(f"state {state}")
+    (folder.path / "metrics.csv").write_text(f"env_steps\n{pause_at}\n")
+    reached = settings.goal is not None and settings.goal.return_ is not None and state >= settings.goal.return_
+    counters = Counters(env_steps=pause_at)
+    return SimpleNamespace(returns={"agent": float(state)}, evaluation=None, counters=counters, goal_reached=reached)
+
+
+train_new = partial(test_population.train_new, train=train_quickly)
+
+
+@pytest.fixture(autouse=True)
+def task() -> Path:
+    """Create the folder mine/task."""
+    return write_task(CONFIG)
+
+
+class InlineProcess:
+    """A process of a member that trains in this process, when its result is requested."""
+
+    is_alive = True
+
+    def __init__(self, members, timeout):
+        self.members = members
+
+    def begin(self, task):
+        self.task = task
+
+    def finish(self):
+        try:
+            return self.members.run_task(self.task)
+        except RuntimeError as error:
+            return MemberFailed(summarize_error(error))
+
+    def stop(self):
+        pass
+
+    kill = stop
+
+
+@pytest.fixture(autouse=True)
+def inline_processes(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(member_server, "MemberProcess", InlineProcess)
+    monkeypatch.setattr(member_server, "wait_for_processes", lambda processes, seconds: processes)
+
+
+class InlineHost:
+    """A host whose servers are in this process.
+
+    Attributes:
+        lost: calls whose actor ends before it replies; call 0 is `open`.
+        silent: calls that are not replied to.
+        change: changes a reply on its way.
+        methods: the called methods, in order.
+    """
+
+    def __init__(self, make_server, lost=(), silent=(), change=lambda reply: reply):
+        self.make_server, self.lost, self.silent, self.change = make_server, set(lost), set(silent), change
+        self.methods: list[str] = []
+        self.calls: dict[Call, functools.partial] = {}
+        self.killed: list[tuple[int, int]] = []
+        self.is_closed = False
+
+    def start(self, index, replacements):
+        return SimpleNamespace(server=self.make_server(), key=(index, replacements), n_calls=0)
+
+    def open(self, handle):
+        return self.call(handle, "open")
+
+    def call(self, handle, method, *arguments):
+        ticket = (*handle.key, handle.n_calls)
+        handle.n_calls += 1
+        self.methods.append(method)
+        self.calls[ticket] = partial(getattr(handle.server, method), *arguments)
+        return ticket
+
+    def wait(self, tickets, timeout):
+        return [ticket for ticket in tickets if ticket not in self.silent]
+
+    def fetch(self, ticket):
+        call = self.calls.pop(ticket)
+        if ticket in self.lost:
+            raise ActorLost("ActorDiedError")
+        return self.change(call())
+
+    def kill(self, handle):
+        self.killed.append(handle.key)
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def hosts() -> list[InlineHost]:
+    return []
+
+
+@pytest.fixture
+def make_runner(hosts):
+    """Return a function that returns `make_runner` of a population, with faults of the host."""
+
+    def make(count=2, timeout=60.0, start_timeout=60.0, **faults):
+        def make_actors(members, settings, log):
+            host = InlineHost(partial(MemberServer, members, None), **faults)
+            host.silent |= {(index, 0, 0) for index in range(count, 4)}
+            hosts.append(host)
+            return MemberActors(
+                members=members,
+                host=host,
+                count=4,
+                keep=settings.base.keep_checkpoints,
+                timeout=timeout,
+                start_timeout=start_timeout,
+                log=log,
+            )
+
+        return make_actors
+
+    return make
+
+
+def read_state(name: str) -> dict[str, bytes]:
+    """Return the files in the newest checkpoints of all members, but for the seconds of the runs."""
+    runs = [RunFolder.find("mine/task", f"{name}-{member}") for member in range(1, 5)]
+    folders = [run.checkpoints(keep=5).list_all()[-1].folder for run in runs]
+    return {
+        f"{number}/{path.relative_to(folder)}": path.read_bytes()
+        for number, folder in enumerate(folders)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def resume(name: str, make_runner, **layer):
+    request = RunRequest(env="mine/task", name=name, layers=[("settings", layer)])
+    with resume_population(request, name, print) as (folder, settings):
+        return train_population("mine/task", None, folder, settings, train_quickly, print, make_runner)
+
+
+def test_a_population_on_a_cluster_equals_one_in_this_process(make_runner, hosts):
+    expected = train_new("here")
+    rows = train_new("there", make_runner=make_runner())
+    assert rows == expected and read_state("there") == read_state("here")
+    assert hosts[0].is_closed and not hosts[0].killed and hosts[0].methods.count("begin") == 12
+    for member in range(1, 5):
+        here, there = (RunFolder.find("mine/task", f"{name}-{member}").path for name in ("here", "there"))
+        assert list_files(there) == list_files(here)
+        assert (there / "log.txt").read_text() == (here / "log.txt").read_text()
+
+
+def list_files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("config", [{}, test_population.TestDraws.CONFIG], ids=["copies", "draws"])
+def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_runner, config):
+    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **config}, "train": run_training}
+    expected = train_new("here", **layers)
+    assert train_new("there", **layers, make_runner=make_runner()) == expected
+    for member in (1, 2):
+        folders = [RunFolder.find("mine/task", f"{name}-{member}").find_latest().folder for name in ("here", "there")]
+        for name in ("agent/weights.pt", "agent/learner.pt", "agent/replay.npz", "actor.npz"):
+            assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_a_population_that_moves_between_cluster_and_processes(make_runner):
+    expected = train_new("whole")
+    train_new("part", base_config={"max_step": 60}, make_runner=make_runner())
+    resume("part", test_population.InThisProcess, base_config={"max_step": 120})
+    rows = resume("part", make_runner(count=1), base_config={"max_step": 180}, population_config={"processes": 1})
+    assert rows == expected and read_state("part") == read_state("whole")
+
+
+def test_members_of_actors_that_end_are_trained_by_others(make_runner, hosts, capsys):
+    expected = train_new("here", **SHORT)
+    rows = train_new("there", **SHORT, make_runner=make_runner(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
+    assert rows == expected and read_state("there") == read_state("here")
+    assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
+    assert "its actor has ended (ActorDiedError): it continues from its last checkpoint" in capsys.readouterr().out
+
+
+def test_an_actor_that_does_not_reply_is_replaced(make_runner, hosts, capsys):
+    expected = train_new("here", **SHORT)
+    rows = train_new("there", **SHORT, make_runner=make_runner(silent=[(0, 0, 1)], timeout=0.2))
+    assert rows == expected and (0, 0) in hosts[0].killed
+    assert "has not replied for 0.2 s (cluster_config.timeout)" in capsys.readouterr().out
+
+
+def damage(reply):
+    """Damage the last checkpoint of a reply, as a fault of the network would."""
+    if reply is None or not (reply.files and reply.files.checkpoints):
+        return reply
+    *others, last = reply.files.checkpoints
+    damaged = replace(last, files={"counters.json": np.zeros_like(last.files["counters.json"])})
+    return replace(reply, files=replace(reply.files, checkpoints=[*others, damaged]))
+
+
+def add_code(reply):
+    """Add code to a reply."""
+    if reply is None or reply.files is None:
+        return reply
+    return replace(reply, files=replace(reply.files, records={"nn.py": np.zeros(1, np.uint8)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "an actor has sent code")]
+)
+def test_files_that_are_not_accepted_are_requested_again(make_runner, hosts, change, message, capsys):
+    expected = train_new("here", **SHORT)
+    changes = iter([change] * 2)
+    runner = make_runner(change=lambda reply: next(changes, lambda reply: reply)(reply) if has_files(reply) else reply)
+    rows = train_new("there", **SHORT, make_runner=runner)
+    assert rows == expected and read_state("there") == read_state("here") and len(hosts[0].killed) == 2
+    assert message in capsys.readouterr().out
+    assert all((RunFolder.find("mine/task", f"there-{k}").path / "nn.py").read_text() == NN for k in range(1, 5))
+
+
+def has_files(reply) -> bool:
+    return reply is not None and reply.files is not None
+
+
+def test_actors_that_cannot_start_end_the_population(make_runner, hosts):
+    lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
+    with pytest.raises(MemberFailed, match=r"members cannot be trained on the cluster: ActorDiedError"):
+        train_new("there", make_runner=make_runner(lost=lost))
+    assert hosts[0].is_closed
+
+
+def test_a_cluster_without_room_is_an_error_of_one_line(make_runner, hosts):
+    with pytest.raises(UserError, match=r"no member has started within 0.1 s \(cluster_config.start_timeout\)"):
+        train_new("there", make_runner=make_runner(count=0, start_timeout=0.1))
+    assert hosts[0].is_closed and not Path("runs/mine/task/there").exists()
+
+
+def test_an_error_of_the_user_names_the_files_of_this_machine(make_runner, task):
+    (task / "nn.py").write_text("raise ValueError('no network')\n")
+    with pytest.raises(UserError) as failure:
+        train_new("there", make_runner=make_runner())
+    assert str(failure.value).startswith(f"{Path('runs/mine/task/there-').absolute()}")
+    assert "nn.py, line 1: ValueError: no network" in str(failure.value)
+
+
+def test_members_are_stopped_when_one_reaches_the_goal(make_runner, hosts):
+    rows = train_new("there", goal={"return": -1e9}, make_runner=make_runner())
+    assert [row.goal_reached for row in rows] == [True]
+    assert hosts[0].methods.count("stop") >= 1 and not hosts[0].killed
+
+
+def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
+    failures = iter([OSError("No space left on device")])
+
+    def write(folder, files, keep):
+        if failure := next(failures, None):
+            raise failure
+
+    original = member_server.write_member
+    monkeypatch.setattr(member_server, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
+    rows = train_new("there", **SHORT, make_runner=make_runner())
+    assert rows == train_new("here", **SHORT)
+    assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
+
+
+def hang(*_):
+    """Train a member, without an end."""
+    while True:
+        os.read(os.pipe()[0], 1)
+
+
+def test_a_member_that_exceeds_the_time_limit_is_killed():
+    members = SimpleNamespace(run_task=hang)
+    process = MemberProcess(members, timeout=100)
+    process.begin(SimpleNamespace(member=1))
+    assert wait_for_processes([process], seconds=0.0) == []
+    process.deadline -= 100
+    assert wait_for_processes([process]) == [process]
+    result = process.finish()
+    assert str(result) == "it has not ended its interval within 100 s (population_config.timeout)"
+    assert not process.is_alive and process.task is None
+
+
+def test_a_process_receives_one_signal(monkeypatch):
+    """A second one would interrupt the tick that it completes before it saves a checkpoint."""
+    process = MemberProcess(SimpleNamespace(run_task=hang), timeout=None)
+    signals = []
+    terminate = process._process.terminate
+    monkeypatch.setattr(process._process, "terminate", lambda: signals.append(1) or terminate())
+    process.begin(SimpleNamespace(member=1))
+    process.request_stop()
+    process.stop()
+    assert signals == [1] and not process.is_alive
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("--set population_config.cpus_per_member=2", "population_config.cpus_per_member is for runtime RAY"),
+            ("--ray local --set cluster_config.actors=2", "cluster_config.actors is for rollout actors, which the"),
+            ("--ray local --set cluster_config.max_lag=2", "cluster_config.max_lag is for rollout actors, which the"),
+            ("--set population_config.timeout=0", "population_config.timeout is 0.0; it must be above 0"),
+        ],
+    )
+    def test_a_setting_without_effect_is_one_line(self, arguments, message, capsys):
+        assert main.main(["mine/task", "--population", "2", *arguments.split()]) == 2
+        shown = capsys.readouterr().err.strip()
+        assert message in shown and "\n" not in shown
+
+    def test_members_train_like_single_runs(self, make_runner):
+        cluster = {"base_config": {"runtime": "RAY", "max_step": 60}, "cluster_config": {"timeout": 9.0}}
+        train_new("there", **cluster, make_runner=make_runner())
+        settings = RunFolder.find("mine/task", "there-1").load_settings()
+        assert settings.base.runtime == "LOCAL" and settings.cluster.timeout == 300
+
+    def test_a_run_in_the_editor_has_one_process(self, capsys):
+        unity = "default: {base_config: {env_type: UNITY, n_envs: 1}}\n"
+        Path("envs/mine/task/config.yaml").write_text(unity)
+        for arguments, message in (
+            ("--ray local", "base_config.runtime RAY opens environments in several processes, but there is one Unity"),
+            ("--population 2", "a population opens environments in several processes, but there is one Unity editor"),
+            ("--population 2 --ray auto", "a population opens environments in several processes, but there is one"),
+        ):
+            assert main.main(["mine/task", "--editor", *arguments.split()]) == 2
+            shown = capsys.readouterr().err.strip()
+            assert message in shown and "\n" not in shown
+            assert not Path("runs/mine/task").exists()

@@ -1,0 +1,318 @@
+"""Runs with several learners: the second one in a process of its own, the actors in this process."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.checkpointing.manifest import Manifest
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import resolve
+from algorithm.errors import UserError
+from algorithm.processes import cluster as runs_cluster
+from algorithm.processes import cluster_runtime as cluster
+from algorithm.processes import learner_peers, learner_server
+from algorithm.processes.actor_server import make_rollout_actor
+from algorithm.processes.cluster import (
+    check_cluster,
+    describe_learners,
+    make_actor_group,
+    make_actor_task,
+    make_peers,
+    open_peers,
+)
+from algorithm.processes.evaluation_server import make_evaluation_actor
+from algorithm.processes.learner_group import LearnerUnreachable
+from algorithm.runs import build
+from algorithm.training.metrics import read_table
+from tests.checkpointing.test_resume import SETTINGS, content
+from tests.processes.learner_process import LearnerProcess, LearnerProcesses, VisibleLearner, pack_learner
+from tests.processes.test_cluster_runtime import CHAIN, KINDS, InlineHost, on_ray, read_weights, train
+from tests.processes.test_workers_runtime import new_run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def process():
+    """Return a process for learner 1."""
+    with closing(LearnerProcess()) as process:
+        yield process
+
+
+@pytest.fixture
+def hosts(monkeypatch, process):
+    """Let runs on a cluster use actors in this process and a learner in `process`. Return the hosts of learners."""
+    made = []
+
+    @contextmanager
+    def open_inline(settings, folder, env_steps, evaluates):
+        task = make_actor_task(settings, folder, env_steps)
+        host = InlineHost(
+            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
+            lambda replacements: make_evaluation_actor(task, replacements, []),
+        )
+        learners = LearnerProcesses([process])
+        made.append(learners)
+        peers = make_peers(settings, learners)
+        with closing(make_actor_group(settings, host, peers)) as group:
+            if peers:
+                open_peers(peers, task, None)
+            group.open(evaluates and settings.cluster.evaluation_actor)
+            yield group
+
+    monkeypatch.setattr(build, "open_cluster", open_inline)
+    monkeypatch.setattr(runs_cluster, "LearnerServer", VisibleLearner)
+    return made
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Return a list that receives what the learners of this process share, at each checkpoint."""
+    found, write_all = [], runs_cluster.LearnerPeers.save
+
+    def save(self, training, actor, manifest):
+        found.append({role: pack_learner(components.learner) for role, components in training.by_role.items()})
+        return write_all(self, training, actor, manifest)
+
+    monkeypatch.setattr(runs_cluster.LearnerPeers, "save", save)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared, tmp_path):
+    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=200, max_iter=None)
+    settings = folder.load_settings(("test", {"cluster_config": {"actors": 2, "learners": 2}}))
+    build.train(settings, folder, lambda line: None)
+    last = folder.find_latest()
+    assert last.counters.updates > 5
+    other = np.fromfile(last.folder / "worker-1" / "agent" / "shared", np.uint8)
+    np.testing.assert_array_equal(other, shared[-1]["agent"])
+    assert hosts[0].calls.count("learn") > 3
+    rows = [row for row in read_table(folder.path / "metrics.csv").rows if row["cluster/learner_0_waiting"]]
+    for rank in range(2):
+        assert 0 < float(rows[-1][f"cluster/learner_{rank}_waiting"]) < 1
+        assert float(rows[-1][f"cluster/learner_{rank}_updates_per_second"]) > 0
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "PPO"])
+def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path):
+    """One learner joins the rollouts of both actors; otherwise each learner has those of one."""
+    layers = SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}, "ppo_config": {"minibatches": 1}}
+    vectors, updates = [], []
+    for learners in (1, 2):
+        cluster_settings = on_ray(actors=2, learners=learners, max_lag=0)
+        _, folder, result = train(tmp_path, f"learners_{learners}", *layers, cluster_settings)
+        vectors.append(torch.cat(list(read_weights(folder).values())))
+        updates.append(result.counters.updates)
+    assert updates[0] == updates[1] > 3
+    torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
+
+
+RESUMED = ["acer, prioritized, gru, iterations", "a2c, rnd"]
+
+
+def resume(folder, max_step, learners, **cluster_settings):
+    """Continue a run. Return the logged lines."""
+    cluster_config = {"actors": 4, "learners": learners, **cluster_settings}
+    tree = {"base_config": {"max_step": max_step}, "cluster_config": cluster_config, "replay_config": {"capacity": 400}}
+    settings = folder.load_settings(("test", tree))
+    lines = []
+    build.train(settings, folder, lines.append)
+    return lines
+
+
+def new_run_of_two(tmp_path, kind):
+    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=300, max_iter=None)
+    resume(folder, 300, 2)
+    return folder
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_the_state_of_every_learner_is_restored(kind, hosts, tmp_path, monkeypatch):
+    folder = new_run_of_two(tmp_path, kind)
+    last, states, packed = folder.find_latest(), [], []
+
+    def save_again(self, training, actor, monitor, divergence):
+        manifest = Manifest(tmp_path / "again")
+        states.append((manifest, actor.peers.save(training, actor, manifest)))
+        packed.append(pack_learner(training.get("agent").learner))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.ClusterRuntime, "run", save_again)
+        assert not any("->" in line for line in resume(folder, 400, 2))
+    (manifest, metadata), expected = states[0], content(last)
+    assert json.loads(json.dumps(metadata)) == {name: expected["about"][name] for name in metadata}
+    manifest.digests = dict(manifest.digests)
+    counters = {"counters": {"seconds": 0, "cpu_seconds": 0}}
+    (manifest.folder / "counters.json").write_text(json.dumps(expected["about"] | counters))
+    again = content(type(last)(manifest.folder))
+    assert again.keys() == expected.keys()
+    assert any(name.startswith("worker-1/") for name in again)
+    rows = "agent/learner.pt/seen"  # with those of rollouts that were not learned from, which are dropped
+    assert expected[rows] < again[rows] == last.counters.env_steps
+    for name in again.keys() - {"about", rows}:
+        np.testing.assert_array_equal(again[name], expected[name], name)
+    np.testing.assert_array_equal(np.fromfile(manifest.folder / "worker-1/agent/shared", np.uint8), packed[0])
+    resume(folder, 400, 2)
+    assert folder.find_latest().counters.env_steps >= 400
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_run_continues_with_another_number_of_learners(kind, hosts, shared, tmp_path):
+    folder = new_run_of_two(tmp_path, kind)
+    assert folder.find_latest().lanes("agent") == (6, 6)
+    kept = "networks, optimizers, counters and saved experience are kept, but"
+    assert f"learners: 2 -> 1; {kept} that of learner 1 is not used" in resume(folder, 400, 1)
+    assert folder.find_latest().lanes("agent") == (12, 6)
+    assert not (folder.find_latest().folder / "worker-1").exists()
+    assert f"learners: 1 -> 2; {kept} there is none for learner 1" in resume(folder, 500, 2)
+    last = folder.find_latest()
+    assert last.counters.env_steps >= 500
+    np.testing.assert_array_equal(np.fromfile(last.folder / "worker-1/agent/shared", np.uint8), shared[-1]["agent"])
+    assert not any("->" in line for line in resume(folder, 600, 2, actors=8))
+    assert folder.find_latest().lanes("agent") == (12, 6)
+    assert type(last)(folder.find_latest().folder, 1).lanes("agent") == (12, 6)
+
+
+def test_the_number_of_learners_is_described():
+    checkpoint, settings = type("Saved", (), {"n_learners": 2})(), resolve([("test", on_ray(actors=4, learners=4))])
+    (line,) = describe_learners(settings, None)
+    assert line == "learners: 4, each with 1/4 of the actors, batch_size, learning_starts and capacity"
+    _, change = describe_learners(settings, checkpoint)
+    assert change.endswith("but there is none for learners 2 to 3")
+    assert not list(describe_learners(resolve([]), None))
+
+
+def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, monkeypatch):
+    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
+    start, call = LearnerProcesses.start_learner, LearnerProcesses.call
+
+    def kill_and_call(self, handle, method, *arguments):
+        if method == "learn" and self.calls.count("learn") == 5:
+            handle.kill()
+        return call(self, handle, method, *arguments)
+
+    with monkeypatch.context() as patch, closing(LearnerProcess()) as other:
+        patch.setattr(LearnerProcesses, "call", kill_and_call)
+        patch.setattr(
+            LearnerProcesses,
+            "start_learner",
+            lambda self, *arguments, **resources: start(LearnerProcesses([other]), *arguments, **resources),
+        )
+        message = r"^learner 1 has ended \(ActorLost: killed\); resume from the last checkpoint$"
+        with pytest.raises(LearnerUnreachable, match=message):
+            resume(folder, 400, 2)
+    saved = folder.find_latest().counters
+    assert saved.updates <= 5
+    resume(folder, 400, 2)
+    assert folder.find_latest().counters.env_steps >= 400
+
+
+class FailingLearner(VisibleLearner):
+    """A learner that raises an exception in its fourth round."""
+
+    rounds = 0
+
+    def learn(self, own):
+        self.rounds += 1
+        if self.rounds == 4:
+            return self._reply(lambda: 1 // 0)
+        return super().learn(own)
+
+
+def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs_cluster, "LearnerServer", FailingLearner)
+    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    with pytest.raises(LearnerUnreachable, match="learner 1 has ended .ZeroDivisionError: .*; resume from") as raised:
+        resume(folder, 400, 2)
+    assert "1 // 0" in str(raised.value.__cause__)
+    assert not (folder.path / "checkpoints").exists()
+
+
+def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, monkeypatch):
+    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    original = build.DivergenceDetector.count_update
+
+    def fail(self):
+        original(self)
+        if self._updates == 4:
+            raise ZeroDivisionError("in a callback")
+
+    monkeypatch.setattr(build.DivergenceDetector, "count_update", fail)
+    with pytest.raises(ZeroDivisionError):
+        resume(folder, 400, 2)
+    last = folder.find_latest()
+    assert type(last)(last.folder, 1).has_experience
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
+    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
+    if rank:
+        monkeypatch.setattr(runs_cluster, "LearnerServer", LearnerWithFullDisk)
+    else:
+        monkeypatch.setattr(learner_peers, "write_all", fail_once(learner_peers.write_all))
+    lines = resume(folder, 400, 2)
+    assert any("cannot be written" in line and "the next save tries again" in line for line in lines)
+    assert folder.find_latest().counters.env_steps >= 400
+
+
+def fail_once(write):
+    """Return a function that raises OSError in its first call."""
+    calls = []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return write(*arguments)
+
+    return fail
+
+
+class LearnerWithFullDisk(VisibleLearner):
+    """A learner that cannot write its first checkpoint."""
+
+    def save(self, _):
+        learner_server.write_experience = fail_once(learner_server.write_experience)
+        self.save = super().save
+        return learner_server.LearnerServer.save(self, _)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (on_ray(learners=2, actors=3), "cluster_config.actors is 3, .* set actors to 4"),
+        (
+            on_ray(learners=2) | {"acer_config": {"batch_size": 5}},
+            "acer_config.batch_size is 5, .* set batch_size to 6",
+        ),
+        (
+            on_ray(learners=2) | {"acer_config": {"trust_region": "full"}},
+            "acer_config.trust_region full is not for several learners: use efficient or off",
+        ),
+        (on_ray(learners=2, gpus_per_learner=1), "but base_config.device is auto: set device to cuda"),
+        (
+            {"base_config": {"runtime": "RAY", "device": "cuda"}, "cluster_config": {"learners": 2}},
+            "base_config.device is cuda, but the other learners learn on CPUs",
+        ),
+    ],
+)
+def test_settings_that_several_learners_do_not_support_are_refused(layer, message):
+    with pytest.raises(UserError, match=message):
+        check_cluster(resolve([("test", layer)]))
+
+
+def test_settings_of_several_learners_without_any_have_no_effect():
+    for layer, reason in (
+        ({"cluster_config": {"learners": 2}}, "is for runtime RAY"),
+        (on_ray(learners=1, cpus_per_learner=2.0), "since learners is 1"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            check_effects(resolve([("test", layer)]), [("test", layer)])

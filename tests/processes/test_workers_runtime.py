@@ -1,0 +1,311 @@
+"""Runs with workers: one worker equals the local runtime, and several save, restore and merge everything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.config.loader import merge, resolve
+from algorithm.errors import UserError
+from algorithm.parts.run_folder import RunFolder
+from algorithm.runs.build import train
+from algorithm.training.learner import Learner
+from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, rows, train_run
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX"),
+    pytest.mark.usefixtures("prepared_workers"),
+]
+NN = """
+from algorithm.networks import Blueprint, Gru, Mlp, NoisyMlp, Vector
+blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
+"""
+PROBE = {"env_type": "PROBE", "env_name": "chain"}
+ANY_ACTION = {"env_type": "tests.fakes:AnyAction", "env_name": "any"}
+SHORT = {"rollout_length": 8}
+CURIOSITY = {"curiosity": {"units": 8}}
+RUNS = {
+    "acer, goal and evaluation": {
+        "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
+        "acer_config": {"reward_normalization": "return_std"},
+        "goal": {"return": 0.85},  # reached by chance in training, and not in every evaluation
+    },
+    "acer, continuous, noisy and normalized": {
+        "base_config": {**ANY_ACTION, "env_args": {"continuous": 2}},
+        "acer_config": {"std": "learned"},
+        "explorer": {"action_noise": [0.0, 0.4]},
+        "normalize": True,
+    },
+    "acer, prioritized, gru, iterations": {
+        "base_config": {**PROBE, "observe_previous": ["action"], "max_iter": 30, "max_step": None},
+        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
+        "acer_config": {"burn_in_step": 3},
+        "memory": "Gru(6)",
+    },
+    "sac, noisy layers": {
+        "base_config": {**PROBE, "algorithm": "SAC", "evaluate_every": 50, "evaluate_greedy": False},
+        "body": "NoisyMlp(8)",
+    },
+    "reactor, lazy, memories of policy and critic": {
+        "base_config": {**PROBE, "algorithm": "REACTOR", "evaluate_every": 50},
+        "replay_config": {"capacity": 300, "sampler": "lazy"},
+        "reactor_config": {"burn_in_step": 2},
+        "memory": "Gru(6), policy=Gru(5), critic=Gru(4)",
+    },
+    "a2c, normalized": {
+        "base_config": {**PROBE, "algorithm": "A2C"},
+        "a2c_config": {**SHORT, "reward_normalization": "return_std"},
+        "normalize": True,
+    },
+    "a2c, rnd": {
+        "base_config": {**ANY_ACTION, "algorithm": "A2C", "env_args": {"branches": [3]}},
+        "a2c_config": SHORT,
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
+    },
+    "ppo": {"base_config": {**PROBE, "algorithm": "PPO"}, "ppo_config": {**SHORT, "epochs": 2, "minibatches": 3}},
+    "acer, curiosity": {"base_config": PROBE, "auxiliaries": CURIOSITY, "normalize": True},
+    "sac, curiosity": {"base_config": {**PROBE, "algorithm": "SAC"}, "auxiliaries": CURIOSITY},
+    "a2c, curiosity": {
+        "base_config": {**PROBE, "algorithm": "A2C"},
+        "a2c_config": SHORT,
+        "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
+    },
+    "ppo, curiosity, recurrent": {
+        "base_config": {**PROBE, "algorithm": "PPO"},
+        "ppo_config": {**SHORT, "epochs": 2, "minibatches": 1},
+        "auxiliaries": CURIOSITY,
+        "memory": "Gru(6)",
+    },
+}
+
+
+def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
+    own = dict(RUNS[kind])
+    source = tmp_path / "envs" / "fake" / "task"
+    source.mkdir(parents=True, exist_ok=True)
+    memory = f", memory={own.pop('memory')}" if "memory" in own else ""
+    body, normalize = own.pop("body", "Mlp(8)"), own.pop("normalize", False)
+    (source / "nn.py").write_text(NN.format(body=body, normalize=normalize, memory=memory))
+    tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
+    return RunFolder.create("fake/task", source, name, tree)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lock"),
+    [(kind, "full") for kind in RUNS] + [("a2c, normalized", "gradients"), ("a2c, normalized", "none")],
+)
+def test_one_worker_equals_the_local_runtime(kind, lock, tmp_path):
+    local = new_run(tmp_path, "local", kind)
+    workers = new_run(tmp_path, "workers", kind, runtime="WORKERS", n_workers=1, worker_lock=lock)
+    for folder in (local, workers):
+        train_run(folder)
+    saved, expected = (sorted((run.path / "checkpoints").glob("0*")) for run in (workers, local))
+    assert [path.name for path in saved] == [path.name for path in expected]
+    assert len(saved) >= 3
+    for path in expected:
+        assert_same(workers.checkpoints(1).find(path.name), local.checkpoints(1).find(path.name))
+    assert without_times(workers) == without_times(local)
+
+    resumed = copy_shortened(workers, "resumed", 1)
+    assert_same(train_run(resumed), local.find_latest())
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    """Compare checkpoints without Python's generator, from which the type checks of tests draw, but not in workers."""
+    left, right = content(one), content(other)
+    assert left.keys() == right.keys()
+    for about in (left["about"], right["about"]):
+        about["generators"].pop("python")
+    assert left.pop("about") == right.pop("about")
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name], name)
+
+
+def without_times(folder: RunFolder) -> list[dict[str, str]]:
+    """Return the rows of metrics without the columns that depend on time."""
+    counts = ("time/episodes", "time/updates")
+    return [
+        {name: cell for name, cell in row.items() if not name.startswith("time/") or name in counts}
+        for row in rows(folder)
+    ]
+
+
+def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
+    straight = new_run(tmp_path, "straight", "a2c, normalized")
+    end = train_run(straight)
+    changing = copy_shortened(straight, "changing", 2)
+    for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
+        settings = merge(
+            changing.load_settings().tree,
+            {"base_config": {"runtime": runtime, "n_workers": 1, "max_step": max_step}},
+        )
+        changing.record_settings(settings, 0)
+        train_run(changing)
+    assert_same(changing.find_latest(), end)
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory):
+    """Return the folder of a run with two workers, with its last two checkpoints."""
+    from tests import conftest  # noqa: F401
+
+    path = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        folder = new_run(
+            path,
+            "two",
+            "acer, continuous, noisy and normalized",
+            runtime="WORKERS",
+            n_workers=2,
+            max_step=400,
+            save_every=100,
+        )
+        train_run(folder)
+    return folder
+
+
+def test_a_checkpoint_has_the_experience_of_every_worker(two_workers):
+    checkpoint = two_workers.find_latest()
+    saved = content(checkpoint)
+    about = saved["about"]
+    assert set(about["workers"]) == {"1"}
+    assert about["roles"]["agent"]["generators"] != about["workers"]["1"]["roles"]["agent"]["generators"]
+    rings = [saved[f"{prefix}agent/replay.npz/head"] for prefix in ("", "worker-1/")]
+    assert all(head.min() > 0 for head in rings)
+    assert saved["agent/learner.pt/updates"] == about["counters"]["updates"] > 0
+    assert saved["agent/weights.pt/statistics/obs/acer"][-1] == saved["agent/learner.pt/seen"]  # merged
+    assert {"actor.npz/adapter", "worker-1/actor.npz/adapter"} <= saved.keys()
+    observations = [saved[f"{prefix}agent/replay.npz/obs/obs"] for prefix in ("", "worker-1/")]
+    assert not np.array_equal(*observations)
+    checkpoint.check()
+
+
+def test_resuming_restores_every_worker(two_workers):
+    """A run that ends at once saves what it restored; a worker that is added starts with an empty replay."""
+    copy = copy_shortened(two_workers, "restored", 9)
+    latest = copy.find_latest()
+    before = content(latest)
+    env_steps = latest.counters.env_steps
+    latest_name = latest.folder.name
+    changed = {"base_config": {"max_step": env_steps + 1, "n_workers": 3}}
+    copy.record_settings(merge(copy.load_settings().tree, changed), env_steps)
+    train(copy.load_settings(), copy, lambda line: None)
+    after = content(copy.find_latest())
+    assert copy.find_latest().folder.name != latest_name
+    assert after["worker-2/agent/replay.npz/head"].max() <= 8
+    for prefix in ("", "worker-1/"):
+        head = f"{prefix}agent/replay.npz/head"
+        grown = after[head] - before[head]
+        assert (grown >= 0).all()
+        assert (grown <= 8).all()  # at most one rollout: the replay was restored
+        rows_before = before[f"{prefix}agent/replay.npz/obs/obs"]
+        kept = int(before[head].min())
+        assert np.array_equal(after[f"{prefix}agent/replay.npz/obs/obs"][:, :kept], rows_before[:, :kept])
+
+
+def test_several_roles(tmp_path):
+    pytest.importorskip("pettingzoo")
+    source = tmp_path / "envs" / "fake" / "task"
+    source.mkdir(parents=True)
+    (source / "env.py").write_text("from tests.adapters.parallel import Race\n\n\ndef make():\n    return Race()\n")
+    base = {"env_type": "PETTINGZOO", "env_name": "env.py", "runtime": "WORKERS", "n_workers": 2, "n_envs": 2}
+    small = {"acer_config": SETTINGS["acer_config"], "replay_config": {"capacity": 400}}
+    limits = {"max_step": 600, "log_every": 200, "save_every": None}
+    settings = resolve([("test", {"base_config": {**base, **limits}, **small})])
+    folder = RunFolder.create("fake/task", source, "a", settings.tree)
+    result = train(folder.load_settings(), folder, lambda line: None)
+    checkpoint = folder.find_latest()
+    assert len(checkpoint.roles) > 1
+    assert set(result.returns) == set(checkpoint.roles)
+    for role in checkpoint.roles:
+        assert (checkpoint.folder / "worker-1" / role / "replay.npz").exists()
+        learner = torch.load(checkpoint.folder / role / "learner.pt", weights_only=True)
+        assert learner["updates"] > 0
+        assert learner["kept"] == learner["updates"]
+
+
+def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):
+    from algorithm.exploration.action_noise import ActionNoise
+    from tests.builders import make_role
+
+    explorers = [ActionNoise(make_role(6), [0.0, 1.0]) for _ in range(2)]
+    for worker, explorer in enumerate(explorers):
+        explorer.select_lanes(range(worker, 6, 2))
+    levels = np.stack([explorer.lane_levels for explorer in explorers], 1).ravel()
+    np.testing.assert_allclose(levels, np.linspace(0, 1, 6), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
+        (
+            {"env_type": "UNITY"},
+            "runtime WORKERS is not for env_type UNITY, whose environments are separate processes",
+        ),
+    ],
+)
+def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
+    folder = new_run(tmp_path, "a", "ppo", runtime="WORKERS", **settings)
+    with pytest.raises(UserError, match=message):
+        train(folder.load_settings(), folder, lambda line: None)
+
+
+def test_a_setting_of_workers_is_refused_for_a_local_run():
+    from algorithm.config.effects import check_effects
+
+    layer = ("--set", {"base_config": {"n_workers": 3}})
+    with pytest.raises(UserError, match="base_config.n_workers is for runtime WORKERS, not for LOCAL"):
+        check_effects(resolve([layer]), [layer])
+
+
+def test_workers_without_a_lock_solve_a_bandit(tmp_path):
+    RUNS["bandit"] = {
+        "base_config": {"env_type": "PROBE", "env_name": "choice", "algorithm": "A2C"},
+        "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03},
+    }
+    folder = new_run(
+        tmp_path, "bandit", "bandit", runtime="WORKERS", worker_lock="none", max_step=3_000, save_every=None, seed=1
+    )
+    seen = SimpleNamespace(returns={})
+    train(folder.load_settings(), folder, lambda line: None, [Recorder(seen)])
+    learner = torch.load(folder.find_latest().folder / "agent" / "learner.pt", weights_only=True)
+    moments = learner["moments/actor_critic"]
+    assert torch.isfinite(moments).all()
+    assert (
+        0
+        < float(moments[-1])
+        <= json.loads((folder.find_latest().folder / "counters.json").read_text())["counters"]["updates"]
+    )
+    assert seen.returns["agent"] > 0.9
+
+
+class Recorder:
+    """A callback that keeps the mean returns at the end of a run."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __getattr__(self, name):
+        return lambda *_: None
+
+    def on_end(self, result):
+        self.seen.returns = result.returns
+
+
+def test_a_learner_alone_shares_nothing():
+    from tests.builders import make_acer, make_role
+
+    learner = Learner(make_acer(), make_role(), {}, None)
+    assert learner.parameters.vector.data_ptr() == learner.parameters.all_parameters.data_ptr()
+    assert next(learner.agent.policy.parameters()).data_ptr() in range(
+        learner.parameters.all_parameters.data_ptr(),
+        learner.parameters.all_parameters.data_ptr() + 4 * len(learner.parameters.all_parameters),
+    )

@@ -1,0 +1,96 @@
+"""A check that raises or hangs does not affect other checks."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from algorithm.errors import UserError
+from algorithm.tools.doctor.check import (
+    BROKEN,
+    MISSING,
+    OK,
+    TIMEOUT,
+    Check,
+    Finding,
+    SubprocessFailed,
+    SubprocessTimeout,
+    run_in_subprocess,
+)
+
+
+def test_a_check_returns_the_line_of_its_function():
+    assert Check("a", lambda: (OK, "all\n is well"))() == Finding("a", OK, "all is well")
+
+
+def test_a_check_that_raises_is_broken_in_one_line():
+    assert Check("a", lambda: {}["b"])() == Finding("a", BROKEN, "KeyError: 'b'")
+
+    def wrong():
+        raise UserError("set b to 1")
+
+    assert Check("a", wrong)() == Finding("a", BROKEN, "set b to 1")
+
+
+def test_a_check_that_hangs_is_a_timeout():
+    never = threading.Event()
+    late = "no answer within 0.05 s: try again when the machine is less busy"
+    assert Check("a", never.wait, limit=0.05)() == Finding("a", TIMEOUT, late)
+    never.set()
+
+
+def test_a_check_that_raises_a_timeout_is_a_timeout():
+    def wait():
+        raise SubprocessTimeout("no answer within 1 s")
+
+    assert Check("a", wait).as_required()() == Finding("a", TIMEOUT, "no answer within 1 s")
+
+
+def test_a_requested_package_that_is_missing_is_broken():
+    check = Check("a", lambda: (MISSING, "get it"))
+    assert check() == Finding("a", MISSING, "get it")
+    assert check.as_required()() == Finding("a", BROKEN, "get it")
+    assert Check("a", lambda: (OK, "")).as_required()().state == OK
+
+
+def test_an_answer_is_a_json_value():
+    assert run_in_subprocess("operator:add", [1], ["a"]) == [1, "a"]
+    assert run_in_subprocess("os:getpid") != os.getpid()
+
+
+def test_printed_output_is_not_part_of_the_answer():
+    assert run_in_subprocess("builtins:print", "hello") is None
+    assert run_in_subprocess("os:system", "echo hello") == 0
+
+
+def test_modules_are_imported_from_the_folders_of_this_process(tmp_path, monkeypatch):
+    Path("json.py").write_text("raise SystemExit(7)")  # in the working directory
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of_mine.py").write_text("def double(x): return 2 * x")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    assert run_in_subprocess("of_mine:double", 4) == 8
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "why"),
+    [
+        ("no_such_module:f", (), "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("operator:truediv", (1, 0), "ZeroDivisionError: division by zero"),
+        ("os:_exit", (3,), "it ended with exit code 3"),
+    ],
+)
+def test_an_error_is_reported(function, arguments, why):
+    with pytest.raises(SubprocessFailed, match=why):
+        run_in_subprocess(function, *arguments)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_a_crash_is_reported():
+    with pytest.raises(SubprocessFailed, match="it crashed with signal SIGABRT"):
+        run_in_subprocess("os:abort")
+
+
+def test_a_process_that_hangs_is_ended():
+    with pytest.raises(SubprocessTimeout, match="no answer within 0.5 s: try again when the machine is less busy"):
+        run_in_subprocess("time:sleep", 600, limit=0.5)

@@ -1,0 +1,195 @@
+"""The command --doctor in environments with missing packages."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithm.cli import main
+from algorithm.tools.doctor import report, requirements
+
+ROOT = Path(__file__).resolve().parents[3]
+STATES = {"ok", "missing", "broken", "timeout"}
+# The import error of a package that is not installed.
+WITHOUT = """
+import importlib.metadata as metadata, sys
+from importlib.abc import MetaPathFinder
+
+NAME, MODULE = {name!r}, {module!r}
+from_name = metadata.Distribution.from_name.__func__
+
+
+def hidden(cls, name):
+    if name == NAME:
+        raise metadata.PackageNotFoundError(name)
+    return from_name(cls, name)
+
+
+class Blocker(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == MODULE:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+metadata.Distribution.from_name = classmethod(hidden)
+sys.meta_path.insert(0, Blocker())
+"""
+SMALL_SETUP = """
+from setuptools import find_packages, setup
+setup(
+    python_requires=">=3.10",
+    packages=find_packages(),
+    install_requires=["numpy>=2"],
+    extras_require={"mujoco": ["numpy"], "nowhere": ["surely-not-there"], "test": ["pytest"], "onnx": ONNX},
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def task():
+    """Create the folder mine/task, which needs the packages of the core only."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
+        "unity:\n  base_config: {env_type: UNITY, n_envs: 1}\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Leave out the checks of the core and the machine, which are tested separately."""
+    monkeypatch.setattr(report, "list_core_checks", lambda: [])
+    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
+
+
+def call(capsys, *arguments) -> dict:
+    """Return the JSON for a script, after a check of its form."""
+    status = main.main([*arguments, "--doctor", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("status") == status
+    assert status == (1 if "error" in document else 0)
+    assert all(set(check) == {"name", "state", "line"} and check["state"] in STATES for check in document["checks"])
+    assert all(check["line"] and "\n" not in check["line"] for check in document["checks"])
+    return document
+
+
+def broken(document: dict) -> dict[str, str]:
+    return {check["name"]: check["line"] for check in document["checks"] if check["state"] == "broken"}
+
+
+def test_a_folder_whose_requirements_are_installed_is_ok(capsys):
+    assert main.main(["mine/task", "--doctor"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "all that mine/task needs is there"
+    assert {line.split()[1] for line in shown[:-1]} == {"ok"}
+    names = [line.split()[0] for line in shown[:-1]]
+    assert names[0] == "torch" and names[-5:] == ["device", "environment", "agent", "replay", "checkpoints"]
+    assert not Path("runs").exists()
+
+
+def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_path):
+    onnx = requirements.read_setup()["extras_require"]["onnx"]
+    (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
+    document = requirements.read_setup.__wrapped__
+    monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
+    monkeypatch.setattr(requirements, "read_setup", document)
+    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
+    document = call(capsys)
+    states = {check["name"]: check["state"] for check in document["checks"]}
+    assert document["environment"] is None
+    assert states["extra nowhere"] == "missing" and states["extra mujoco"] == "ok"
+    assert states["handshake"] == "ok" and "extra test" not in states
+    assert states["onnx round trip"] == ("ok" if states["extra onnx"] == "ok" else "missing")
+
+
+def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
+    """Run the command in a process that finds `shims` before all packages, with few checks of the core."""
+    code = (
+        "import sys\nfrom algorithm.cli import main\n"
+        "from algorithm.tools.doctor import report\n"
+        "core = report.list_core_checks\n"
+        "report.list_machine_checks = lambda: []\n"
+        "few = ('rich', 'packaging', 'mlagents-envs')\n"
+        "report.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
+        "sys.exit(main.main(sys.argv[1:]))"
+    )
+    path = os.pathsep.join([str(shims), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-c", code, *words, "--doctor"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="mlagents-envs", module="mlagents_envs"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        done = in_process(tmp_path, "mine/task", "-c", "unity", "-p", port, "--json")
+    document = json.loads(done.stdout)
+    wrong = broken(document)
+    assert done.returncode == document["status"] == 1
+    assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
+    assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"
+    assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
+    assert wrong["ports"].startswith(f"{port} is taken by ")
+    assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
+
+
+def test_without_onnx_a_run_that_exports_is_reported(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
+    done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
+    line = 'pip install -e ".[onnx]" (not installed: onnxruntime)'
+    assert done.returncode == 1
+    assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
+
+
+def test_without_packages_of_the_core_the_report_is_written(tmp_path):
+    for name in ("rich", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is crippled')")
+    done = in_process(tmp_path, "mine/task")
+    assert done.returncode == 1
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["rich", "broken"],
+        ["packaging", "ok"],
+        ["mlagents-envs", "ok"],
+        ["settings", "broken"],
+    ]
+    assert "rich is crippled" in lines[0][2] and "torch is crippled" in lines[3][2]
+    assert done.stderr == "broken: rich, settings; the lines above say what to do\n"
+
+
+def test_an_environment_that_ends_its_process_is_reported(capsys, little, task):
+    (task / "env.py").write_text("import os\ndef make():\n    os._exit(5)\n")
+    document = call(capsys, "mine/task", "--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
+    assert broken(document) == {"device": "the start of a run fails: it ended with exit code 5"}
+    assert [check["state"] for check in document["checks"]] == ["broken", *["missing"] * 4]
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("nobody/knows --doctor", "no environment folder 'nobody/knows'"),
+        ("mine/task --doctor --set base_config.nope=1", "unknown setting base_config.nope"),
+        ("mine/task --doctor -c nope", "no variant 'nope'"),
+        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
+        ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
+        ("--doctor --device cpu", "--device needs an environment folder"),
+        ("--doctor --list", "--list and --doctor cannot be combined"),
+    ],
+)
+def test_an_invalid_command_has_status_2(capsys, words, line):
+    assert main.main(words.split()) == 2
+    shown = capsys.readouterr()
+    assert line in shown.err and shown.err.count("\n") == 1 and shown.out == ""

@@ -1,0 +1,148 @@
+"""The start of a run with missing or unsuitable parts, in this process."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from algorithm.cli.command_line import parse_arguments
+from algorithm.parts import memory_budget as of_memory
+from algorithm.tools.doctor import trial
+from algorithm.tools.doctor.check import BROKEN, OK
+from algorithm.tools.doctor.trial import list_start_checks
+
+OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
+
+
+@pytest.fixture(autouse=True)
+def task():
+    """Create the folder mine/task."""
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
+        "unity:\n  base_config: {env_type: UNITY, n_envs: 2}\n"
+    )
+    return folder
+
+
+def seen(*words: str) -> dict[str, str]:
+    """Return the findings of a trial, up to the first broken one."""
+    found = trial.run_trial(vars(parse_arguments(["mine/task", *words, "--doctor"])))
+    broken = {name: line for name, (state, line) in found.items() if state == BROKEN}
+    assert list(found) == ["device", "environment", "agent", "replay", "checkpoints"][: len(found)]
+    return broken
+
+
+def test_all_checks_are_ok():
+    assert seen() == {}
+    assert not Path("runs").exists()
+
+
+def test_a_missing_device_does_not_prevent_further_checks():
+    wrong = seen("--device", "cuda:77")
+    assert set(wrong) == {"device"} and "torch finds no such device" in wrong["device"]
+
+
+def test_an_environment_that_does_not_open_is_broken(task):
+    (task / "env.py").write_text("def make():\n    raise OSError('no licence')\n")
+    wrong = seen(*OWN)
+    assert set(wrong) == {"environment"} and "no licence" in wrong["environment"]
+
+
+def test_a_network_that_raises_is_broken(task):
+    (task / "nn.py").write_text("blueprint = 1 / 0\n")
+    wrong = seen()
+    assert set(wrong) == {"agent"} and "nn.py, line 1: ZeroDivisionError" in wrong["agent"]
+
+
+UNSUITABLE = """
+from algorithm.auxiliaries.auxiliary import Auxiliary
+
+class Unsuitable(Auxiliary):
+    def build(self, agent, role):
+        raise ValueError("it needs images")
+
+    def loss(self, inputs):
+        ...
+"""
+
+
+def test_auxiliaries_are_built(tmp_path, monkeypatch):
+    assert seen("--set", "auxiliaries.curiosity.units=8") == {}
+    (tmp_path / "unsuitable_auxiliary.py").write_text(UNSUITABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    wrong = seen("--set", 'auxiliaries={"unsuitable_auxiliary:Unsuitable": {}}')
+    assert set(wrong) == {"agent"} and "auxiliaries.unsuitable_auxiliary:Unsuitable: it needs images" in wrong["agent"]
+
+
+def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
+    monkeypatch.setattr(of_memory, "measure_free_memory", lambda: 10**5)
+    wrong = seen()
+    assert set(wrong) == {"replay"} and "of memory are free; at most" in wrong["replay"]
+
+
+def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
+    usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+    assert trial._check_disk(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
+    state, line = trial._check_disk(10**6, kept=4)
+    assert state == BROKEN and line.startswith("6 of 1 MB do not fit on the disk, 5 MB are free: lower ")
+    assert set(seen()) == {"checkpoints"}
+
+
+def of_scene(*words: str) -> dict[str, tuple[str, str]]:
+    """Return the findings about a scene's player and ports, without the handshake and the packages."""
+    checks = list(list_start_checks(parse_arguments(["mine/task", "-c", "unity", *words, "--doctor"])))
+    names = [check.name for check in checks]
+    assert names[:2] == ["device", "handshake"]
+    found = [check() for check in checks[2:]]
+    return {finding.name: (finding.state, finding.line) for finding in found}
+
+
+def test_a_missing_or_not_executable_player_is_broken(tmp_path):
+    player = tmp_path / "scene.x86_64"
+    words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
+    assert of_scene(*words)["player"][1].startswith(f"there is no player at {player}: ")
+    player.write_text("")
+    if os.name == "posix":
+        assert of_scene(*words) == {"player": (BROKEN, f"{player} is not executable: run chmod +x on it")}
+    player.chmod(0o755)
+    assert of_scene(*words) == {"player": (OK, str(player))}
+
+
+def test_every_port_that_a_scene_may_use_is_checked(tmp_path):
+    player = tmp_path / "scene.x86_64"
+    player.touch(0o755)
+    words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        state, line = of_scene(*words, "-p", str(port - 2))["ports"]  # the third is for evaluation
+        assert state == BROKEN and line.startswith(f"{port} is taken by ") and "base_port" in line
+    state, line = of_scene(*words, "-p", "65534")["ports"]
+    assert state == BROKEN and line.startswith("65536 is not a valid port")
+
+
+@pytest.mark.parametrize("variant", ["default", "unity"])
+def test_a_run_that_exports_checks_the_packages_and_a_round_trip(variant):
+    def names(export: str) -> list[str]:
+        words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
+        return [check.name for check in list_start_checks(parse_arguments(words))]
+
+    never = names("never")
+    assert not any("onnx" in name for name in never)
+    for export in ("end", "checkpoints"):
+        assert [name for name in names(export) if name not in never] == ["extra onnx", "onnx round trip"]
+
+
+def test_the_editor_has_one_port():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        state, line = of_scene("--agents", "1", "-p", str(port))["ports"]
+    assert state == BROKEN and line.endswith("give --port, and set it in Unity too")

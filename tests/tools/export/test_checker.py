@@ -1,0 +1,347 @@
+"""Each rule is violated once, and reported with its number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from algorithm.tools.export.checker import find_violations
+from algorithm.tools.export.signature import ObservationInput, Signature
+from tests.tools.export.exported_agents import export_of
+
+SENSORS = (
+    ObservationInput(name="a", shape=(5,), agent_shape=(5,)),
+    ObservationInput(name="b", shape=(3, 2), agent_shape=(6,)),
+)
+SCENE = Signature(sensors=SENSORS, continuous=2, branches=(3, 2), memory=12)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Return files of a hybrid policy with a memory, in opsets 9 and 15."""
+    return {opset: export_of("lstm", "hybrid", tmp_path_factory.mktemp(str(opset)), opset).path for opset in (9, 15)}
+
+
+def port(proto, name):
+    """Return an input or output by its name."""
+    return next(one for one in (*proto.graph.input, *proto.graph.output) if one.name == name)
+
+
+def shape(proto, name, *axes):
+    """Declare another shape of an input or output."""
+    one = port(proto, name)
+    kind = one.type.tensor_type.elem_type
+    one.CopyFrom(helper.make_tensor_value_info(name, kind, axes))
+
+
+def kind(proto, name, elem_type):
+    port(proto, name).type.tensor_type.elem_type = elem_type
+
+
+def constant(proto, name, value):
+    """Replace an initializer."""
+    (old,) = (one for one in proto.graph.initializer if one.name == name)
+    old.CopyFrom(numpy_helper.from_array(np.asarray(value), name))
+
+
+def rename(proto, old, new):
+    """Rename an input or output wherever it is used."""
+    port(proto, old).name = new
+    for node in proto.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+def without(proto, name):
+    """Remove an output."""
+    proto.graph.output.remove(port(proto, name))
+
+
+def operator(proto, old, new):
+    next(node for node in proto.graph.node if node.op_type == old).op_type = new
+
+
+def between(proto, name, *makes):
+    """Append the nodes of `makes`, the last of which computes the output `name` from its previous value."""
+    for node in proto.graph.node:
+        node.output[:] = [f"{name}_before" if made == name else made for made in node.output]
+    proto.graph.node.extend(makes)
+
+
+def unused_input(proto, name, *axes):
+    proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, axes))
+
+
+def initializer(proto, name, value):
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+
+
+def outside(proto):
+    tensor = proto.graph.initializer[0]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+
+
+def foreign(proto):
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    proto.graph.node[0].domain = "com.microsoft"
+
+
+def sparse(proto):
+    values = helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0])
+    indices = helper.make_tensor("i", TensorProto.INT64, [1], [0])
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+
+
+def words(proto):
+    proto.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [1], [b"no"]))
+
+
+def masks_read_by_nobody(proto):
+    initializer(proto, "ones", np.ones((1, 5), np.float32))
+    for node in proto.graph.node:
+        node.input[:] = ["ones" if name == "action_masks" else name for name in node.input]
+
+
+def masks_of_the_drawn_actions_alone(proto):
+    """Make the deterministic actions constant."""
+    initializer(proto, "zero", np.int64(0))
+    between(
+        proto,
+        "deterministic_discrete_actions",
+        helper.make_node("Mul", ["deterministic_discrete_actions_before", "zero"], ["deterministic_discrete_actions"]),
+    )
+
+
+def infinite_masks(proto):
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "value" and numpy_helper.to_array(attribute.t).ravel()[:1] == np.float32(1e8):
+                attribute.t.CopyFrom(numpy_helper.from_array(np.float32(np.inf)))
+
+
+def divided_by_an_observation(proto):
+    """Make an output infinite for zeros only."""
+    name = "deterministic_continuous_actions"
+    initializer(proto, "one", np.ones(1, np.float32))
+    between(
+        proto,
+        name,
+        helper.make_node("ReduceSum", ["recurrent_in"], ["sum"], keepdims=0),
+        helper.make_node("Div", ["sum", "sum"], ["nan"]),
+        helper.make_node("Mul", [f"{name}_before", "nan"], [name]),
+    )
+
+
+def only_one_at_a_time(proto):
+    name = "deterministic_continuous_actions"
+    initializer(proto, "shape_of_one", np.array([1, 2]))
+    between(proto, name, helper.make_node("Reshape", [f"{name}_before", "shape_of_one"], [name]))
+
+
+def too_far(proto):
+    name = "continuous_actions"
+    initializer(proto, "three", np.float32(3))
+    between(proto, name, helper.make_node("Mul", [f"{name}_before", "three"], [name]))
+
+
+def beyond_the_branches(proto):
+    name = "deterministic_discrete_actions"
+    initializer(proto, "seven", np.int64(7))
+    between(proto, name, helper.make_node("Add", [f"{name}_before", "seven"], [name]))
+
+
+def indices_as_floats(proto):
+    name = "discrete_actions"
+    between(proto, name, helper.make_node("Cast", [f"{name}_before"], [name], to=TensorProto.FLOAT))
+    kind(proto, name, TensorProto.FLOAT)
+
+
+def memory_without_its_axis(proto):
+    name = "recurrent_out"
+    initializer(proto, "flat", np.array([-1, 12]))
+    between(proto, name, helper.make_node("Reshape", [f"{name}_before", "flat"], [name]))
+    shape(proto, name, "batch", 12)
+
+
+def through_identity(proto):
+    (old,) = (one for one in proto.graph.initializer if one.name == "memory_size")
+    old.name = "memory_size_before"
+    proto.graph.node.append(helper.make_node("Identity", ["memory_size_before"], ["memory_size"]))
+
+
+def another_output(proto):
+    node = next(node for node in proto.graph.node if node.op_type == "Tanh")
+    proto.graph.output.append(helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None))
+
+
+def swapped(proto):
+    outputs = list(proto.graph.output)
+    del proto.graph.output[:]
+    proto.graph.output.extend([outputs[1], outputs[0], *outputs[2:]])
+
+
+def no_actions(proto):
+    for one in list(proto.graph.output):
+        if "action" in one.name:
+            proto.graph.output.remove(one)
+
+
+FLOATS = np.float32
+BROKEN = {
+    "O1 weights elsewhere": ("O1: weights are in another file", outside),
+    "O1 another domain": ("O1: operators of the domain com.microsoft", foreign),
+    "O1 rejected by onnx": ("O1: onnx.checker rejects", lambda p: operator(p, "Gemm", "Relu")),
+    "O2 too new": ("O2: opset 16", lambda p: setattr(p.opset_import[0], "version", 16)),
+    "O2 too old": ("O2: opset 8", lambda p: setattr(p.opset_import[0], "version", 8)),
+    "O3 an operator that is not imported": (
+        "O3: Sentis does not import the operator Loop",
+        lambda p: operator(p, "Tanh", "Loop"),
+    ),
+    "O4 sparse": ("O4: sparse", sparse),
+    "O4 words": ("O4: words is STRING", words),
+    "O4 nine dimensions": ("O4: nine has 9 dimensions", lambda p: initializer(p, "nine", np.ones((1,) * 9, FLOATS))),
+    "I1 a gap": ("I1: observations are obs_1, obs_2;", lambda p: rename(p, "obs_0", "obs_2")),
+    "I2 another number type": ("I2: obs_0 is DOUBLE", lambda p: kind(p, "obs_0", TensorProto.DOUBLE)),
+    "I2 one at a time": ("I2: the first axis of obs_0 is 1", lambda p: shape(p, "obs_0", 1, 5)),
+    "I2 any length": ("I2: obs_0 FLOAT [batch, n]; every axis except", lambda p: shape(p, "obs_0", "batch", "n")),
+    "I2 five axes": ("I2: obs_0 FLOAT [batch, 1, 1, 1, 5];", lambda p: shape(p, "obs_0", "batch", 1, 1, 1, 5)),
+    "I2 no batch": ("I2: the file does not run on zeros in a batch of 3", only_one_at_a_time),
+    "I3 no masks": ("I3: the input action_masks is missing", lambda p: rename(p, "action_masks", "obs_2")),
+    "I3 masks of other branches": ("I3: action_masks has the shape", lambda p: shape(p, "action_masks", "batch", 4)),
+    "I3 masks without effect": ("I3: discrete_actions does not depend on action_masks", masks_read_by_nobody),
+    "I3 masks that are ignored": ("selects masked actions of branch 0", masks_of_the_drawn_actions_alone),
+    "I4 no memory": (
+        "I4: recurrent_in is missing, but memory_size is 12",
+        lambda p: rename(p, "recurrent_in", "obs_2"),
+    ),
+    "I4 two axes": ("I4: recurrent_in has the shape", lambda p: shape(p, "recurrent_in", "batch", 12)),
+    "I4 an empty memory": (
+        "I4: recurrent_in exists, but memory_size is 0",
+        lambda p: constant(p, "memory_size", FLOATS([0])),
+    ),
+    "I5 unknown": ("I5: the input speed is unknown", lambda p: unused_input(p, "speed", "batch", 1)),
+    "I5 broken": ("I5: the input prev_action fails", lambda p: unused_input(p, "prev_action", "batch", 2)),
+    "I6 nothing": ("I6: obs_2 FLOAT [batch, 0] is empty", lambda p: unused_input(p, "obs_2", "batch", 0)),
+    "I7 NaN on zeros": ("I7: deterministic_continuous_actions is not finite", divided_by_an_observation),
+    "I7 infinite masks": ("holds infinity or NaN; constants must be finite", infinite_masks),
+    "C1 whole": ("C1: version_number is int64", lambda p: constant(p, "version_number", np.array([3]))),
+    "C1 old": ("C1: version_number is 2;", lambda p: constant(p, "version_number", FLOATS([2]))),
+    "C1 a single number": ("C1: version_number is float32 []", lambda p: constant(p, "version_number", FLOATS(3))),
+    "C1 none": ("C1: there is no constant output version_number", lambda p: without(p, "version_number")),
+    "C2 none": ("C2: there is no constant output memory_size", lambda p: without(p, "memory_size")),
+    "C2 another": ("I4: recurrent_in has the shape", lambda p: constant(p, "memory_size", FLOATS([10]))),
+    "C3 no count": (
+        "C3: there is no constant output continuous_action_output_shape",
+        lambda p: without(p, "continuous_action_output_shape"),
+    ),
+    "C3 another count": (
+        "C3: continuous_actions has the shape ['batch', 2], and continuous_action_output_shape is 3",
+        lambda p: constant(p, "continuous_action_output_shape", FLOATS([3])),
+    ),
+    "C3 beyond 1": ("C3: continuous_actions reaches 3", too_far),
+    "C4 no sizes": (
+        "C4: there is no constant output discrete_action_output_shape",
+        lambda p: without(p, "discrete_action_output_shape"),
+    ),
+    "C4 another count": (
+        "C4: discrete_actions has the shape ['batch', 2], and discrete_action_output_shape is 3, 2, 2",
+        lambda p: constant(p, "discrete_action_output_shape", FLOATS([[3, 2, 2]])),
+    ),
+    "C4 whole sizes": (
+        "C4: discrete_action_output_shape is int64",
+        lambda p: constant(p, "discrete_action_output_shape", np.array([[3, 2]])),
+    ),
+    "C4 floats": ("C4: discrete_actions is FLOAT", indices_as_floats),
+    "C4 indices beyond the branches": ("C4: deterministic_discrete_actions ranges from", beyond_the_branches),
+    "C5 two axes": ("C5: recurrent_out has the shape ['batch', 12]", memory_without_its_axis),
+    "C5 none": ("C5: recurrent_out is missing, but memory_size is 12", lambda p: without(p, "recurrent_out")),
+    "C6 no sampled actions": ("C6: there is no output continuous_actions", lambda p: without(p, "continuous_actions")),
+    "C6 no deterministic actions": (
+        "C6: there is no output deterministic_discrete_actions",
+        lambda p: without(p, "deterministic_discrete_actions"),
+    ),
+    "C6 values": ("C6: outputs unknown to Unity", another_output),
+    "C6 no actions": ("C6: there are no actions", no_actions),
+    "C7 another order": ("C7: outputs are in the order memory_size, version_number", swapped),
+    "C8 a computed constant": ("C8: memory_size is not an initializer", through_identity),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_violation_is_reported(what, good, tmp_path):
+    expected, damage = BROKEN[what]
+    proto = onnx.load(good[15])
+    damage(proto)
+    path = tmp_path / "Brain.onnx"
+    path.write_bytes(proto.SerializeToString())
+    found = find_violations(path)
+    assert any(expected in violation for violation in found), found
+    assert all(violation[0] in "OICS" and violation[1].isdigit() for violation in found)
+
+
+def test_a_correct_file_has_no_violations(good):
+    for opset, path in good.items():
+        assert find_violations(path) == find_violations(path, SCENE, opset) == []
+
+
+def test_every_rule_is_violated_above():
+    lines = {what[:2] for what in BROKEN} | {"S1", "S2", "S3", "S4", "S5", "S6", "S7"}
+    numbers = {"O": 4, "I": 7, "C": 8, "S": 7}
+    assert lines == {f"{letter}{k}" for letter, count in numbers.items() for k in range(1, count + 1)}
+
+
+def test_a_file_that_is_not_a_model_is_a_violation(tmp_path):
+    for content in (b"", b"not a model at all"):
+        path = tmp_path / "a.onnx"
+        path.write_bytes(content)
+        assert all(
+            violation.startswith(("O1", "O2", "I1", "C")) for violation in find_violations(path)
+        ) and find_violations(path)
+    assert find_violations(tmp_path / "nothing.onnx")[0].startswith("O1: nothing.onnx cannot be read")
+
+
+def test_barracuda_imports_fewer_operators(good, tmp_path):
+    proto = onnx.load(good[9])
+    operator(proto, "Tanh", "Erf")
+    path = tmp_path / "a.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert "O3: Barracuda does not import the operator Erf" in find_violations(path)
+    assert find_violations(good[15], opset=9) == ["O2: opset 15 instead of 9"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"sensors": SCENE.sensors[:1]}, "S1: the scene has no sensor for obs_1"),
+        ({"sensors": SCENE.sensors[::-1]}, "S1: obs_0 has the shape"),
+        ({"sensors": (*SCENE.sensors, SCENE.sensors[0])}, "S1: there is no input obs_2"),
+        ({"continuous": 3}, "S2: continuous actions are 2; the scene has 3"),
+        ({"branches": (2, 3)}, "S3: branches are 3, 2; the scene has 2, 3"),
+        ({"branches": (3, 2, 2)}, "S4: action_masks has the shape"),
+        ({"memory": 10}, "S6: memory_size is 12; the agent's memory has 10 values"),
+        ({"memory": 10}, "S6: recurrent_in has the shape"),
+    ],
+)
+def test_a_difference_from_the_scene_is_reported(change, expected, good):
+    found = find_violations(good[15], Signature(**{**vars(SCENE), **change}))
+    assert any(violation.startswith(expected) for violation in found), found
+
+
+def test_an_unsupported_version_number_is_a_violation(good, tmp_path):
+    proto = onnx.load(good[15])
+    constant(proto, "version_number", FLOATS([4]))
+    path = tmp_path / "a.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert "S5: version_number is 4; Unity accepts 2 to 3" in find_violations(path, SCENE)
+
+
+def test_the_file_must_have_the_name_of_its_behavior(good, tmp_path):
+    for name in ("Brain.onnx.new", "Brain_team=0?.onnx"):
+        path = Path(tmp_path / name)
+        path.write_bytes(good[15].read_bytes())
+        assert [violation[:2] for violation in find_violations(path)] == ["S7"]

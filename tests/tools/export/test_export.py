@@ -1,0 +1,327 @@
+"""Every kind of agent can be exported to a file that Unity accepts and that computes the same actions."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD
+from algorithm.errors import UserError
+from algorithm.networks import Blueprint, Gru, Mlp, RandomShift, Residual
+from algorithm.returns import RewardStream
+from algorithm.rollout import Step
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.tools.export import export
+from algorithm.tools.export.checker import find_violations
+from algorithm.tools.export.export import ExportFailed, export_role
+from algorithm.tools.export.onnx_friendly import to_onnx_friendly
+from algorithm.tools.export.onnx_model import OnnxModel, make_session, run_session
+from algorithm.tools.export.signature import Signature
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from tests.tools.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
+
+EVERY = ["mlp", "convnet", "gru", "lstm", "attention", "frames"]
+KINDS = [
+    *((net, action) for net in EVERY for action in ACTIONS),
+    *((net, "hybrid") for net in NETS if net not in EVERY),
+]
+
+
+def test_the_name_of_a_role_does_not_lead_to_another_folder(tmp_path):
+    role = role_of(NETS["mlp"][0], ACTIONS["discrete"])
+    (into := tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match=r"role '../brain' cannot be exported: its file ../brain.onnx would be in"):
+        export_role(agent_of(role, NETS["mlp"][1]), "../brain", role, 100, into)
+    assert list(tmp_path.rglob("*")) == [into]
+
+
+@pytest.mark.parametrize("opset", [9, 15])
+@pytest.mark.parametrize(("net", "action"), KINDS)
+def test_every_kind_passes_the_checker_and_equals_its_agent(net, action, opset, tmp_path):
+    exported = export_of(net, action, tmp_path, opset)
+    assert exported.path == tmp_path / "Brain.onnx"
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
+
+
+def test_batch_norms_are_folded_into_linear_layers(tmp_path):
+    specs = {"obs": ObsSpec((5,))}
+    agent = agent_of(role_of(specs, ACTIONS["discrete"]), Blueprint(policy=Residual(6), critic=Residual(6)))
+    layers = agent.policy.heads.layers[0]
+    onnx_friendly, x = to_onnx_friendly(deepcopy(layers).requires_grad_(False)), torch.randn(50, 5)
+    torch.testing.assert_close(onnx_friendly(x), layers(x), rtol=1e-5, atol=1e-5)
+    operators = [type(module).__name__ for module in onnx_friendly.modules() if not list(module.children())]
+    assert operators == ["Linear", *(["Linear", "ReLU"] * 2) * 2, "OnnxRmsNorm"]
+
+
+@pytest.mark.parametrize("net", ["convnet", "frames"])
+def test_an_augmentation_changes_no_byte_of_the_file(net, tmp_path):
+    specs, blueprint = NETS[net]
+    role = role_of(specs, ACTIONS["hybrid"])
+    files = []
+    for augmentations in ({}, {"Camera": RandomShift(2)}):
+        agent = agent_of(role, replace(blueprint, augmentations=augmentations))
+        files.append(export_role(agent, "Brain", role, 100, tmp_path, 15).path.read_bytes())
+    assert files[0] == files[1]
+
+
+LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}
+OF_SAC = [
+    *((action, {}) for action in ACTIONS),
+    ("hybrid", {"std_max": 2.0}),
+    *((action, LIKE_DQN) for action in ("discrete", "multi-discrete")),
+]
+
+
+@pytest.mark.parametrize("opset", [pytest.param(9, marks=pytest.mark.slow), 15])
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
+@pytest.mark.parametrize(("action", "changes"), OF_SAC)
+def test_a_trained_sac_agent_passes_the_checker_and_equals_its_agent(action, changes, net, opset, tmp_path):
+    exported = export_of(net, action, tmp_path, opset, make=make_sac, **changes)
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("make", [make_a2c, make_ppo])
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_agent_without_a_replay_passes_the_checker_and_equals_its_agent(action, net, make, tmp_path):
+    exported = export_of(net, action, tmp_path, 15, make=make, std="state_dependent")
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("net", ["mlp", "lstm"])
+@pytest.mark.parametrize("make", [make_a2c, make_ppo, partial(make_acer, critic="state_value", estimator="vtrace")])
+def test_the_values_of_reward_streams_are_not_exported(make, net, tmp_path):
+    streams = {"novelty": RewardStream(gamma=0.99, weight=0.5, crosses_episodes=True)}
+    exported = export_of(net, "hybrid", tmp_path, 15, make=make, streams=streams)
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("net", ["mlp", "lstm", "frames", *BRANCHES])
+@pytest.mark.parametrize("action", ["discrete", "multi-discrete"])
+@pytest.mark.parametrize(("opset", "changes"), [(9, {"critic": "scalar"}), (15, {"policy_uniform_fraction": 0.0})])
+def test_a_reactor_agent_passes_the_checker_and_equals_its_agent(net, action, opset, changes, tmp_path):
+    exported = export_of(net, action, tmp_path, opset, make=make_reactor, **{"policy_uniform_fraction": 0.2, **changes})
+    assert exported.parity < 1e-5
+    assert find_violations(exported.path) == []
+
+
+def test_samples_of_reactor_follow_the_policy_under_a_mask(tmp_path):
+    """A half of the policy is uniform over the allowed combinations; within five standard errors."""
+    rows, mask = 20_000, np.array([1, 0, 1, 0, 1], np.uint8)
+    role = role_of({"obs": ObsSpec((3,))}, ACTIONS["multi-discrete"])
+    agent = agent_of(role, Blueprint(body=Mlp(8)), make=make_reactor, policy_uniform_fraction=0.5)
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
+    obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1)), "action_mask": np.tile(mask, (rows, 1))}
+    drawn = run_session(runner, signature.make_feed(obs, np.zeros((rows, 0), np.float32)))["discrete_actions"]
+    statistics = agent.policy.act(obs, np.zeros((rows, 0), np.float32))[0][0]
+    frequency = np.bincount(drawn[:, 0].astype(int) * 2 + drawn[:, 1].astype(int), minlength=6) / rows
+    assert np.abs(frequency - torch.from_numpy(statistics).softmax(0).numpy()).max() < 5 * 0.5 / np.sqrt(rows)
+    assert (frequency[[0, 2, 3, 4]] == 0).all()
+
+
+@pytest.mark.parametrize(("action", "changes"), [("hybrid", {}), ("multi-discrete", LIKE_DQN)], ids=str)
+def test_a_fully_masked_branch_does_not_affect_other_branches(action, changes, tmp_path):
+    specs, blueprint = NETS["mlp"]
+    role = role_of(specs, ACTIONS[action])
+    agent = agent_of(role, blueprint, make=make_sac, **changes)
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
+    rng = np.random.default_rng(0)
+    feed = {name: rng.normal(size=(50, *shape)).astype(np.float32) for name, shape in signature.inputs().items()}
+    feed["action_masks"] = np.tile(np.float32([0, 0, 0, 1, 0]), (50, 1))
+    outputs = run_session(runner, feed)
+    for name in ("discrete_actions", "deterministic_discrete_actions"):
+        assert (outputs[name][:, 1] == 0).all()
+    assert len(np.unique(outputs["discrete_actions"][:, 0])) > 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tanh_squash": True}, {"std": "state_dependent"}, {"std": "learned", "tanh_squash": True}], ids=str
+)
+def test_squashed_actions_with_every_kind_of_std(changes, tmp_path):
+    for action in ("continuous", "hybrid"):
+        assert export_of("mlp", action, tmp_path, **changes).parity < 1e-5
+
+
+def test_samples_follow_the_policy(tmp_path):
+    """Compare means, standard deviations and frequencies of 20,000 samples, within five standard errors."""
+    rows = 20_000
+    role = role_of({"obs": ObsSpec((3,))}, ActionSpec(2, (3, 2)))
+    agent = agent_of(role, Blueprint(body=Mlp(8)), std="state_dependent", std_init=0.2, std_min=0.1)
+    signature = Signature.of(role, agent.state_size)
+    runner = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes())
+    obs = {"obs": np.tile(np.float32([0.3, -0.2, 0.1]), (rows, 1))}
+    drawn = run_session(runner, signature.make_feed(obs, np.zeros((rows, 0), np.float32)))
+    obs["action_mask"] = np.ones((rows, 5), np.uint8)
+    statistics = agent.policy.act(obs, np.zeros((rows, 0), np.float32))[0][0]
+    expected = agent.family.to_action(agent.family.sample(np.tile(statistics, (rows, 1)), np.random.default_rng(0)))
+    numbers = drawn["continuous_actions"]
+    error = 5 * np.sqrt(2) * numbers.std(0) / np.sqrt(rows)
+    assert (np.abs(numbers.mean(0) - expected[:, :2].mean(0)) < error).all()
+    assert (np.abs(numbers.std(0) - expected[:, :2].std(0)) < error).all()
+    logits = torch.from_numpy(statistics[4:])
+    for branch, probs in enumerate((logits[:3].softmax(0), logits[3:].softmax(0))):
+        frequency = np.bincount(drawn["discrete_actions"][:, branch], minlength=len(probs)) / rows
+        assert np.abs(frequency - probs.numpy()).max() < 5 * 0.5 / np.sqrt(rows)
+
+
+def test_observations_keep_their_order_and_shape_and_images_are_from_0_to_1(tmp_path):
+    exported = export_of("convnet", "discrete", tmp_path)
+    assert exported.inputs == {"obs_0": ["batch", 3, 9, 8], "obs_1": ["batch", 2], "action_masks": ["batch", 3]}
+    exported = export_of("gru", "hybrid", tmp_path)
+    assert list(exported.inputs.items())[:2] == [("obs_0", ["batch", 5]), ("obs_1", ["batch", 3, 2])]
+    properties = {one.key: one.value for one in onnx.load(exported.path).metadata_props}
+    assert properties["observations"].index("Zeta") < properties["observations"].index("Alpha")
+    assert properties["env_steps"] == "100"
+
+
+@pytest.mark.parametrize("net", ["convnet", "frames"])
+def test_an_image_from_0_to_1_gives_the_same_actions_as_its_bytes(net, tmp_path):
+    specs, blueprint = NETS[net]
+    role = role_of(specs, ACTIONS["continuous"])
+    agent = agent_of(role, blueprint)
+    runner, rng = make_session(export_role(agent, "a", role, 0, tmp_path).path.read_bytes()), np.random.default_rng(0)
+    image = rng.integers(256, size=(2, 3, 9, 8), dtype=np.uint8)
+    speed = rng.standard_normal((2, 2), np.float32)
+    no = np.zeros(2, bool)
+    step = Step(
+        lane=np.arange(2),
+        obs={"Camera": image, "Speed": speed},
+        first=~no,
+        is_bootstrap_row=no,
+        reward=np.zeros(2, np.float32),
+        alive=~no,
+    )
+    decision = agent.greedy(step, np.zeros((2, agent.state_size), np.float32))
+    feed = {"obs_0": image.astype(np.float32) / 255, "obs_1": speed}
+    if agent.state_size:
+        feed["recurrent_in"] = np.zeros((2, 1, agent.state_size), np.float32)
+    outputs = run_session(runner, feed)
+    np.testing.assert_allclose(outputs["deterministic_continuous_actions"], decision.action, atol=1e-5)
+    assert np.abs(decision.action).min() < 0.9  # not all at a bound, where they would be equal for any observation
+
+
+def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tmp_path):
+    role = Role(1, {"obs": ObsSpec((4,))}, ActionSpec(branches=(2,)))
+    exported = export_role(agent_of(role, Blueprint(body=Mlp(8))), "agent", role, 0, tmp_path)
+    assert exported.inputs["action_masks"] == ["batch", 2]
+    assert find_violations(exported.path) == []
+
+
+@pytest.mark.parametrize("action", ["continuous", "multi-discrete", "hybrid"])
+@pytest.mark.parametrize("memory", [None, Gru(4)], ids=str)
+@pytest.mark.parametrize("opset", [9, 15])
+def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_path):
+    spec = ACTIONS[action]
+    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_ACTION: ObsSpec((spec.encoded_size,))}, spec)
+    agent = agent_of(role, Blueprint(body=Mlp(8), memory=memory))
+    exported = export_role(agent, "a", role, 0, tmp_path, opset)
+    assert exported.inputs["recurrent_in"] == ["batch", 1, agent.state_size + spec.encoded_size]
+    runner, signature = make_session(exported.path.read_bytes()), Signature.of(role, agent.state_size)
+    feed = {name: np.ones((5, *shape), np.float32) for name, shape in signature.inputs().items()}
+    outputs = run_session(runner, feed)
+    parts = [outputs[name] for name in ("continuous_actions", "discrete_actions") if name in outputs]
+    remembered = outputs["recurrent_out"][:, 0, agent.state_size :]
+    np.testing.assert_array_equal(remembered, spec.encode(np.concatenate(parts, -1).astype(np.float32)))
+
+
+def test_a_previous_reward_is_rejected_with_the_reason(tmp_path):
+    role = role_of({"obs": ObsSpec((3,)), PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
+    with pytest.raises(UserError, match="observes previous_reward .* Unity passes no reward to a model"):
+        export_role(agent_of(role, Blueprint()), "a", role, 0, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Layers(nn.Module):
+    """A body of an nn.py."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size, self.linear = 8, nn.Linear(size, 8)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Unflattened(Layers):
+    """A body with operators that opset 9 does not have."""
+
+    def forward(self, x):
+        return super().forward(x).unflatten(-1, (2, 4)).flatten(-2)
+
+
+class Recurrent(Layers):
+    """A body with torch's GRU, whose operator Unity does not import."""
+
+    def __init__(self, size: int):
+        super().__init__(size)
+        self.gru = nn.GRU(8, 8)
+
+    def forward(self, x):
+        return self.gru(super().forward(x).unsqueeze(0))[0][0]
+
+
+def own(body: type) -> tuple:
+    role = role_of({"obs": ObsSpec((3,))}, ActionSpec(1))
+    agent = make_acer(role, Blueprint(body=body))
+    agent.policy.eval()
+    return agent, "Brain", role, 0
+
+
+def test_a_network_that_the_opset_cannot_express_is_rejected_with_the_reason(tmp_path):
+    assert export_role(*own(Layers), tmp_path, 9).opset == 9
+    assert export_role(*own(Unflattened), tmp_path, 15).opset == 15
+    (tmp_path / "Brain.onnx").unlink()
+    with pytest.raises(UserError, match="cannot be expressed in opset 9: .*unflatten"):
+        export_role(*own(Unflattened), tmp_path, 9)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_violation_is_reported_and_no_file_remains(tmp_path):
+    with pytest.raises(ExportFailed, match="Brain was not exported: ") as caught:
+        export_role(*own(Recurrent), tmp_path)
+    assert "O3: Sentis does not import the operator GRU" in caught.value.violations
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_export_keeps_the_previous_file(tmp_path, monkeypatch):
+    before = export_of("mlp", "continuous", tmp_path).path.read_bytes()
+    monkeypatch.setattr(export, "find_violations", lambda *given: ["O1: broken", "C3: broken too"])
+    with pytest.raises(ExportFailed, match="2 violations"):
+        export_of("mlp", "continuous", tmp_path)
+    assert (tmp_path / "Brain.onnx").read_bytes() == before
+
+
+def test_weights_are_stored_as_barracuda_reads_them(tmp_path):
+    """Test new networks, whose equal biases the exporter would share through Identity."""
+    role = role_of({"obs": ObsSpec((3,))}, ActionSpec(1))
+    agent = make_acer(role, Blueprint(policy=Mlp(8, 8), critic=Mlp(8)))
+    model = OnnxModel(export_role(agent, "a", role, 0, tmp_path, 9).path)
+    products = [node for node in model.nodes if node.op_type == "Gemm"]
+    assert len(products) == 3
+    assert all(set(node.input[1:]) <= set(model.initializers) for node in products)
+    assert not any(node.op_type == "Identity" for node in model.nodes)
+
+
+def test_an_export_does_not_change_the_agent(tmp_path):
+    role = role_of(*NETS["mlp"][:1], ACTIONS["hybrid"])
+    agent = agent_of(role, NETS["mlp"][1])
+    before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
+    places = [parameter.data_ptr() for parameter in agent.policy.parameters()]
+    export_role(agent, "a", role, 0, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in agent.policy.state_dict().items())
+    assert [parameter.data_ptr() for parameter in agent.policy.parameters()] == places
+    assert all(parameter.requires_grad for parameter in agent.policy.parameters())

@@ -1,0 +1,217 @@
+"""The rules that suggest settings: by the spaces, by the random play, and under settings that are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tests.adapters.fragile  # noqa: F401  # registers an environment
+from algorithm import train
+from algorithm.adapters.gym_ids import find_spec
+from algorithm.config.loader import resolve
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.tools.init import suggested_settings
+from algorithm.tools.init.env_probe import EnvProbe
+from algorithm.tools.init.suggested_settings import add_suggestions, open_environment, suggest_settings
+from algorithm.tools.init.suggestion_rules import Facts
+
+VECTOR = {"obs": ObsSpec((3,))}
+IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}
+BUTTON = ActionSpec(branches=(2,))
+SEVERAL = EnvProbe(rewards=np.array([5.0, -5.0]), episode_lengths=(1,), terminations=1)
+
+
+def suggest(obs=VECTOR, action=BUTTON, probe=SEVERAL, given=None, env_name="CartPole-v1"):
+    base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
+    facts = Facts(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, probe=probe)
+    return add_suggestions(facts, None)
+
+
+def suggest_for(env_name):
+    roles, opened = open_environment("test", {"base_config": {"env_type": "GYM", "env_name": env_name}})
+    return suggest_settings(opened, roles, find_spec(env_name).reward_threshold)
+
+
+@pytest.mark.parametrize(
+    ("obs", "action", "given", "algorithm", "n_envs"),
+    [
+        (VECTOR, ActionSpec(branches=(2,)), {}, "ACER", 4),
+        (VECTOR, ActionSpec(2), {}, "SAC", 1),
+        (VECTOR, ActionSpec(1, (2,)), {}, "ACER", 8),
+        (IMAGE, ActionSpec(branches=(2,)), {}, "ACER", 8),
+        (IMAGE, ActionSpec(2), {}, "ACER", 8),
+        (VECTOR, ActionSpec(2), {"acer_config": {"gamma": 0.9}}, "ACER", 8),
+        (VECTOR, ActionSpec(2), {"base_config": {"algorithm": "PPO"}}, "PPO", 8),
+        (VECTOR, ActionSpec(2), {"base_config": {"n_envs": 3}}, "SAC", 3),
+        (VECTOR, ActionSpec(branches=(2,)), {"sac_config": {"gamma": 0.9}}, "SAC", 8),
+    ],
+)
+def test_the_spaces_determine_the_algorithm_and_the_environments(obs, action, given, algorithm, n_envs):
+    settings = resolve([("test", suggest(obs, action, given=given).tree)])
+    assert (settings.base.algorithm, settings.base.n_envs) == (algorithm, n_envs)
+    if algorithm == "SAC":
+        assert settings.agent.replay_ratio == n_envs  # one update for each env step
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([5.0, -5.0], {"reward_scale": 0.01}),
+        ([-1.0] * 9, {"reward_scale": 0.05}),
+        ([-1.0] * 9 + [-100.0], {"reward_scale": 0.05}),
+        ([0.0, 0.0, 0.0, 5.0], {"reward_scale": 0.01}),
+        ([0.0] * 99 + [5.0], {"reward_normalization": "return_std"}),
+        ([0.0] * 9, {"reward_normalization": "return_std"}),
+        ([], {"reward_normalization": "return_std"}),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["ACER", "A2C", "PPO"])
+def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected, algorithm):
+    probe = EnvProbe(rewards=np.array(rewards), terminations=1)
+    section = f"{algorithm.lower()}_config"
+    tree = suggest(probe=probe, given={"base_config": {"algorithm": algorithm}}).tree
+    chosen = {key: value for key, value in tree[section].items() if key.startswith("reward_")}
+    assert chosen == expected
+
+
+def test_a_separate_program_is_not_started():
+    base = resolve([("test", {"base_config": {"env_type": "UNITY"}})]).base
+    assert suggested_settings._probe(base, None) is None
+
+
+def test_an_environment_that_was_not_probed_has_normalized_rewards():
+    tree = suggest(probe=None).tree
+    assert tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in tree
+
+
+@pytest.mark.parametrize(
+    ("action", "terminations", "rewards", "repeats"),
+    [
+        (ActionSpec(branches=(2,)), 0, [-1.0, -1.0], True),
+        (ActionSpec(branches=(2,)), 0, [0.0, 0.0], True),
+        (ActionSpec(branches=(2,)), 1, [-1.0, -1.0], False),
+        (ActionSpec(branches=(2,)), 0, [-1.0, -2.0], False),
+        (ActionSpec(1, (2,)), 0, [-1.0, -1.0], False),
+        (ActionSpec(1), 0, [-1.0, -1.0], False),
+    ],
+)
+def test_actions_are_repeated_where_random_ones_made_no_difference(action, terminations, rewards, repeats):
+    probe = EnvProbe(rewards=np.array(rewards), terminations=terminations)
+    assert ("explorer" in suggest(action=action, probe=probe).tree) == repeats
+    given = {"explorer": {"action_noise": [0, 0.1]}}
+    assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), probe=probe, given=given).tree["explorer"]
+
+
+def test_episodes_that_may_never_end_are_limited():
+    endless = EnvProbe(rewards=np.ones(9))
+    limited = suggest(probe=endless, env_name="CliffWalking-v1")
+    assert limited.tree["base_config"]["max_step_each_iter"] == 1000
+    assert "no episode ended in 9 random steps" in limited.reasons["base_config.max_step_each_iter"]
+    for probe, env_name in ((SEVERAL, "CliffWalking-v1"), (endless, "CartPole-v1")):
+        assert "max_step_each_iter" not in suggest(probe=probe, env_name=env_name).tree["base_config"]
+
+
+@pytest.mark.parametrize(
+    ("env_name", "given", "gamma"),
+    [
+        ("CartPole-v1", {}, 0.995),  # limited to 500 steps
+        ("MountainCar-v0", {}, None),  # limited to 200 steps
+        ("CliffWalking-v1", {}, None),  # without a limit
+        ("CartPole-v1", {"base_config": {"max_step_each_iter": 50}}, None),
+        ("CartPole-v1", {"base_config": {"env_args": {"max_episode_steps": 50}}}, None),
+        ("MountainCar-v0", {"base_config": {"max_step_each_iter": 900}}, 0.995),
+        ("CartPole-v1", {"acer_config": {"gamma": 0.9}}, 0.9),
+        ("CartPole-v1", {"acer_config": {"gamma": 0.9999}}, 0.9999),
+    ],
+)
+def test_long_episodes_have_a_larger_discount_factor(env_name, given, gamma):
+    tree = suggest(env_name=env_name, given=given).tree
+    assert tree["acer_config"].get("gamma") == gamma
+    expected = 10 * (1 - min(gamma or 0.99, 0.999)) / 5
+    assert tree["acer_config"]["reward_scale"] == pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("obs", "rewards", "terminations", "coef"),
+    [
+        (VECTOR, [1.0, 2.0], 1, 0.0005),
+        ({"obs": ObsSpec((9,), "uint8", n_values=(9,))}, [1.0, 2.0], 1, 0.002),
+        (VECTOR, [1.0, 1.0], 0, 0.005),
+        (VECTOR, [], 0, 0.001),
+    ],
+)
+def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, terminations, coef):
+    probe = EnvProbe(rewards=np.array(rewards), terminations=terminations)
+    assert suggest(obs, probe=probe).tree["acer_config"]["entropy_coef"] == coef
+
+
+@pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (5, 1), (10_000, None), (None, None)])
+def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
+    tree = suggest(action=ActionSpec(1), given={"base_config": {"max_step": max_step}}).tree
+    assert tree["sac_config"].get("learning_starts") == starts
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "expected"),
+    [
+        (ActionSpec(1), {}, {"critic", "policy", "alpha", "schedule"}),
+        (ActionSpec(1), {"sac_config": {"use_auto_alpha": False}}, {"critic", "policy", "schedule"}),
+        (ActionSpec(1), {"base_config": {"max_step": None}}, set()),
+        (ActionSpec(branches=(2,)), {"base_config": {"algorithm": "SAC"}}, set()),
+    ],
+)
+def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_run_ends(action, given, expected):
+    tree = suggest(action=action, given=given).tree
+    names = {name.removeprefix("learning_rate_") for name in tree["sac_config"] if name.startswith("learning_rate_")}
+    assert names == expected
+    resolve([("test", tree)])
+
+
+@pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
+def test_reactor_keeps_its_normalization_of_returns_and_starts_early_in_a_short_run(max_step, starts):
+    given = {"base_config": {"algorithm": "REACTOR", "max_step": max_step}}
+    tree = suggest(probe=EnvProbe(rewards=np.array([5.0, -5.0]), terminations=1), given=given).tree
+    section = tree.get("reactor_config", {})
+    assert section.get("learning_starts") == starts
+    assert not {"reward_scale", "reward_normalization"} & set(section)
+
+
+def test_given_settings_are_kept_and_have_no_reason():
+    given = {"acer_config": {"reward_scale": 7.0, "batch_size": 3}, "base_config": {"n_envs": 5}}
+    suggested = suggest(given=given)
+    assert suggested.tree["acer_config"] | {"reward_scale": 7.0, "batch_size": 3} == suggested.tree["acer_config"]
+    assert suggested.tree["base_config"]["n_envs"] == 5
+    assert not {"acer_config.batch_size", "acer_config.reward_scale", "base_config.n_envs"} & suggested.reasons.keys()
+    assert "acer_config.replay_ratio" in suggested.reasons
+
+
+@pytest.mark.parametrize(
+    ("env_name", "algorithm", "scale", "repeats"),
+    [
+        ("CartPole-v1", "ACER", 0.05, False),
+        ("Acrobot-v1", "ACER", 0.05, True),
+        ("MountainCar-v0", "ACER", 0.1, True),
+        ("FrozenLake-v1", "ACER", None, False),
+        ("Pendulum-v1", "SAC", None, False),
+    ],
+)
+def test_known_environments(env_name, algorithm, scale, repeats):
+    tree = suggest_for(env_name).tree
+    assert tree["base_config"]["algorithm"] == algorithm
+    assert tree[f"{algorithm.lower()}_config"].get("reward_scale") == scale
+    assert ("explorer" in tree) == repeats
+
+
+def test_a_run_without_a_folder_has_the_same_settings():
+    settings = {"base_config.max_step": 100, "goal": None, "base_config.evaluate_every": None}
+    result = train("Acrobot-v1", settings=settings)
+    text = (result.folder / "config.yaml").read_text()
+    assert "action_repeat" in text and "reward_scale: 0.05" in text
+
+
+def test_a_failure_of_the_environment_is_reported():
+    lines, args = [], {"vectorization_mode": "vector_entry_point"}
+    settings = {"base_config": {"max_step": 99, "max_env_restarts": 0, "env_args": args}}
+    with pytest.raises(Exception, match="a motor"):
+        train("Fragile-v0", settings=settings, log=lines.append)
+    assert sum("during a play of random actions" in line for line in lines) == 1

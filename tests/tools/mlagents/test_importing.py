@@ -1,0 +1,570 @@
+"""`--import_mlagents` writes folders that can be trained, and reports every key without a counterpart."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
+from algorithm.cli import main
+from algorithm.config.effects import check_effects
+from algorithm.config.loader import load_defaults, read_variant, resolve
+from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
+from algorithm.parts.agent_config import make_agent_config
+from algorithm.parts.components_builder import make_agent
+from algorithm.parts.env_folder import is_file_name
+from algorithm.parts.run_folder import RunFolder
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.tools.mlagents import importing
+from algorithm.tools.mlagents.importing import choose_folder_names, import_file
+from algorithm.tools.mlagents.trainer_config import MapsTo
+from algorithm.tools.mlagents.trainers import TRAINERS
+from algorithm.tools.mlagents.translation import collect_rules
+from tests.tools.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
+from tests.unity_player.launcher import make_player
+
+OBSERVED = {
+    "VectorSensor_size8": ObsSpec((8,)),
+    "BufferSensor": ObsSpec((3, 2)),
+    "Camera": ObsSpec((3, 40, 40), "uint8", high=255.0),
+}
+
+
+def write(text: str | dict, name: str = "trainer.yaml") -> Path:
+    path = Path(name)
+    path.write_text(text if isinstance(text, str) else yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def settings_of(name: str):
+    """Return the settings of a folder that was written."""
+    config = Path("envs/unity", name, "config.yaml")
+    layers = [(str(config), read_variant(config, "default"))]
+    settings = resolve(layers)
+    check_effects(settings, layers)
+    return settings
+
+
+def at(tree: dict, path: str):
+    for key in path.split("."):
+        tree = tree[key]
+    return tree
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_becomes_folders_that_fit(name):
+    example = EXAMPLES[name]
+    imported = import_file(write(example.text), force=False)
+    assert [folder.as_posix() for folder in imported.folders] == [f"envs/unity/{role}" for role in example.settings]
+    assert set(imported.unsupported) == example.lost
+    assert all(imported.unsupported.values())
+    for role, expected in example.settings.items():
+        settings = settings_of(role)
+        assert {path: at(settings.tree, path) for path in expected} == expected
+        assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
+        algorithm = f"becomes {settings.base.algorithm}"
+        assert any(f"behaviors.{role}.trainer_type: " in note and algorithm in note for note in imported.notes)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("action", [ActionSpec(continuous=2), ActionSpec(branches=(3, 2))], ids=["box", "branches"])
+def test_its_network_reads_every_sensor(name, action):
+    for folder in import_file(write(EXAMPLES[name].text), force=False).folders:
+        settings = settings_of(folder.name)
+        agent = make_agent(
+            make_agent_config(settings), RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0)
+        )
+        assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
+
+
+def walked(tree: dict, above: str = ""):
+    """Yield the path of every value."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from walked(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
+
+
+def without(tree: dict, path: str) -> dict:
+    tree = copy.deepcopy(tree)
+    *sections, key = path.split(".")
+    place = tree
+    for section in sections:
+        place = place[section]
+    del place[key]
+    return tree
+
+
+def texts_and_lost(tree: dict):
+    imported = import_file(write(tree), force=True)
+    config, nn = ((imported.folders[0] / file).read_text() for file in ("config.yaml", "nn.py"))
+    return yaml.safe_load(config), nn, imported.unsupported
+
+
+@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
+def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
+    behavior = {"trainer_type": trainer, "hyperparameters": HYPERPARAMETERS[trainer], **OF_ANY}
+    whole = {"behaviors": {"A": behavior}, **OF_RUN}
+    config, nn, lost = texts_and_lost(whole)
+    assert not [key for key, why in lost.items() if "no such key" in why]
+    keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
+    keys += walked(OF_RUN)
+    assert len(keys) > 100
+    # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
+    hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
+    for key in keys:
+        others = trainer != "ppo" and ".hyperparameters." not in key  # keys that are the same for all trainers
+        if key not in lost and key not in hidden and not others:
+            less = without(whole, key)
+            if key == "env_settings.env_path":  # which other keys need
+                less["env_settings"] = {"timeout_wait": 77}
+            assert texts_and_lost(less)[:2] != (config, nn), key
+    interval = without(whole, "behaviors.A.even_checkpoints")
+    assert texts_and_lost(interval)[0] != texts_and_lost(without(interval, hidden[0]))[0]
+    assert {"behaviors.A.self_play.save_steps", "behaviors.A.reward_signals.gail.use_vail"} <= set(lost)
+
+
+@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
+def test_every_setting_of_the_tables_exists(trainer):
+    section = f"{TRAINERS[trainer].algorithm.lower()}_config."
+    rows = [row for row in collect_rules(trainer).values() if isinstance(row, MapsTo)]
+    assert len(rows) > 25
+    settings = load_defaults() | {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
+    for row in rows:
+        for setting in (row.setting, *row.other_settings):
+            at(settings, setting.replace("agent.", section))
+
+
+def test_the_learning_rate_of_sac_applies_to_all_groups():
+    import_file(
+        write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
+    )
+    given = settings_of("A").tree["sac_config"]
+    rates = [given[f"learning_rate_{group}"] for group in ("critic", "policy", "alpha")]
+    assert rates == [0.002] * 3
+
+
+def test_missing_keys_of_sac_have_the_defaults_of_ml_agents():
+    imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
+    given = settings_of("A").tree["sac_config"]
+    assert (given["batch_size"], given["learning_starts"]) == (128, 128)
+    assert given["init_log_alpha"] == 0
+    assert imported.unsupported == {}
+    warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
+    import_file(write({"behaviors": {"A": warm}}), force=True)
+    assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
+
+
+def test_a_comment_names_the_origin_of_a_value():
+    import_file(write(EXAMPLES["Crawler"].text), force=False)
+    text = Path("envs/unity/Crawler/config.yaml").read_text()
+    assert "# 'Crawler' of trainer.yaml" in text
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
+    assert lines["init_log_alpha"].endswith("# hyperparameters.init_entcoef: 1.0")
+    assert lines["capacity"].endswith("# hyperparameters.buffer_size")
+    assert lines["n_envs"].endswith("# ML-Agents' default of env_settings.num_envs")
+    import_file(write(EXAMPLES["Hallway"].text), force=False)
+    assert "gamma" not in Path("envs/unity/Hallway/config.yaml").read_text()  # Samara's default is the same
+
+
+def test_policy_and_critic_are_separate_if_possible():
+    for memory, shared, heads, is_lost in [
+        (None, False, "policy=hidden, critic=hidden", False),
+        (None, True, "body=hidden)", False),
+        ({}, True, "body=hidden, memory=", False),
+        ({}, False, "body=hidden, memory=", True),
+    ]:
+        networks = {"hyperparameters": {"shared_critic": shared}, "network_settings": {"memory": memory}}
+        _, nn, lost = texts_and_lost({"behaviors": {"A": {"trainer_type": "ppo", **networks}}})
+        assert heads in nn
+        assert ("behaviors.A.hyperparameters.shared_critic" in lost) is is_lost
+
+
+def behavior(trainer: str = "ppo", **keys) -> dict:
+    return {"behaviors": {"A": {"trainer_type": trainer, **keys}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            behavior(hyperparameters={"learning_rat": 1}),
+            "behaviors.A.hyperparameters.learning_rat: ML-Agents has no such key; "
+            "did you mean hyperparameters.learning_rate?",
+        ),
+        (behavior(num_layers=3), "A.num_layers: ML-Agents has no such key; did you mean network_settings.num_layers?"),
+        (behavior(netwrk_settings={"normalize": True}), "A.netwrk_settings.normalize: ML-Agents has no such key"),
+        (behavior(max_step=3), "behaviors.A.max_step: ML-Agents has no such key; did you mean max_steps?"),
+        (behavior(reward_signals={"curiosty": {"strength": 1}}), "reward_signals.curiosty.strength: ML-Agents has no"),
+        (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
+        (behavior(reward_signals={"curiosity": {"strengh": 1}}), "curiosity.strengh: ML-Agents has no such key"),
+        (
+            behavior(reward_signals={"curiosity": {"strength": "much"}}),
+            "curiosity.strength is 'much'; it must be a number",
+        ),
+        (behavior(reward_signals={"curiosity": 3}), "reward_signals.curiosity is 3; it must be a mapping of keys"),
+        (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
+        (behavior() | {"env_settings": {"num_env": 1}}, "env_settings.num_env: ML-Agents has no such key"),
+        (behavior("sac", hyperparameters={"beta": 1}), "A.hyperparameters.beta: it is a key of ppo, not of sac, which"),
+        (
+            behavior("poca", hyperparameters={"shared_critic": True}),
+            "shared_critic: it is a key of ppo, not of poca, which",
+        ),
+        (
+            {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
+            "A has hyperparameters and no trainer_type, which ML-Agents requires then",
+        ),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
+        (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
+        (
+            behavior(hyperparameters={"beta_schedule": "cosine"}),
+            "beta_schedule is 'cosine'; use one of: linear, constant",
+        ),
+        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; use one of: simple, "),
+        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; use one of"),
+        (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
+        (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
+        (
+            behavior(hyperparameters={"batch_size": 32}, network_settings={"memory": {}}),
+            "A has a sequence_length of 64 and a batch_size of 32; ML-Agents requires a batch of at least one sequence",
+        ),
+        (behavior() | {"env_settings": {"num_areas": 0}}, "env_settings.num_areas is 0; it must be above 0"),
+        (
+            behavior("sac") | {"default_settings": {"max_steps": 3}},
+            "behaviors.A.trainer_type is 'sac', but default_settings, whose hyperparameters ML-Agents passes to it",
+        ),
+    ],
+)
+def test_a_file_that_ml_agents_rejects_is_rejected(given, message, capsys):
+    write(given)
+    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and shown.err.count("\n") == 1
+    assert shown.out == "" and not Path("envs").exists()
+
+
+def test_a_key_that_ml_agents_ignores_is_reported():
+    given = behavior(network_settings={"num_layer": 3}, self_play={"windw": 3})
+    lost = import_file(write(given | {"torch_settings": {"devise": "cpu"}}), force=False).unsupported
+    assert lost["behaviors.A.network_settings.num_layer"] == (
+        "ML-Agents has no such key and ignores it; did you mean network_settings.num_layers?"
+    )
+    assert lost.keys() > {"behaviors.A.self_play.windw", "torch_settings.devise"}
+
+
+def test_default_settings_alone_apply_to_any_behavior():
+    given = {"default_settings": {"trainer_type": "sac", "max_steps": 77, "network_settings": {"hidden_units": 33}}}
+    imported = import_file(write(given, "my trainer.yaml"), force=False)
+    assert [folder.as_posix() for folder in imported.folders] == ["envs/unity/my_trainer"]
+    settings = settings_of("my_trainer")
+    assert (settings.base.algorithm, settings.base.max_step) == ("SAC", 77)
+    assert "units: int = 33" in Path("envs/unity/my_trainer/nn.py").read_text()
+    assert imported.notes[0].startswith("default_settings: they apply to any behavior; envs/unity/my_trainer has")
+
+
+def test_different_defaults_of_the_engine_are_reported():
+    def notes(**engine):
+        given = behavior() | {"engine_settings": engine}
+        return [note for note in import_file(write(given), force=True).notes if "its default in ML-Agents" in note]
+
+    assert notes(time_scale=3) == [
+        "engine_settings.quality_level is not in the file: its default in ML-Agents is 5, "
+        "base_config.unity_args.quality_level is 1",
+        "engine_settings.no_graphics is not in the file: its default in ML-Agents is false, "
+        "base_config.unity_args.no_graphics is true",
+    ]
+    assert notes(quality_level=1, no_graphics=True) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "setting", "kept"),
+    [
+        ("env_settings.seed", -1, "base_config.seed", 0),
+        ("env_settings.num_envs", 2, "base_config.n_envs", 1),
+        ("env_settings.base_port", 5005, "base_config.unity_args.base_port", None),
+        ("checkpoint_settings.run_id", "{day}", "base_config.name", "{time}"),
+        ("behaviors.A.reward_signals.extrinsic.strength", 0, "ppo_config.reward_scale", 1.0),
+    ],
+)
+def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, value, setting, kept):
+    tree = value
+    for key in reversed(path.split(".")):
+        tree = {key: tree}
+    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).unsupported.keys() == {path}
+    assert at(settings_of("A").tree, setting) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"strength": 1.0, "learning_rate": 3e-4}),
+        ({"gamma": 0.9, "strength": 0.3}, {"strength": 0.3, "learning_rate": 3e-4}),
+        ({"strength": 0.01, "learning_rate": 0.001}, {"strength": 0.01, "learning_rate": 0.001}),
+    ],
+)
+def test_curiosity_has_the_values_of_the_file_and_the_defaults_of_ml_agents(given, expected):
+    signals = {"extrinsic": {"strength": 1.0}, "curiosity": given}
+    imported = import_file(write({"behaviors": {"A": {"reward_signals": signals}}}), force=False)
+    assert settings_of("A").tree["auxiliaries"] == {"curiosity": expected}
+    assert set(imported.unsupported) == {
+        f"behaviors.A.reward_signals.curiosity.{key}" for key in given if key == "gamma"
+    }
+
+
+def test_rnd_has_the_values_of_the_file_and_the_defaults_of_ml_agents():
+    rnd = {"gamma": 0.9, "network_settings": {"hidden_units": 32, "num_layers": 3}}
+    imported = import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {}, "rnd": rnd}}}}), force=False)
+    expected = {"strength": 1.0, "gamma": 0.9, "learning_rate": 1e-4, "units": 32, "outputs": 32}
+    assert settings_of("A").tree["auxiliaries"] == {"rnd": expected}
+    assert "behaviors.A.reward_signals.rnd.network_settings.num_layers" in imported.unsupported
+
+
+def test_without_the_section_of_curiosity_there_is_none():
+    import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {"strength": 1.0}}}}}), force=False)
+    assert settings_of("A").tree["auxiliaries"] == {}
+
+
+def test_samplers_have_the_defaults_of_ml_agents():
+    named = {name: {"sampler_type": name, "sampler_parameters": {}} for name in ("uniform", "gaussian")}
+    named["ranges"] = {"sampler_type": "multirangeuniform", "sampler_parameters": None}
+    import_file(write({"behaviors": {"A": {}}, "environment_parameters": named}), force=False)
+    assert settings_of("A").reset == {
+        "uniform": Uniform(0.0, 1.0),
+        "gaussian": Gaussian(1.0, 1.0),
+        "ranges": MultiRange(((0.0, 1.0),)),
+    }
+
+
+def test_images_of_a_fully_connected_encoder_are_flat_and_from_0_to_1():
+    flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
+    (folder,) = import_file(write(flat), force=False).folders
+    encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
+    white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
+    assert encoder(white).shape == (1, 4800)
+    torch.testing.assert_close(encoder(white), torch.ones(1, 4800))
+
+
+PERCENT = {"behavior": "A", "measure": "progress", "threshold": 40}
+LESSON = {"name": "a", "value": 1, "completion_criteria": {"behavior": "A", "threshold": 1}}
+
+
+def parameter(given) -> dict:
+    return {"behaviors": {"A": {}}, "environment_parameters": {"p": given}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "trainer.yaml: the file does not exist"),
+        ("behaviors: [1", "trainer.yaml: not YAML"),
+        ("- 1", "trainer.yaml: expected a mapping"),
+        ("debug: true", "trainer.yaml: there is no `behaviors` and no `default_settings`"),
+        ("behaviours: {A: {}}", "trainer.yaml: behaviours: ML-Agents has no such key; did you mean behaviors?"),
+        ("behaviors: {}", "trainer.yaml: there is no `behaviors`"),
+        ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
+        ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
+        ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
+        (
+            {"behaviors": {"A": {"trainer_type": "a2c"}}},
+            "behaviors.A.trainer_type is 'a2c'; use one of: ppo, poca, sac",
+        ),
+        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
+        ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
+        ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
+        ({"behaviors": {"A": {"max_steps": {"b": 1}}}}, "behaviors.A.max_steps.b: max_steps is one value"),
+        (
+            {"behaviors": {"A": {"network_settings": {"normalize": 1}}}},
+            "behaviors.A.network_settings.normalize is 1; it must be true or false",
+        ),
+        (
+            {"behaviors": {"A": {"network_settings": {"vis_encode_type": "big"}}}},
+            "vis_encode_type is 'big'; use one of: simple, nature_cnn, resnet",
+        ),
+        (
+            {"behaviors": {"A": {"network_settings": {"memory": {"memory_size": 7}}}}},
+            "memory.memory_size is 7; it must be an even number above 0",
+        ),
+        (
+            {"behaviors": {"A": {"reward_signals": {"extrinsic": {"gamma": 2}}}}},
+            "behaviors.A.reward_signals.extrinsic.gamma becomes ppo_config.gamma is 2",
+        ),
+        (
+            {"behaviors": {"A": {}}, "engine_settings": {"time_scale": 500}},
+            "engine_settings.time_scale becomes base_config.unity_args.time_scale is 500",
+        ),
+        (
+            {"behaviors": {"A": {}}, "env_settings": {"num_envs": 0}},
+            "env_settings.num_envs is 0; it must be at least 1",
+        ),
+        (
+            {"behaviors": {"A": {}}, "env_settings": {"env_args": "-a"}},
+            "env_settings.env_args is '-a'; it must be a list",
+        ),
+        ({"behaviors": {"A": {}}, "default_settings": [1]}, "default_settings is [1]; it must be a mapping"),
+        (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
+        (
+            parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
+            "p.sampler_type is 'unifrom'; use one of",
+        ),
+        (
+            parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
+            "p.sampler_parameters.min_value is 'a'; it must be a number",
+        ),
+        (parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": 2}}), "2 is above 1.0"),
+        (
+            parameter({"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[1]]}}),
+            "p.sampler_parameters.intervals is [[1]]; it must be a list of lists of two numbers",
+        ),
+        (parameter({"curriculum": []}), "p.curriculum is []; it must be a list of lessons"),
+        (parameter({"curriculum": [{"name": "a", "value": 1}, LESSON]}), "p.curriculum[0] is"),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": {"threshold": 1}}, LESSON]}),
+            "it must name the behavior",
+        ),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": PERCENT}, LESSON]}),
+            "p.curriculum[0].completion_criteria.threshold is 40; progress is from 0 to 1",
+        ),
+        (
+            parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
+            "p.curriculum[0].completion_criteria.measure is 'x'; use one of: reward, progress",
+        ),
+    ],
+)
+def test_an_invalid_file_is_one_line_and_writes_nothing(given, message, capsys):
+    if given is not None:
+        write(given)
+    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert "trainer.yaml" in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not Path("envs").exists()
+
+
+def test_a_folder_is_overwritten_only_by_force(capsys):
+    path = write({"behaviors": {"A": {"max_steps": 7}, "B": {}}})
+    own = Path("envs/unity/B/mine.py")
+    own.parent.mkdir(parents=True)
+    own.write_text("1")
+    assert main.main(["--import_mlagents", str(path)]) == 2
+    assert "B exists already; --force replaces it" in capsys.readouterr().err
+    assert not Path("envs/unity/A").exists()
+    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    write({"behaviors": {"A": {"max_steps": 8}}})
+    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    assert settings_of("A").base.max_step == 8
+    assert sorted(file.name for file in own.parent.iterdir()) == ["config.yaml", "mine.py", "nn.py"]
+    assert own.read_text() == "1"
+
+
+def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
+    written = []
+
+    def full(path, text):
+        if len(written) == 3:
+            raise OSError("no space left on the device")
+        path.write_text(text)
+        written.append(path)
+
+    monkeypatch.setattr(importing, "replace_text", full)
+    assert main.main(["--import_mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
+    assert "no space left" in capsys.readouterr().err
+    assert len(written) == 3
+    assert list(Path("envs/unity").iterdir()) == []
+
+
+def test_names_of_folders_are_valid_and_unique_on_every_system():
+    behaviors = ["My Behavior", "a/b", "a:b", "A?B", "..", "con", "CON", "Läufer", "x" * 300, "x" * 301, ".x", "A_B-2"]
+    names = choose_folder_names(dict.fromkeys(behaviors))
+    assert list(names) == behaviors
+    assert all(is_file_name(name) and " " not in name for name in names.values())
+    assert len({name.casefold() for name in names.values()}) == len(behaviors)
+    assert names["Läufer"] == "Läufer"
+    imported = import_file(write({"behaviors": {"a/b": {}, 'quoted """ \\': {}}}), force=False)
+    assert [folder.name for folder in imported.folders] == ["a_b", "quoted______"]
+    assert "behaviors.a/b: its folder is a_b; the role has the name of the behavior" in imported.notes
+
+
+def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
+    path = write(EXAMPLES["SoccerTwos"].text)
+    assert main.main(["--import-mlagents", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["folders"] == ["envs/unity/SoccerTwos"]
+    assert printed["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
+    assert printed["status"] == 0
+
+
+def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["samara"])
+    (folder,) = import_file(write(EXAMPLES["SoccerTwos"].text), force=False).folders
+    first_line = (folder / "config.yaml").read_text().splitlines()[0]
+    assert first_line.endswith("a trainer configuration of ML-Agents: samara unity/SoccerTwos")
+
+
+def test_without_json_each_key_is_one_line(capsys):
+    assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for key in EXAMPLES["WallJump"].lost:
+        assert [line for line in lines if line.startswith(f"{key}: not supported: ")], key
+    assert "train it: python main.py unity/SmallWallJump" in lines
+    assert [line for line in lines if "unless ma_config.SmallWallJump there holds the ppo_config" in line]
+
+
+def test_a_run_has_one_algorithm():
+    both = {"A": {"trainer_type": "sac"}, "B": {"trainer_type": "ppo"}}
+    notes = import_file(write({"behaviors": both}), force=False).notes
+    assert [note for note in notes if "B, too, trains it in the same run: unity/A by the algorithm of A" in note]
+    alike = import_file(write({"behaviors": {**both, "B": both["A"]}}), force=True).notes
+    assert [note for note in alike if "unless ma_config.B there holds the sac_config and replay_config" in note]
+
+
+def test_a_lesson_for_an_unknown_behavior_is_reported():
+    notes = import_file(write(parameter({"curriculum": [LESSON, LESSON]})), force=False).notes
+    assert not [note for note in notes if "never ends" in note]
+    other = LESSON | {"completion_criteria": {"behavior": "Other"}}
+    notes = import_file(write(parameter({"curriculum": [other, LESSON]})), force=True).notes
+    assert [note for note in notes if "p.curriculum[0].completion_criteria.behavior: Other is no behavior" in note]
+
+
+@pytest.mark.parametrize("words", [["unity/3dball"], ["--run"], ["--name", "a"], ["--set", "base_config.seed=1"]])
+def test_the_option_excludes_others(words, capsys):
+    path = write(EXAMPLES["3DBall"].text)
+    assert main.main(["--import_mlagents", str(path), *words]) == 2
+    assert "--import_mlagents" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
+    record = tmp_path / "recorded.jsonl"
+    player = make_player(tmp_path, "balance_ball", "--record", str(record))
+    text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
+    tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
+    behavior = tree["behaviors"]["3DBall"]
+    behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
+    behavior |= {"trainer_type": trainer}
+    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
+    assert main.main(["--import_mlagents", str(write(tree))]) == 0
+    quick = {
+        "ppo": {"rollout_length": 20},
+        "sac": {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0},
+    }
+    changes = [f"{trainer}_config.{key}={value}" for key, value in quick[trainer].items()]
+    assert main.main(["unity/3DBall", "-n", "a", "--set", *changes]) == 0
+    folder = RunFolder.find("unity/3DBall", "a")
+    assert folder.find_latest().counters.env_steps >= 600
+    assert folder.find_latest().counters.updates > 2
+    assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
+    recorded = record.read_text()
+    for name in ("mass", "gravity", "scale", "friction"):
+        assert f'"{name}"' in recorded

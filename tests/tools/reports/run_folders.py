@@ -1,0 +1,161 @@
+"""A run folder with all files that a report reads, written without training."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.config.trees import Tree, format_yaml, load_defaults, merge
+from algorithm.networks.precision import Placement
+from algorithm.parts.network_record import record_network
+from algorithm.parts.run_records import write_roles
+from algorithm.runs.results import write_record
+from algorithm.training.metrics import MetricsWriter
+from tests.builders import make_acer, make_role
+
+SETTINGS: Tree = {
+    "base_config": {"name": "first", "env_name": "CartPole-v1", "n_envs": 4, "seed": 7, "max_step": 6000},
+    "acer_config": {"gamma": 0.98, "learning_rate": 0.002},
+    "sac_config": {"gamma": 0.5},
+    "goal": {"return": 475},
+}
+VERSIONS = {"python": "3.11.7", "samara": "0.1.0", "torch": "2.13.0"}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FAULT = "2026-01-01 00:00:00 at 200 env steps: <script>alert(1)</script>"
+RETURNS = [459.0, 480.0, 500.0]
+RESULT: dict[str, Any] = {
+    "environment": "gym/cartpole",
+    "algorithm": "ACER",
+    "variant": "default",
+    "seed": 7,
+    "versions": VERSIONS,
+    "commit": COMMIT,
+    "reached": True,
+    "confirmed_by": "evaluation",
+    "stopped": False,
+    "status": 0,
+    "env_steps": 6000,
+    "updates": 1234,
+    "episodes": 97,
+    "seconds": 12.5,
+    "returns": {"agent": 476.25},
+    "evaluation": {
+        "agent": {
+            "mean": 479.7, "low": 428.8, "high": 530.6, "std": 20.5, "length": 479.7, "episodes": 3, "returns": RETURNS,
+        },
+    },
+}  # fmt: skip
+ROWS, ROW_STEPS = 60, 100  # rows of metrics, and their distance in env steps
+PHASES = ("environment", "acting", "learning")
+
+
+def make_row(row: int) -> dict[str, float]:
+    """Return the metrics of a row, from 1."""
+    rng = np.random.default_rng(row)
+    values = {
+        "time/seconds": 0.2 * row,
+        "time/env_steps_per_second": 500 + rng.normal(),
+        "time/updates_per_second": 100 + rng.normal(),
+        "time/episodes": 97 if row == ROWS else row,
+        "time/updates": 1234 if row == ROWS else 20 * row,
+        "rollout/return": 476.25 if row == ROWS else 8 * row + rng.normal(),
+        "rollout/length": 8 * row + rng.normal(),
+        "rollout/episode_return": 8 * row + 40 * rng.normal(),
+        "train/critic_loss": 1 / row,
+        "train/entropy": 0.7 - 0.005 * row,
+        "train/kl_to_average": 0.01 * rng.uniform(),
+        "train/replay_fill": row / ROWS,
+        **{f"time/{name}_fraction": (0.2, 0.3, 0.5)[index] for index, name in enumerate(PHASES)},
+    }
+    if row % 20 == 0:
+        mean = 479.7 if row == ROWS else 7.0 * row
+        values |= {"eval/return": mean, "eval/return_low": mean - 50.9, "eval/return_high": mean + 50.9}
+        values |= {"eval/return_std": 20.5, "eval/length": mean}
+    return values
+
+
+def write_run(folder: Path) -> Path:
+    """Write the run folder of a run that was resumed once and reached its goal; return its path."""
+    folder.mkdir(parents=True)
+    settings = merge(load_defaults(), SETTINGS)
+    (folder / "config.yaml").write_text(format_yaml(settings))
+    (folder / "environment.txt").write_text("gym/cartpole\n")
+    for env_steps, changes in ((0, {"acer_config": {"gamma": 0.9}}), (3000, {})):
+        (folder / "configs").mkdir(exist_ok=True)
+        (folder / f"configs/{env_steps}.yaml").write_text(format_yaml(merge(settings, changes)))
+    metrics = MetricsWriter(folder)
+    metrics.columns = ["env_steps", *make_row(ROWS)]
+    lines = [",".join(str({"env_steps": ROW_STEPS * row, **make_row(row)}.get(name, "")) for name in metrics.columns)
+             for row in range(1, ROWS + 1)]  # fmt: skip
+    metrics.table.write_text("\n".join([",".join(metrics.columns), *lines]) + "\n")
+    write_record(folder, RESULT)
+    role = make_role(4, 4, 2)
+    write_roles(folder / "roles.json", {"agent": role})
+    record_network(folder, "agent", make_acer(role), Placement())
+    machine = {"system": "Linux 6", "processor": "Fast <CPU>", "cores": 2, "memory": 2**34}
+    sessions = [
+        {"started": f"2026-01-0{day}T00:00:00+00:00", "env_steps": env_steps, "seed": 7, "machine": machine,
+         "versions": VERSIONS, "commit": COMMIT}
+        for day, env_steps in ((1, 0), (2, 3000))
+    ]  # fmt: skip
+    (folder / "sessions.jsonl").write_text("".join(json.dumps(session) + "\n" for session in sessions))
+    (folder / "faults.log").write_text(FAULT + "\n")
+    (folder / "videos").mkdir()
+    for name in ("3000-best", "6000-best", "6000-worst"):
+        for suffix in ("mp4", "gif"):
+            (folder / f"videos/{name}.{suffix}").write_bytes(b"video")
+    return folder
+
+
+class PageReader(HTMLParser):
+    """A reader of a page: its text, its tags, and its links to files.
+
+    Attributes:
+        tags: (tag, attributes) in their order.
+        links: values of href and src, without those inside of the page.
+        text: the text that is shown.
+    """
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.links: list[str] = []
+        self._open: list[str] = []
+        self._words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, self._open
+        self.text = " ".join(" ".join(self._words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "link", "img"):  # elements without an end
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        for name, value in attrs:
+            if name in ("href", "src", "xlink:href") and value and not value.startswith("#"):
+                self.links.append(value)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self._words.append(data)
+
+    def read_last_values(self) -> dict[str, float]:
+        """Return the last value of each column that a chart shows."""
+        found = (attributes for _, attributes in self.tags if "data-column" in attributes)
+        return {str(one["data-column"]): float(str(one["data-value"])) for one in found}
+
+
+def find_urls(html: str) -> list[str]:
+    """Return the URLs of a network in a page, without the names of XML namespaces."""
+    return [url for url in re.findall(r"""(?:https?:)?//[\w.-]+[^\s"'<)]*""", html) if "www.w3.org" not in url]

@@ -1,0 +1,58 @@
+"""Pages: the formats of values, escaping, the base template, and the missing extra."""
+
+import re
+import sys
+
+import pytest
+
+from algorithm.errors import UserError
+from algorithm.tools.reports import page
+from algorithm.tools.reports.page import check_packages, format_count, format_duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (19.5, "19.5 s"), (59.94, "59.9 s"), (90, "1 min 30 s"), (12_000, "3 h 20 min"), (None, "-")],
+)
+def test_durations(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def test_counts():
+    assert format_count(14_321) == "14,321" and format_count(None) == "-" and format_count(0) == "0"
+
+
+@pytest.mark.parametrize("name", page.PACKAGES)
+def test_a_missing_package_is_one_line_with_the_command(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=r"a report needs the extra report .*pip install .*\[report\]") as caught:
+        check_packages()
+    assert "\n" not in str(caught.value)
+
+
+def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, monkeypatch):
+    jinja2 = pytest.importorskip("jinja2")
+    (tmp_path / "a.html").write_text("{{ a }} {{ 0.12345|number }} {{ 1e4|count }} {{ 61|duration }}")
+    (tmp_path / "a.md").write_text("{{ a }}")
+    monkeypatch.setattr(page, "TEMPLATES", tmp_path)
+    page.make_environment.cache_clear()
+    try:
+        assert page.render("a.html", a="<b>") == "&lt;b&gt; 0.123 10,000 1 min 1 s"
+        assert page.render("a.html", a=page.mark_safe("<b>")).startswith("<b> ")
+        assert page.render("a.md", a="<b> | [c](d)\n\\\x1b[0m") == r"&lt;b> \| \[c](d) \\\[0m"
+        assert page.render("a.md", a=page.mark_safe("<b>")) == "<b>"
+        assert page.render("a.md", a=page.format_code("a `<b>`\n```")) == "a '&lt;b>' '''"
+        assert page.render("a.html", a="\x1b[31mhttps://me:secret@host").startswith("[31mhttps://***@host ")
+        with pytest.raises(jinja2.UndefinedError):
+            page.render("a.html")
+    finally:
+        page.make_environment.cache_clear()
+
+
+def test_both_themes_define_the_same_variables():
+    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
+    light, dark = (set(re.findall(r"(--[\w-]+):", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S))
+    assert light == dark
+    from algorithm.tools.reports.svg import COLOR_VARIABLES
+
+    assert set(COLOR_VARIABLES.values()) <= light

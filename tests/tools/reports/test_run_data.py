@@ -1,0 +1,127 @@
+"""The data of a run folder: of complete, running, interrupted and damaged runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithm.tools.reports.run_data import read_run
+from tests.tools.reports.run_folders import RESULT, write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLD = """
+import sys
+from pathlib import Path
+from algorithm.parts.lock import FolderLock
+with FolderLock(Path(sys.argv[1]), "a"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+from algorithm.tools.reports.run_data import read_run
+assert read_run(Path(sys.argv[1])).networks
+assert "torch" not in sys.modules and "matplotlib" not in sys.modules
+"""
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "gym/cartpole/first")
+
+
+@pytest.fixture
+def run(complete, tmp_path) -> Path:
+    """A copy of a complete run, for changes."""
+    return Path(shutil.copytree(complete, tmp_path / "gym/cartpole/first"))
+
+
+def test_a_complete_run_has_no_problem(complete):
+    data = read_run(complete)
+    assert data.problems == [] and data.record == RESULT and not data.in_training
+    assert (data.environment, data.name, data.algorithm, data.goal) == ("gym/cartpole", "first", "ACER", 475)
+    assert data.variant == "" and data.lineage is None
+    assert [session["env_steps"] for session in data.sessions] == [0, 3000]
+    assert [path.name for path in data.videos] == [
+        f"{name}.{suffix}" for name in ("6000-best", "6000-worst", "3000-best") for suffix in ("gif", "mp4")
+    ]
+    assert [(one.path, one.before, one.after, one.env_steps) for one in data.changes] == [
+        ("acer_config.gamma", 0.9, 0.98, 3000)
+    ]
+
+
+def test_settings_of_roles_with_another_algorithm_count(run):
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(
+        settings.replace("ma_config: {}", "ma_config: {blue: {base_config: {algorithm: sac}}}")
+    )
+    paths = {one.path for one in read_run(run).differences}
+    assert {"sac_config.gamma", "acer_config.gamma"} <= paths
+
+
+def test_without_a_result_the_metrics_are_the_result(run):
+    (run / "result.json").unlink()
+    record = read_run(run).record
+    assert record["status"] is None and record["env_steps"] == 6000 and record["episodes"] == 97
+    assert record["returns"] == {"agent": 476.25}
+
+
+def test_metrics_after_the_result_are_a_run_that_continued(run):
+    (run / "result.json").write_text(json.dumps({**RESULT, "env_steps": 5000}))
+    data = read_run(run)
+    assert data.record["status"] is None and data.record["env_steps"] == 6000
+    assert data.record["versions"] == RESULT["versions"]
+
+
+def test_a_run_whose_lock_is_held_is_in_training(run):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline().strip() == b"held"
+    assert read_run(run).in_training
+    process.communicate()
+    assert not read_run(run).in_training
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "missing"),
+    [
+        ("config.yaml", "a: [", "settings"),
+        ("roles.json", "{", "roles"),
+        ("networks.json", '{"agent": {}}', "networks"),
+        ("sessions.jsonl", '{"env_steps": 0}\n', "sessions"),
+        ("result.json", "[]", None),
+        ("configs/0.yaml", "a: [", "changes"),
+    ],
+)
+def test_a_damaged_file_is_one_line_and_the_rest_is_read(run, name, content, missing):
+    (run / name).write_text(content)
+    data = read_run(run)
+    (problem,) = data.problems
+    assert problem.startswith(name) and "\n" not in problem
+    if missing:
+        assert not getattr(data, missing)
+    assert data.metrics.find_last("train/entropy") == pytest.approx(0.4)
+
+
+def test_all_files_may_be_missing(tmp_path):
+    data = read_run(tmp_path)
+    assert data.problems == ["config.yaml: the file does not exist"]
+    assert data.metrics.columns == {} and data.record["status"] is None
+    assert data.algorithm == "unknown algorithm" and data.goal is None
+
+
+def test_the_older_part_of_a_rotated_log_comes_first(run):
+    (run / "faults.log.1").write_text("older\n\n")
+    faults = read_run(run).faults
+    assert faults[0] == "older" and len(faults) == 2
+
+
+def test_a_run_is_read_without_torch(complete):
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(complete)], cwd=ROOT, check=True)

@@ -1,0 +1,105 @@
+"""The space of a search: what is checked before the first trial, and which settings a trial samples."""
+
+import pytest
+
+from algorithm.config.trees import merge, nest
+from algorithm.errors import UserError
+from algorithm.tools.tune.space import make_tree, open_space
+from tests.config.test_search import Suggestions
+
+GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
+OPTIMIZER = {"acer_config.optimizer": {"choices": ["adam", "adamw"]}}
+DECAY = {"acer_config.weight_decay": {"low": 1e-4, "high": 1e-1, "log": True}}
+
+
+def open_(space, own=True, **sections):
+    """Return a space in a file with further sections."""
+    layer = ("file", {**sections, "tune": {"space": space}})
+    return open_space([layer], [layer] if own else [])
+
+
+def paths(space):
+    """Return the paths of a space."""
+    return [dimension.path for dimension in space.dimensions]
+
+
+@pytest.mark.parametrize(
+    ("space", "error"),
+    [
+        ({}, "is empty; name settings there"),
+        (
+            {"acer_config.gama": GAMMA["acer_config.gamma"]},
+            "unknown setting acer_config.gama; did you mean acer_config.gamma",
+        ),
+        ({"acer_config.gamma": {"low": 0.5, "high": 1.5}}, "acer_config.gamma is 1.5; it must be from 0 to 1"),
+        (
+            {"acer_config.batch_size": {"low": 1.5, "high": 4}},
+            "acer_config.batch_size is 1.5; input should be a valid int",
+        ),
+        ({"acer_config.optimizer": {"choices": ["adam", "sgd"]}}, "acer_config.optimizer is 'sgd'; input should be"),
+        (DECAY, "acer_config.weight_decay is for optimizer adamw, not for adam, and so has no effect"),
+        ({"sac_config.tau": {"low": 0.1, "high": 1}}, "sac_config.tau is for algorithm SAC, not for ACER"),
+        ({"acer_config.critic": {"choices": ["q", "v"]}}, "acer_config: estimator retrace needs action values"),
+        ({"base_config.seed": {"low": 1, "high": 2}}, "base_config.seed cannot be searched: tune.seeds is"),
+        ({"goal.return": {"low": 1, "high": 2}}, "goal.return cannot be searched: a search compares trials by"),
+        ({"tune.seeds": {"low": 1, "high": 2}}, "tune.seeds cannot be searched: it describes the search"),
+        (
+            {"auxiliaries.rnd.strenth": {"low": 0.1, "high": 1}},
+            "unknown setting auxiliaries.rnd.strenth; did you mean auxiliaries.rnd.strength",
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_an_error_of_one_line(space, error):
+    with pytest.raises(UserError, match=f"^file: tune.space:? {error}") as raised:
+        open_(space)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_inherited_setting_without_effect_is_left_out():
+    assert paths(open_({**DECAY, **GAMMA}, own=False)) == ["acer_config.gamma"]
+
+
+def test_a_variant_may_change_one_limit_of_an_inherited_range():
+    own = ("file", {"tune": {"space": {"acer_config.gamma": {"high": 0.9}}}})
+    inherited = ("file", merge({"tune": {"space": GAMMA}}, own[1]))
+    (dimension,) = open_space([inherited], [own]).dimensions
+    assert (dimension.low, dimension.high) == (0.0, 0.9)
+
+
+def test_limits_have_the_type_of_the_setting():
+    space = {
+        **GAMMA,
+        "acer_config.batch_size": {"low": 1.0, "high": 8.0},
+        "nn_config.units": {"low": 8, "high": 64},
+        "nn_config.scale": {"low": 1, "high": 2.5},
+    }
+    limits = {dimension.path: (dimension.low, dimension.high) for dimension in open_(space).dimensions}
+    assert limits == {
+        "acer_config.gamma": (0.0, 1.0),
+        "acer_config.batch_size": (1, 8),
+        "nn_config.units": (8, 64),
+        "nn_config.scale": (1.0, 2.5),
+    }
+    assert [type(low) for low, _ in limits.values()] == [float, int, int, float]
+
+
+def test_a_setting_is_sampled_if_it_has_an_effect_with_the_choices_before_it():
+    space = open_({**DECAY, **OPTIMIZER})
+    assert space.sample(Suggestions(0.01)) == {"acer_config.optimizer": "adamw", "acer_config.weight_decay": 0.01}
+    reversed_choices = {"acer_config.optimizer": {"choices": ["adamw", "adam"]}}
+    assert open_({**DECAY, **reversed_choices}).sample(Suggestions(0.01)) == {"acer_config.optimizer": "adam"}
+
+
+def test_choices_that_need_each_other_are_accepted():
+    space = {
+        "acer_config.critic": {"choices": ["action_value", "state_value"]},
+        "acer_config.estimator": {"choices": ["retrace", "vtrace"]},
+    }
+    sampled = open_(space).sample(Suggestions())
+    assert sampled == {"acer_config.critic": "state_value", "acer_config.estimator": "vtrace"}
+
+
+def test_the_settings_of_a_trial_are_a_tree():
+    values = {"acer_config.gamma": 0.5, "acer_config.batch_size": 4, "base_config.n_envs": 2}
+    expected = merge(nest("acer_config.gamma", 0.5), nest("acer_config.batch_size", 4))
+    assert make_tree(values) == {**expected, "base_config": {"n_envs": 2}}

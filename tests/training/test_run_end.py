@@ -1,0 +1,111 @@
+"""The end of a run, and a run that is resumed there."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+
+import pytest
+
+from algorithm.config.loader import merge
+from algorithm.parts.run_folder import RunFolder
+from algorithm.runs.build import train
+from algorithm.runs.faults import describe_end
+from algorithm.training.evaluator import Evaluator
+from algorithm.training.metrics import mean_evaluations, read_table
+from algorithm.training.sanitize import InvalidEpisodes
+from algorithm.training.signals import Terminated
+from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
+from tests.checkpointing.test_resume import new_run as new_local_run
+from tests.processes.test_cluster_runtime import hosts  # noqa: F401
+from tests.processes.test_workers_runtime import new_run
+
+MAX_STEP = SETTINGS["base_config"]["max_step"]
+
+
+@pytest.mark.parametrize("kind", ["noisy layers", "gru and last action", "curiosity, gru and normalized"])
+def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupted_one(kind, tmp_path, monkeypatch):
+    limits = {"evaluate_every": MAX_STEP * 2, "save_every": 10}
+    end = train_run(new_local_run(tmp_path, "straight", kind, **limits))
+    resumed = new_local_run(tmp_path, "resumed", kind, **limits)
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Evaluator, "play", interrupt)
+        train_run(resumed)
+    assert_equal(train_run(resumed), end)
+
+
+@pytest.mark.parametrize("call", [1, 2], ids=["confirmation", "reported episodes"])
+def test_a_signal_in_the_evaluation_that_confirms_the_goal(call, tmp_path, monkeypatch):
+    goal = {"goal": {"return": -1000.0}, "base_config": {"max_step": 10_000, "save_every": None}}
+
+    def make_run(name: str) -> RunFolder:
+        folder = new_local_run(tmp_path, name, "noisy layers")
+        folder.record_settings(merge(folder.load_settings().tree, goal), 0)
+        return folder
+
+    end, interrupted = train_run(make_run("straight")), make_run("resumed")
+    play, calls = Evaluator.play, itertools.count(1)
+
+    def stop(*args):
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGTERM)
+        return play(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(Terminated):
+        patch.setattr(Evaluator, "play", stop)
+        train_run(interrupted)
+    result = train(interrupted.load_settings(), interrupted, print)
+    assert result.goal_reached and result.counters.env_steps == end.counters.env_steps < 10_000
+    assert_equal(interrupted.find_latest(), end)
+
+
+def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(tmp_path, monkeypatch):
+    limits = {"evaluate_every": 50, "save_every": 10, "log_every": 10}
+    end, interrupted = train_run(new_local_run(tmp_path, "straight", "noisy layers", **limits)), []
+    resumed = new_local_run(tmp_path, "resumed", "noisy layers", **limits)
+    play = Evaluator.play
+
+    def stop(evaluator, *args):
+        signal.raise_signal(signal.SIGTERM)
+        interrupted.append(True)
+        play(evaluator, *args)
+        pytest.fail("the evaluation has ended")
+
+    with monkeypatch.context() as patch, pytest.raises(Terminated):
+        patch.setattr(Evaluator, "play", stop)
+        train_run(resumed)
+    assert interrupted and resumed.find_latest().counters.env_steps < MAX_STEP
+    assert_equal(train_run(resumed), end)
+    straight = RunFolder(resumed.path.with_name("straight"))
+    evaluations = [mean_evaluations(read_table(run.path / "metrics.csv")) for run in (straight, resumed)]
+    assert evaluations[0] == evaluations[1] and len(evaluations[0]) > 3
+
+
+@pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
+@pytest.mark.parametrize("evaluate_every", [None, 10], ids=["training", "evaluation"])
+def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):  # noqa: F811
+    env = {"env_type": "GYM", "env_name": "tests.adapters.fragile:Invalid-v0", "max_step": 10_000}
+    folder = new_run(tmp_path, "run", "ppo", runtime=runtime, evaluate_every=evaluate_every, **env)
+    with pytest.raises(InvalidEpisodes, match="the observation 'obs' of lane .* of role 'agent' is NaN") as raised:
+        train_run(folder)
+    assert describe_end(raised.value) == (1, str(raised.value))
+    assert folder.find_latest().counters.env_steps < 1_000
+
+
+@pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
+def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):  # noqa: F811
+    limits = {"max_step": 60, "max_iter": None, "evaluate_every": 40}
+    folder = new_run(tmp_path, "run", "acer, prioritized, gru, iterations", runtime=runtime, **limits)
+    end = train_run(folder).counters
+    evaluations = mean_evaluations(read_table(folder.path / "metrics.csv"))
+    logged: list[str] = []
+    again = train(folder.load_settings(), folder, logged.append).counters
+    assert (again.env_steps, again.updates) == (end.env_steps, end.updates)
+    table = read_table(folder.path / "metrics.csv")
+    assert mean_evaluations(table) == evaluations and len(table.rows) == len({*map(str, table.rows)})
+    line = f"the run has ended already, after {end.env_steps} env steps: base_config.max_step above 60 "
+    assert f"{line}continues it" in logged
