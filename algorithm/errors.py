@@ -90,5 +90,9 @@ def redact_logins(text: str) -> str:
     return LOGIN.sub("***@", text)
 
 
+class LearnerUnreachable(Exception):
+    """Another learner has ended, or did not make the call that this learner waits for in time."""
+
+
 class UserError(Exception):
     """An error that the user can correct; its message is one line that states what is wrong, and where."""

@@ -30,10 +30,6 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
 from algorithm.parts.torch_setup import choose_graphs, choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error
-from algorithm.processes.averaging_learner import AveragingLearner
-from algorithm.processes.learner_group import LearnerGroup
-from algorithm.processes.shared_learner import SharedLearner
-from algorithm.processes.shared_memory import SharedMemory
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
@@ -44,19 +40,21 @@ from algorithm.training.learner import Learner
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What a process of a run with workers shares with the others.
+    """What one of several processes that learn together does differently.
 
     Attributes:
-        memory: the shared memory.
-        lock: `base_config.worker_lock`.
+        make_learner: returns the learner of a role, given the arguments of Learner.
+        is_main: whether this process writes the run folder.
+        has_environments: whether it acts, and so has experience.
+        worker: the number of its worker.
         workers: the number of workers.
-        worker: the number of the worker of this process; None in the main process.
     """
 
-    memory: SharedMemory
-    lock: str
-    workers: int
-    worker: int | None
+    make_learner: Callable[..., Learner]
+    is_main: bool
+    has_environments: bool = True
+    worker: int = 0
+    workers: int = 1
 
 
 class ComponentsBuilder:
@@ -67,9 +65,8 @@ class ComponentsBuilder:
         folder: the run folder, with the network; the roles are recorded there.
         checkpoint: the checkpoint from which roles that it contains are restored.
         log: receives lines for the user.
-        sharing: what this process shares with other processes; None if there are none.
+        sharing: what this process shares with others, whose builders are called for the same roles; None without them.
         seeds: the seeds; None for those of `base_config.seed`.
-        learners: connects this learner with others, which call this builder for the same roles; None without others.
     """
 
     def __init__(
@@ -80,14 +77,12 @@ class ComponentsBuilder:
         log: Callable[[str], None],
         sharing: Sharing | None = None,
         seeds: RunSeeds | None = None,
-        learners: LearnerGroup | None = None,
     ):
         self.configs, self.folder, self.checkpoint, self.log = configs, folder, checkpoint, log
-        self.sharing, self.seeds, self.learners = sharing, seeds or RunSeeds(configs.default.seed), learners
+        self.sharing, self.seeds = sharing, seeds or RunSeeds(configs.default.seed)
         disk = folder.path if configs.default.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
-        # The process that writes the run folder.
-        self._is_main = (sharing is None or sharing.worker is None) and (learners is None or learners.rank == 0)
+        self._is_main = sharing is None or sharing.is_main
         self.budget = MemoryBudget(log, disk, sharing.workers if sharing and self._is_main else 1)
         self._run_counts: list[np.ndarray] = []  # of the learners of all roles
 
@@ -107,8 +102,9 @@ class ComponentsBuilder:
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(config, self.folder, role, np.random.default_rng(agent_seed))
         auxiliaries = make_auxiliaries(config)
-        workers, worker = (sharing.workers, sharing.worker or 0) if (sharing := self.sharing) else (1, 0)
-        explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, (worker, workers))
+        sharing = self.sharing
+        worker = (sharing.worker, sharing.workers) if sharing else (0, 1)
+        explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, worker)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
         learner = self._make_learner(name, config, agent, role, auxiliaries, config.max_step, placement)
@@ -129,10 +125,9 @@ class ComponentsBuilder:
             record_network(self.folder.path, name, agent, placement)
         if checkpoint and self._is_main:
             checkpoint.restore_learner(name, learner)
-        if checkpoint and (self.sharing is None or self.sharing.worker is not None):
+        if checkpoint and (sharing is None or sharing.has_environments):
             checkpoint.restore_experience(name, components)
-        if isinstance(learner, AveragingLearner):
-            learner.synchronize()
+        learner.synchronize()
         return components
 
     def grow(self, name: str, components: AgentComponents, role: Role) -> AgentComponents:
@@ -178,15 +173,14 @@ class ComponentsBuilder:
     def _make_learner(self, name: str, config: AgentConfig, *arguments: Any) -> Learner:
         """Return the learner of a role. Raises UserError if capturing its updates is required, but not possible."""
         agent, _, auxiliaries, _, placement = arguments
-        is_alone = not (self.learners or self.sharing)
-        obstacle = find_obstacle(agent, auxiliaries) if is_alone else "updates of several processes are not captured"
+        obstacle = (
+            "updates of several processes are not captured" if self.sharing else find_obstacle(agent, auxiliaries)
+        )
         graphs = choose_graphs(config.placement, placement.learning, obstacle)
         if placement.learning.type == "cuda" and config.placement.cuda_graphs != "off":
             self.log(f"CUDA graphs{role_suffix(name)}: {obstacle or 'updates are captured'}")
-        if self.learners:
-            return AveragingLearner(*arguments, group=self.learners)
-        if sharing := self.sharing:
-            return SharedLearner(*arguments, memory=sharing.memory, lock=sharing.lock)
+        if self.sharing:
+            return self.sharing.make_learner(*arguments)
         if graphs:
             is_required = config.placement.cuda_graphs == "required"
             return CapturingLearner(*arguments, backend=graphs, is_required=is_required)

@@ -13,6 +13,7 @@ from algorithm.program import DATA, get_command
 PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
+POPULATION_FILE = "population.json"  # file in the folder of a population with its state
 ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment
 VIDEO_FOLDER = "videos"  # folder in a run folder
 RUNS = Path("runs")

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from algorithm.errors import UserError
+from algorithm.parts.env_folder import POPULATION_FILE
 from algorithm.records_io import RecordError, read_json, read_json_lines, write_json, write_json_lines
 
-STATE_FILE, LINEAGE_FILE = "population.json", "lineage.jsonl"
+LINEAGE_FILE = "lineage.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class PopulationRecord:
     """The files population.json and lineage.jsonl in the folder of a population."""
 
     def __init__(self, folder: Path):
-        self.state_path, self.lineage_path = folder / STATE_FILE, folder / LINEAGE_FILE
+        self.state_path, self.lineage_path = folder / POPULATION_FILE, folder / LINEAGE_FILE
 
     def read_state(self) -> PopulationState:
         """Return the plan of the current interval. Raises UserError if it cannot be read."""

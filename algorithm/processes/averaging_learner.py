@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from algorithm.agents.agent import LossReport
 from algorithm.errors import UserError
+from algorithm.parts.components_builder import Sharing
 from algorithm.processes.learner_group import LearnerGroup
 from algorithm.rollout import Rollout
 from algorithm.training.batch_scheduler import BatchScheduler
@@ -132,6 +134,11 @@ class AveragingLearner(Learner):
     def _keep_shared(self, tensor: Tensor) -> Tensor:
         self._shared_tensors.append(tensor)
         return tensor
+
+
+def make_learner_sharing(group: LearnerGroup) -> Sharing:
+    """Return what one of several learners shares with the others."""
+    return Sharing(make_learner=partial(AveragingLearner, group=group), is_main=group.rank == 0)
 
 
 def learn_together(

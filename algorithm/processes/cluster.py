@@ -17,10 +17,10 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.processes.actor_group import ActorGroup
 from algorithm.processes.actor_host import ActorHost
 from algorithm.processes.actor_server import ActorServer, ActorTask
+from algorithm.processes.averaging_learner import make_learner_sharing
 from algorithm.processes.collection import EvaluationRequest, pack_all_weights
 from algorithm.processes.evaluation_actor import ActorEvaluations
 from algorithm.processes.evaluation_server import EvaluationServer
-from algorithm.processes.learner_group import LearnerGroup
 from algorithm.processes.learner_peers import LearnerHost, LearnerPeers
 from algorithm.processes.learner_server import LearnerServer
 from algorithm.specs import Role
@@ -179,9 +179,9 @@ def make_actor_group(settings: Settings, host: ActorHost, peers: LearnerPeers | 
     )
 
 
-def get_learner_group(group: object) -> LearnerGroup | None:
-    """Return what connects this learner with the others, given the other processes of the run; None without others."""
-    return group.peers.group if isinstance(group, ActorGroup) and group.peers else None
+def get_learner_sharing(group: object) -> Sharing | None:
+    """Return what this learner shares with others, given the other processes of the run; None without others."""
+    return make_learner_sharing(group.peers.group) if isinstance(group, ActorGroup) and group.peers else None
 
 
 def build_peers(

@@ -18,15 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from algorithm.errors import summarize_error
+from algorithm.errors import LearnerUnreachable, summarize_error
 
 LOOPBACK = "127.0.0.1"
 INTERFACE = "GLOO_SOCKET_IFNAME"  # the environment variable with the network interface that gloo uses
 GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR, a request to Linux
-
-
-class LearnerUnreachable(Exception):
-    """Another learner has ended, or did not make the call that this learner waits for in time."""
 
 
 class LearnerGroup:

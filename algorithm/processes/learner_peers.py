@@ -22,7 +22,7 @@ from algorithm.checkpointing.writer import write_all
 from algorithm.errors import UserError, summarize_error
 from algorithm.processes.actor_host import ActorLost
 from algorithm.processes.collection import Failure
-from algorithm.processes.learner_group import GroupOptions, LearnerGroup, LearnerUnreachable, close_group
+from algorithm.processes.learner_group import GroupOptions, LearnerGroup, close_group
 from algorithm.processes.learning_round import Reply, Round, RoundReport, get_schedule, learn_round
 from algorithm.processes.messages import WorkerTraceback
 from algorithm.rollout import Rollout

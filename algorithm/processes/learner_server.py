@@ -17,6 +17,7 @@ from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.actor_server import ActorTask, catch_failure, prepare_process, write_folder
+from algorithm.processes.averaging_learner import make_learner_sharing
 from algorithm.processes.collection import Failure
 from algorithm.processes.learner_group import GroupOptions, close_group
 from algorithm.processes.learner_peers import BuildTask, LearnerFiles
@@ -78,8 +79,9 @@ class LearnerServer:
         self._training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             checkpoint = _write_files(task.files, Path(folder), self.rank) if task.files else None
+            sharing = make_learner_sharing(self._group)
             builder = ComponentsBuilder(
-                AgentConfigs(settings), self._folder, checkpoint, lambda line: None, seeds=seeds, learners=self._group
+                AgentConfigs(settings), self._folder, checkpoint, lambda line: None, sharing, seeds
             )
             for name, role in task.roles:
                 components = builder(name, role)

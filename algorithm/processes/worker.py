@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.parts.user_code import find_user_error
 from algorithm.processes.messages import LogRecord, Ready, Report, Start
+from algorithm.processes.shared_learner import SharedLearner
 from algorithm.processes.shared_memory import SharedMemory
 from algorithm.processes.worker_loop import Stopped, WorkerLoop
 from algorithm.specs import Role
@@ -104,9 +106,9 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
     checkpoint = Checkpoint(start.checkpoint, task.index) if start.checkpoint else None
     if checkpoint and not checkpoint.has_experience:
         checkpoint = None
-    sharing = Sharing(
-        memory=task.memory, lock=settings.base.worker_lock, workers=settings.base.n_workers, worker=task.index
-    )
+    make_learner = partial(SharedLearner, memory=task.memory, lock=settings.base.worker_lock)
+    workers = settings.base.n_workers
+    sharing = Sharing(make_learner=make_learner, is_main=False, worker=task.index, workers=workers)
     builder = ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, lambda line: None, sharing, seeds)
     training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
     for name, role in adapter.roles.items():

@@ -17,6 +17,7 @@ from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import worker
+from algorithm.processes.shared_learner import SharedLearner
 from algorithm.processes.shared_memory import SharedMemory
 from algorithm.processes.worker_group import WorkerGroup
 
@@ -85,4 +86,5 @@ def _spawn_worker(
 
 def make_sharing(base: BaseConfig, memory: SharedMemory) -> Sharing:
     """Return what the main process shares with the workers."""
-    return Sharing(memory=memory, lock=base.worker_lock, workers=base.n_workers, worker=None)
+    make_learner = partial(SharedLearner, memory=memory, lock=base.worker_lock)
+    return Sharing(make_learner=make_learner, is_main=True, has_environments=False, workers=base.n_workers)

@@ -12,6 +12,7 @@ from typing import Any
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
+from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.effects import check_effects, list_unknown_roles
@@ -29,7 +30,7 @@ from algorithm.processes.cluster import (
     build_peers,
     check_cluster,
     describe_learners,
-    get_learner_group,
+    get_learner_sharing,
     make_actor_evaluations,
     open_cluster,
 )
@@ -96,8 +97,9 @@ def train(
         )
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
         _log_notes(settings, environments, limits, checkpoint, log)
-        sharing = make_sharing(base, group.memory) if isinstance(group, WorkerGroup) else None
-        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing, learners=get_learner_group(group))
+        is_shared = isinstance(group, WorkerGroup)
+        sharing = make_sharing(base, group.memory) if is_shared else get_learner_sharing(group)
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing)
         training = _build_components(adapter, builder, timer, group)
         history = History(training, counters)
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
@@ -249,7 +251,7 @@ def _build_components(
     with build_peers(group, roles, builder.checkpoint):
         for name, role in roles.items():
             training.by_role[name] = training.build(name, role)
-    if builder.sharing or builder.learners:
+    if builder.sharing:
         training.build = refuse_role
     return training
 

@@ -16,6 +16,7 @@ from algorithm.config.schema import BaseConfig
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
+    POPULATION_FILE,
     RUNS,
     find_folders_of_id,
     find_similar_folders,
@@ -23,7 +24,6 @@ from algorithm.parts.env_folder import (
     is_id,
 )
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
-from algorithm.population.lineage import STATE_FILE
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def find_population(env: str, name: str | None) -> str | None:
     group = RUNS / get_run_group(env)
     if name is None:
         name = RunFolder.find(env, None).path.name.rpartition("-")[0]
-    return name if (group / name / STATE_FILE).is_file() else None
+    return name if (group / name / POPULATION_FILE).is_file() else None
 
 
 def check_existing_run(request: RunRequest) -> None:
@@ -232,7 +232,7 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     """Return the settings that `--init` suggests for the environment of an id or a function."""
-    from algorithm.tools.init.suggested_settings import open_environment, suggest_settings  # imports torch
+    from algorithm.parts.suggested_settings import open_environment, suggest_settings  # imports torch
 
     tree = named
     for _, layer in request.layers:

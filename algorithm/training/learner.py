@@ -94,6 +94,9 @@ class Learner:
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
+    def synchronize(self) -> None:
+        """Copy what several learners share from the first of them; a learner without others has nothing to copy."""
+
     def grow(self, lanes: int) -> None:
         """Add lanes to all values that are kept by lane, so that there are `lanes` lanes."""
         self.reward_normalizer.grow(lanes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from algorithm.processes.learner_group import LearnerUnreachable
+from algorithm.errors import LearnerUnreachable
 from algorithm.training.divergence import Diverged
 from algorithm.training.monitor import Monitor
 from algorithm.training.signals import DeferredSignals

@@ -16,10 +16,10 @@ import torch
 
 from algorithm.agents.agent import LossReport
 from algorithm.auxiliaries.prediction import Prediction, PredictionSettings
-from algorithm.errors import UserError
+from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
 from algorithm.processes.averaging_learner import AveragingLearner, learn_together
-from algorithm.processes.learner_group import LearnerGroup, LearnerUnreachable
+from algorithm.processes.learner_group import LearnerGroup
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner

@@ -12,7 +12,7 @@ import torch
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import resolve
-from algorithm.errors import UserError
+from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster as runs_cluster
 from algorithm.processes import cluster_runtime as cluster
 from algorithm.processes import learner_peers, learner_server
@@ -26,7 +26,6 @@ from algorithm.processes.cluster import (
     open_peers,
 )
 from algorithm.processes.evaluation_server import make_evaluation_actor
-from algorithm.processes.learner_group import LearnerUnreachable
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithm.config.loader import load_defaults
-from algorithm.tools.init.suggestion_rules import SUGGESTED_SETTINGS
 from algorithm.tools.mlagents.mapping import MEMORY, count_envs
 from algorithm.tools.mlagents.trainer_config import (
     USE_DEFAULT,
@@ -162,9 +161,7 @@ _SAC: Rules = {
 
 
 def _make_ppo_settings(config: TrainerConfig) -> Mapping[str, tuple[Any, str]]:
-    settings: dict[str, tuple[Any, str]] = {
-        key: (value, "rewards of any size") for key, value in SUGGESTED_SETTINGS.items()
-    }
+    settings: dict[str, tuple[Any, str]] = {"reward_normalization": ("return_std", "rewards of any size")}
     for key, (name, end) in LINEAR_ENDS.items():
         start = config.get(f"hyperparameters.{key}")
         if start and config.get(f"hyperparameters.{key}_schedule") == "linear":

@@ -13,10 +13,10 @@ from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.trees import load_defaults
 from algorithm.errors import UserError
-from algorithm.parts.env_folder import CONFIG_FILE, VIDEO_FOLDER, read_origin
+from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import ConfigHistory, find_changes, read_roles
-from algorithm.population.lineage import STATE_FILE, LineageRow, PopulationRecord
+from algorithm.population.lineage import LineageRow, PopulationRecord
 from algorithm.records_io import OpenRecord, RecordError, read_json
 from algorithm.runs.results import Record, read_record
 from algorithm.runs.sessions import read_sessions
@@ -229,7 +229,7 @@ def _read_faults(path: Path) -> list[str]:
 def _read_lineage(folder: Path, log: Callable[[str], None]) -> Lineage | None:
     """Return the intervals of a member of a population; None for another run."""
     match = MEMBER_NAME.fullmatch(folder.name)
-    if match is None or not (folder.parent / match["population"] / STATE_FILE).is_file():
+    if match is None or not (folder.parent / match["population"] / POPULATION_FILE).is_file():
         return None
     population, member = folder.parent / match["population"], int(match["member"])
     rows = [row for row in PopulationRecord(population).read_lineage(log) if row.member == member]

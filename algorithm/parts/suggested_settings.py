@@ -15,10 +15,10 @@ from algorithm.config.loader import Tree, merge, resolve
 from algorithm.config.registry import find_class
 from algorithm.config.schema import BaseConfig
 from algorithm.config.trees import iterate_paths, nest
+from algorithm.parts.env_probe import EnvProbe, probe_environment
 from algorithm.parts.make_env import make_env_config, read_roles
+from algorithm.parts.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm
 from algorithm.specs import Role
-from algorithm.tools.init.env_probe import EnvProbe, probe_environment
-from algorithm.tools.init.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm
 
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}

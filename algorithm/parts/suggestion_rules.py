@@ -12,9 +12,9 @@ from algorithm.config.loader import Settings, Tree, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.schema import BaseConfig
 from algorithm.networks.default_network import has_images, is_table
+from algorithm.parts.env_probe import EnvProbe
 from algorithm.parts.make_env import describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.specs import Role
-from algorithm.tools.init.env_probe import EnvProbe
 
 # For unknown environments: settings for rewards of any size, and the settings that suit continuous actions in `envs`.
 SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
