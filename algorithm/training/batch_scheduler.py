@@ -61,7 +61,7 @@ class ReplayScheduler(BatchScheduler):
         record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
 
     Attributes:
-        remainder: the fraction of a batch that a fractional number of batches has left over (count distribution `fixed`).
+        remainder: the fraction of a batch that was left over (count distribution `fixed`).
     """
 
     replay: Replay
