@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from collections.abc import Collection as Many
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.config.loader import Settings
@@ -19,38 +18,10 @@ from algorithm.population.member_files import read_member, write_member
 from algorithm.population.member_processes import STOP_SECONDS
 from algorithm.population.member_server import MemberReply, make_member_server
 from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask
-from algorithm.processes.actor_host import ActorLost
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 
 MAX_FAILED_STARTS = 3  # successive actors that end before they can train a member
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
-
-
-class MemberHost(Protocol):
-    """A system that runs actors in processes of several machines; `RayHost`, or another one in tests.
-
-    A *ticket* is a reply that has not been received yet.
-    """
-
-    def start(self, index: int, replacements: int) -> Any:
-        """Start the actor `index`, as soon as there are resources for it. Return a handle."""
-
-    def open(self, handle: Any) -> Hashable:
-        """Call `open` of the server of an actor. Return the ticket of its result."""
-
-    def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
-        """Call a method of the server of an actor. Return the ticket of its result."""
-
-    def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
-        """Wait until at least one ticket has been replied to, but not longer than `timeout` seconds. Return these."""
-
-    def fetch(self, ticket: Hashable) -> Any:
-        """Return the reply to a ticket that `wait` has returned. Raises ActorLost if the actor has ended."""
-
-    def kill(self, handle: Any) -> None:
-        """End an actor at once, if it has not ended."""
-
-    def close(self) -> None:
-        """End all actors."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,6 +52,7 @@ class MemberActors:
     Args:
         members: the members.
         host: the system that runs the actors.
+        spec: the service of an actor.
         count: the number of actors.
         keep: the number of checkpoints that a member keeps.
         timeout: seconds after which an actor that does not reply is replaced.
@@ -92,7 +64,8 @@ class MemberActors:
         self,
         *,
         members: Members,
-        host: MemberHost,
+        host: Host,
+        spec: ServiceSpec,
         count: int,
         keep: int,
         timeout: float,
@@ -100,7 +73,7 @@ class MemberActors:
         log: Callable[[str], None],
     ):
         self._folders = [RunFolder(path) for path in members.folders]
-        self.host, self.count, self.keep = host, count, keep
+        self.host, self.spec, self.count, self.keep = host, spec, count, keep
         self.timeout, self.start_timeout, self.log = timeout, start_timeout, log
         self._actors: list[_MemberActor] = []
         self._failed_starts = 0
@@ -138,12 +111,12 @@ class MemberActors:
         return [actor for actor in self._actors if actor.task]
 
     def _start(self, index: int, replacements: int = 0) -> _MemberActor:
-        handle = self.host.start(index, replacements)
+        handle = self.host.start(self.spec, index, replacements)
         return _MemberActor(
             index=index,
             replacements=replacements,
             handle=handle,
-            ticket=self.host.open(handle),
+            ticket=self.host.call(handle, "open"),
             since=time.monotonic(),
         )
 
@@ -179,9 +152,9 @@ class MemberActors:
         task, ticket, actor.ticket = actor.task, actor.ticket, None
         try:
             if ticket is None:
-                raise ActorLost(f"it has not replied for {self.timeout:g} s (cluster_config.timeout)")
+                raise ServiceLost(f"it has not replied for {self.timeout:g} s (cluster_config.timeout)")
             reply = self.host.fetch(ticket)
-        except ActorLost as error:
+        except ServiceLost as error:
             self._replace(actor, str(error))
             return MemberFailed(f"its actor has ended ({error})") if task else None
         if not actor.is_open:
@@ -232,7 +205,7 @@ class MemberActors:
         while pending and time.monotonic() < deadline:
             for stopped in self.host.wait(list(pending), WAIT_SECONDS):
                 actor = pending.pop(stopped)
-                with suppress(ActorLost, CheckpointError, ValueError):
+                with suppress(ServiceLost, CheckpointError, ValueError):
                     for ticket in (actor.ticket, stopped):  # an actor replies in the order of its calls
                         if ticket is not None:
                             self._write(actor, self.host.fetch(ticket))
@@ -253,17 +226,13 @@ def open_member_actors(members: Members, settings: Settings, log: Callable[[str]
     from algorithm.processes.ray_host import RayHost
 
     cluster, config = settings.cluster, settings.population
-    host = RayHost(
-        partial(make_member_server, members, config.timeout),
-        address=cluster.address,
-        cpus=config.cpus_per_member,
-        gpus=config.gpus_per_member,
-        local_cpus=(config.processes or 1) * config.cpus_per_member,
-        uses_tokens=cluster.token_auth,
-    )
+    local_cpus = (config.processes or 1) * config.cpus_per_member
+    host = RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    make = partial(make_member_server, members, config.timeout)
     return MemberActors(
         members=members,
         host=host,
+        spec=ServiceSpec(kind="Member", make=make, cpus=config.cpus_per_member, gpus=config.gpus_per_member),
         count=config.processes or len(members.folders),
         keep=settings.base.keep_checkpoints,
         timeout=cluster.timeout,

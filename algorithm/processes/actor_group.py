@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.processes.actor_host import ActorHost, ActorLost
 from algorithm.processes.collection import Collection, Failure, Request
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.processes.learner_peers import LearnerPeers
 from algorithm.specs import Role
 
@@ -68,12 +68,14 @@ class ActorGroup:
 
     Args:
         host: the system that runs them.
+        spec: the service of an actor, an `ActorService`.
         count: the number of actors.
         in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
         timeout: seconds after which an actor that does not reply is replaced.
         start_timeout: seconds in which actors start.
         max_lag: the largest lag, in versions, of rollouts that are learned from; None for no limit.
         max_replacements: the number of actors that are replaced before the run ends; None for no limit.
+        evaluator_spec: the service of the evaluation actor, an `EvaluationService`; None without one.
         peers: the other learners; None without others. Learner k has the rollouts of the actors k, k + n_learners, ...
 
     Attributes:
@@ -83,13 +85,15 @@ class ActorGroup:
         lost_env_steps: estimated number of env steps that were requested from actors that ended.
     """
 
-    host: ActorHost
+    host: Host
+    spec: ServiceSpec
     count: int
     in_flight: int
     timeout: float
     start_timeout: float
     max_lag: int | None
     max_replacements: int | None
+    evaluator_spec: ServiceSpec | None = None
     peers: LearnerPeers | None = None
     evaluator: Any = None
     actor_roles: Mapping[str, Role] = field(default_factory=dict)
@@ -97,22 +101,19 @@ class ActorGroup:
     restarts: int = 0
     lost_env_steps: int = 0
 
-    def open(self, has_evaluator: bool) -> None:
+    def open(self) -> None:
         """Start all actors, and wait until their environments are open.
 
         After `start_timeout` seconds the run starts with those that are ready; the others join when they are. It does
         not wait for the evaluation actor, which starts with them.
-
-        Args:
-            has_evaluator: whether there is an evaluation actor.
 
         Raises:
             EnvironmentStartError: no actor is ready in time, or one has ended.
             Exception: an actor has raised it.
         """
         self.actors = [self._start(index) for index in range(self.count)]
-        if has_evaluator:
-            self.evaluator = self.host.start_evaluator(0)
+        if self.evaluator_spec:
+            self.evaluator = self.host.start(self.evaluator_spec, 0)
         deadline = time.monotonic() + self.start_timeout
         while (waiting := [each for each in self.actors if not each.is_ready]) and time.monotonic() < deadline:
             self._receive_ready(waiting, max(0.0, deadline - time.monotonic()), is_start=True)
@@ -168,7 +169,8 @@ class ActorGroup:
                 if not actor.requests:
                     actor.waiting_since = time.monotonic()
                 number = actor.n_requests
-                actor.requests.append((self.host.request(actor.handle, publish(), make_request(number)), number))
+                ticket = self.host.call(actor.handle, "collect", publish(), make_request(number))
+                actor.requests.append((ticket, number))
                 actor.n_requests += 1
 
     def receive(self, timeout: float) -> list[tuple[ActorRecord, Collection]]:
@@ -217,12 +219,12 @@ class ActorGroup:
             self.peers.close()
 
     def _start(self, index: int, replacements: int = 0) -> ActorRecord:
-        handle = self.host.start(index, replacements)
+        handle = self.host.start(self.spec, index, replacements)
         return ActorRecord(
             index=index,
             replacements=replacements,
             handle=handle,
-            opening=self.host.open(handle),
+            opening=self.host.call(handle, "open"),
             waiting_since=time.monotonic(),
         )
 
@@ -238,7 +240,7 @@ class ActorGroup:
             actor = by_ticket[ticket]
             try:
                 reply = self.host.fetch(ticket)
-            except ActorLost as error:
+            except ServiceLost as error:
                 if is_start:
                     raise EnvironmentStartError(
                         f"actor {actor.index} ended before its environments were open: {error}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
@@ -15,14 +16,14 @@ from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes.actor_group import ActorGroup
-from algorithm.processes.actor_host import ActorHost
-from algorithm.processes.actor_server import ActorServer, ActorTask
 from algorithm.processes.averaging_learner import make_learner_sharing
+from algorithm.processes.collect import ActorTask, CollectorService
 from algorithm.processes.collection import EvaluationRequest, pack_all_weights
+from algorithm.processes.evaluate import EvaluatorService
 from algorithm.processes.evaluation_actor import ActorEvaluations
-from algorithm.processes.evaluation_server import EvaluationServer
-from algorithm.processes.learner_peers import LearnerHost, LearnerPeers
-from algorithm.processes.learner_server import LearnerServer
+from algorithm.processes.host import Host, ServiceSpec
+from algorithm.processes.learn import LearnerService
+from algorithm.processes.learner_peers import LearnerPeers
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 
@@ -106,7 +107,7 @@ def _uses_replay(settings: Settings) -> bool:
 
 @contextmanager
 def open_cluster(settings: Settings, folder: RunFolder, env_steps: int, evaluates: bool) -> Iterator[ActorGroup]:
-    """Connect to the cluster of a run, start its actors, and end them with the block.
+    """Start the other processes of a run, and end them with the block.
 
     Args:
         settings: the settings of the run.
@@ -114,39 +115,39 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int, evaluate
         env_steps: env steps of the run so far.
         evaluates: whether the run has evaluations.
     """
-    from algorithm.processes.ray_host import RayHost
-
-    cluster = settings.cluster
     task = make_actor_task(settings, folder, env_steps)
-    host = RayHost(
-        partial(ActorServer, task),
-        make_evaluator=partial(EvaluationServer, task),
-        address=cluster.address,
-        cpus=cluster.cpus_per_actor,
-        gpus=cluster.gpus_per_actor,
-        local_cpus=cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner,
-        uses_tokens=cluster.token_auth,
-    )
+    host = open_host(settings)
     peers = make_peers(settings, host)
-    group = make_actor_group(settings, host, peers)
+    evaluator = partial(EvaluatorService, task) if evaluates else None
+    group = make_actor_group(settings, host, peers, partial(CollectorService, task), evaluator)
     try:
         if peers:
+            meeting_host = host.find_meeting_host()
             # On one machine they meet in a file, so that no port is open.
-            address = None if cluster.address == "local" else f"tcp://{host.node_address}:{_find_free_port()}"
-            open_peers(peers, task, address)
-        group.open(evaluates and cluster.evaluation_actor)
+            open_peers(peers, task, f"tcp://{meeting_host}:{_find_free_port()}" if meeting_host else None)
+        group.open()
         yield group
     finally:
         group.close()
 
 
+def open_host(settings: Settings) -> Host:
+    """Return the system that runs the other processes of a run."""
+    from algorithm.processes.ray_host import RayHost
+
+    cluster = settings.cluster
+    local_cpus = cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner
+    return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+
+
 def open_peers(peers: LearnerPeers, task: ActorTask, address: str | None) -> None:
-    """Start the other learners of a run, with the arguments of `LearnerPeers.open`."""
+    """Start the other learners of a run, which meet at `address`; None: in a file."""
     cluster, base = task.settings.cluster, task.settings.base
     if cluster.gpus_per_learner:  # Ray shows each process its own GPU only, as the first one
         task = replace(task, settings=replace(task.settings, base=base.model_copy(update={"device": "cuda"})))
+    make = partial(LearnerService, task)
     peers.open(
-        partial(LearnerServer, task), address=address, cpus=cluster.cpus_per_learner, gpus=cluster.gpus_per_learner
+        ServiceSpec(kind="Learner", make=make, cpus=cluster.cpus_per_learner, gpus=cluster.gpus_per_learner), address
     )
 
 
@@ -156,7 +157,7 @@ def _find_free_port() -> int:
         return listener.getsockname()[1]
 
 
-def make_peers(settings: Settings, host: LearnerHost) -> LearnerPeers | None:
+def make_peers(settings: Settings, host: Host) -> LearnerPeers | None:
     """Return the other learners of a run, which `host` runs; None if it has one learner."""
     cluster = settings.cluster
     if cluster.learners == 1:
@@ -164,11 +165,30 @@ def make_peers(settings: Settings, host: LearnerHost) -> LearnerPeers | None:
     return LearnerPeers(host, size=cluster.learners, timeout=cluster.timeout, start_timeout=cluster.start_timeout)
 
 
-def make_actor_group(settings: Settings, host: ActorHost, peers: LearnerPeers | None) -> ActorGroup:
-    """Return the actors of a run, which `host` runs, with the other learners."""
+def make_actor_group(
+    settings: Settings,
+    host: Host,
+    peers: LearnerPeers | None,
+    make_collector: Callable[[int, int], Any],
+    make_evaluator: Callable[[int], Any] | None,
+) -> ActorGroup:
+    """Return the actors of a run, which `host` runs, with the other learners.
+
+    Args:
+        settings: the settings of the run.
+        host: the system that runs the actors.
+        peers: the other learners; None without others.
+        make_collector: makes the service of an actor, given its number and the number of its replacements.
+        make_evaluator: makes the service of the evaluation actor, given its replacements; None without evaluations.
+    """
     cluster = settings.cluster
+    evaluator_spec = None
+    if make_evaluator and cluster.evaluation_actor:
+        evaluator_spec = ServiceSpec(kind="Evaluator", make=make_evaluator)
     return ActorGroup(
         host=host,
+        spec=ServiceSpec(kind="Actor", make=make_collector, cpus=cluster.cpus_per_actor, gpus=cluster.gpus_per_actor),
+        evaluator_spec=evaluator_spec,
         count=cluster.actors,
         in_flight=get_rollouts_in_flight(settings),
         timeout=cluster.timeout,
@@ -229,10 +249,12 @@ def make_actor_evaluations(
         make_plan: returns the episodes of an evaluation that starts now, with this number that confirm the goal.
         parameters: the environment parameters of the run.
     """
+    assert group.evaluator_spec
     return ActorEvaluations(
         group.host,
+        group.evaluator_spec,
         group.evaluator,
-        publish=lambda: group.host.publish(pack_all_weights(training.by_role)),
+        publish=lambda: group.host.put(pack_all_weights(training.by_role)),
         make_request=lambda confirmation_episodes: EvaluationRequest(
             plan=make_plan(confirmation_episodes), parameters=parameters.state()
         ),

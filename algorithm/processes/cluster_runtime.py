@@ -171,7 +171,7 @@ class _Session:
         """Return the reference to the weights, which are published once per version."""
         version, reference = self._published
         if version != self._version:
-            reference = self.group.host.publish(pack_all_weights(self.training.by_role))
+            reference = self.group.host.put(pack_all_weights(self.training.by_role))
             self._published = self._version, reference
         return reference
 

@@ -11,8 +11,8 @@ from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Stateful
 from algorithm.errors import UserError
-from algorithm.processes.actor_host import ActorHost, ActorLost
 from algorithm.processes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.processes.messages import LogRecord
 from algorithm.training.evaluations import EpisodePlan, Evaluations, Outcome
 from algorithm.training.evaluator import Evaluator
@@ -74,6 +74,7 @@ class ActorEvaluations(Evaluations):
 
     Args:
         host: the system that runs the actor.
+        spec: the service of the actor.
         handle: the handle of the actor, which has been started.
         publish: publishes the present weights, and returns the reference to them.
         make_request: returns the request of an evaluation with the given number of episodes that confirm the goal.
@@ -85,14 +86,15 @@ class ActorEvaluations(Evaluations):
 
     def __init__(
         self,
-        host: ActorHost,
+        host: Host,
+        spec: ServiceSpec,
         handle: Any,
         *,
         publish: Callable[[], Any],
         make_request: Callable[[int], EvaluationRequest],
         timeout: float,
     ):
-        self.host, self.timeout = host, timeout
+        self.host, self.spec, self.timeout = host, spec, timeout
         self._publish, self._make_request = publish, make_request
         self._handle = handle
         self._replacements = self._attempts = 0
@@ -116,7 +118,7 @@ class ActorEvaluations(Evaluations):
             return None
         try:
             reply = self.host.fetch(self._ticket)
-        except ActorLost as error:
+        except ServiceLost as error:
             LOG.info(f"evaluation actor: {error.__cause__}")
             self._replace(f"ended ({error})")
             return None
@@ -127,7 +129,7 @@ class ActorEvaluations(Evaluations):
         return reply.outcome
 
     def _send(self) -> None:
-        self._ticket = self.host.evaluate(self._handle, self._weights, self._request)
+        self._ticket = self.host.call(self._handle, "evaluate", self._weights, self._request)
         self._since = time.monotonic()
         self._attempts += 1
 
@@ -138,5 +140,5 @@ class ActorEvaluations(Evaluations):
             raise EnvironmentCrashed(f"the evaluation actor {reason}, as {self._attempts - 1} before it")
         LOG.warning(f"the evaluation actor {reason}: another actor repeats the evaluation")
         self._replacements += 1
-        self._handle = self.host.start_evaluator(self._replacements)
+        self._handle = self.host.start(self.spec, self._replacements)
         self._send()

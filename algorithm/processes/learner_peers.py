@@ -6,11 +6,11 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulAct
 from algorithm.checkpointing.manifest import MANIFEST, Manifest
 from algorithm.checkpointing.writer import write_all
 from algorithm.errors import UserError, summarize_error
-from algorithm.processes.actor_host import ActorLost
 from algorithm.processes.collection import Failure
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.processes.learner_group import GroupOptions, LearnerGroup, close_group
 from algorithm.processes.learning_round import Reply, Round, RoundReport, get_schedule, learn_round
 from algorithm.processes.messages import WorkerTraceback
@@ -31,23 +31,6 @@ from algorithm.training.components import TrainingComponents
 
 LOG = logging.getLogger(__name__)
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
-MakeLearner = Callable[[int], Any]  # number of a learner -> an object with its methods
-
-
-class LearnerHost(Protocol):
-    """A system that runs learners in other processes. A *ticket* is a reply that has not been received yet."""
-
-    def start_learner(self, make_server: MakeLearner, rank: int, *, cpus: float, gpus: float) -> Any:
-        """Start a process with the object of a learner, as soon as there are resources. Return a handle of it."""
-
-    def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
-        """Call a method of the object in a process. Return the ticket of its result."""
-
-    def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
-        """Wait until a ticket has been replied to, but not longer than `timeout` seconds. Return those that have."""
-
-    def fetch(self, ticket: Hashable) -> Any:
-        """Return the reply to a ticket that `wait` has returned. Raises ActorLost if the process has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,33 +79,29 @@ class LearnerPeers:
 
     group: LearnerGroup
 
-    def __init__(self, host: LearnerHost, *, size: int, timeout: float, start_timeout: float):
+    def __init__(self, host: Host, *, size: int, timeout: float, start_timeout: float):
         self.host, self.size, self.timeout, self.start_timeout = host, size, timeout, start_timeout
         self._handles: list[Any] = []
         self._folder = Path(tempfile.mkdtemp(prefix="samara-learners-"))  # where learners on one machine meet
         self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
 
-    def open(self, make_server: MakeLearner, *, address: str | None, cpus: float, gpus: float) -> None:
+    def open(self, spec: ServiceSpec, address: str | None) -> None:
         """Start the learners, and connect them with this process.
 
         Args:
-            make_server: makes the object of a learner in its process, given its number.
+            spec: the service of a learner, a `LearnerService`; without GPUs, all learners learn on CPUs.
             address: the place where the learners meet, `tcp://HOST:PORT` of this machine; None: a file.
-            cpus: CPUs that are reserved for each learner but this one.
-            gpus: GPUs that are reserved for each learner but this one; 0: all learners learn on CPUs.
 
         Raises:
             EnvironmentStartError: a learner has not started in time, or has ended.
             Exception: a learner has raised it.
         """
-        self._handles = [
-            self.host.start_learner(make_server, rank, cpus=cpus, gpus=gpus) for rank in range(1, self.size)
-        ]
+        self._handles = [self.host.start(spec, rank) for rank in range(1, self.size)]
         tickets = [self.host.call(handle, "open") for handle in self._handles]
         replies = self._receive(tickets, self.start_timeout)
         for rank, reply in replies.items():
             if isinstance(reply, Failure):
-                if isinstance(reply.error, ActorLost):
+                if isinstance(reply.error, ServiceLost):
                     raise EnvironmentStartError(f"learner {rank} ended before the run started: {reply.error}")
                 reply.raise_error()
         if len(replies) < len(tickets):
@@ -135,7 +114,7 @@ class LearnerPeers:
             address=address or f"file://{self._folder}/meeting",
             size=self.size,
             timeout=self.timeout,
-            backend="nccl" if gpus else "gloo",
+            backend="nccl" if spec.gpus else "gloo",
         )
         with self._call_all("join", [options] * (self.size - 1)):
             self.group = options.join(0)
@@ -265,7 +244,7 @@ class LearnerPeers:
             for ticket in self.host.wait(waiting, left):
                 try:
                     replies[ranks[ticket]] = self.host.fetch(ticket)
-                except ActorLost as error:
+                except ServiceLost as error:
                     replies[ranks[ticket]] = Failure(error, "")
         return dict(sorted(replies.items()))
 

@@ -1,4 +1,4 @@
-"""Actors on Ray: the only module that imports it."""
+"""Services on Ray: the only module that imports it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from collections.abc import Collection as Many
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,32 +17,20 @@ from typing import Any
 import algorithm
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.errors import UserError, summarize_error
-from algorithm.processes.actor_host import ActorHost, ActorLost
-from algorithm.processes.collection import EvaluationRequest, Request, Weights
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.program import get_install_command
 
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 START_SECONDS = 120.0  # in which a local cluster starts; Ray itself gives up after 30, however busy the machine is
-NO_REPETITION = {"max_restarts": 0, "max_task_retries": 0}
-MakeServer = Callable[..., Any]  # numbers of an actor -> an object with its methods
 
 
-class RayHost(ActorHost):
-    """A Ray cluster that runs actors, each in a process of its own.
-
-    Ray repeats no call and restarts no actor: an actor that ends is replaced by `ActorGroup`, so that no rollout is
-    learned from twice and the end of its lanes is known.
+class RayHost(Host):
+    """A Ray cluster that runs services, each in a process of its own.
 
     Args:
-        make_server: returns the object whose methods `open` and `collect` an actor calls, by its number and the number
-            of its replacements; Ray sends it to the actors.
-        make_evaluator: returns the object whose method `evaluate` an evaluation actor calls, by the number of its
-            replacements; None if there is none.
         address: local (a cluster of this process, on this machine only), auto, or HOST:PORT.
-        cpus: CPUs that are reserved for each actor.
-        gpus: GPUs that are reserved for each actor.
         local_cpus: CPUs that a local cluster needs at least.
         uses_tokens: whether connections need Ray's token.
 
@@ -52,60 +39,27 @@ class RayHost(ActorHost):
         EnvironmentStartError: the cluster does not start in time.
     """
 
-    def __init__(
-        self,
-        make_server: MakeServer,
-        *,
-        make_evaluator: MakeServer | None = None,
-        address: str,
-        cpus: float,
-        gpus: float,
-        local_cpus: float,
-        uses_tokens: bool,
-    ):
+    def __init__(self, *, address: str, local_cpus: float, uses_tokens: bool):
         self._ray = _import_ray(uses_tokens)
+        self._is_local = address == LOCAL
         _connect(self._ray, address, local_cpus)
-        try:
-            options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
-            self._actor_class = self._ray.remote(**options)(_Actor)
-            self._make_server, self._make_evaluator = self._ray.put(make_server), self._ray.put(make_evaluator)
-        except BaseException:
-            self._ray.shutdown()
-            raise
+        self._makers: dict[ServiceSpec, Any] = {}  # references to `ServiceSpec.make`
 
-    def start(self, index: int, replacements: int) -> _Handle:
-        return _start(self._actor_class, self._make_server, index, replacements)
+    def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
+        if spec not in self._makers:
+            self._makers[spec] = self._ray.put(spec.make)
+        options = {"num_cpus": spec.cpus, "num_gpus": spec.gpus, "max_restarts": 0, "max_task_retries": 0}
+        process_class = type(spec.kind, (_Service,), {})  # Ray shows its name
+        actor = self._ray.remote(**options)(process_class).remote(self._makers[spec], *numbers)
+        return _Handle(actor, actor.locate.remote())
 
-    def start_evaluator(self, replacements: int) -> _Handle:
-        return _start(self._actor_class.options(num_cpus=0, num_gpus=0), self._make_evaluator, replacements)
-
-    def open(self, handle: _Handle) -> Hashable:
-        return handle.actor.open.remote()
-
-    def publish(self, weights: Weights) -> Any:
-        return self._ray.put(weights)
-
-    def request(self, handle: _Handle, weights: Any, request: Request) -> Hashable:
-        return handle.actor.collect.remote(weights, request)
-
-    def start_learner(self, make_server: MakeServer, rank: int, *, cpus: float, gpus: float) -> _Handle:
-        """Start a process with the object of a learner, as soon as there are resources. Return a handle of it."""
-        options = {"num_cpus": cpus, "num_gpus": gpus, **NO_REPETITION}
-        return _start(self._ray.remote(**options)(_Learner), make_server, rank)
+    def put(self, value: Any) -> Any:
+        return self._ray.put(value)
 
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
-        """Call a method of the object in a process. Return the ticket of its result."""
         return handle.actor.call.remote(method, *arguments)
 
-    @property
-    def node_address(self) -> str:
-        """Return the address of this machine in the cluster."""
-        return self._ray.util.get_node_ip_address()
-
-    def evaluate(self, handle: _Handle, weights: Any, request: EvaluationRequest) -> Hashable:
-        return handle.actor.evaluate.remote(weights, request)
-
-    def wait(self, tickets: Many[Hashable], timeout: float) -> Many[Hashable]:
+    def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
         if ready and waiting:
             ready += self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
@@ -114,13 +68,13 @@ class RayHost(ActorHost):
     def fetch(self, ticket: Hashable) -> Any:
         try:
             return self._ray.get(ticket)
-        except self._ray.exceptions.RayTaskError as error:  # outside of the server, whose exceptions are Failures
-            raise RuntimeError(f"the actor cannot run: {error.cause!r}") from error
+        except self._ray.exceptions.RayTaskError as error:  # outside of the service, whose exceptions are Failures
+            raise RuntimeError(f"the service cannot run: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
-            raise ActorLost(type(error).__name__) from error
+            raise ServiceLost(type(error).__name__) from error
 
     def kill(self, handle: _Handle) -> None:
-        """End an actor, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""
+        """End a service, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray.kill(handle.actor)
@@ -129,6 +83,9 @@ class RayHost(ActorHost):
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)
             kill = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(_make_kill_process())
             kill.remote(process)
+
+    def find_meeting_host(self) -> str | None:
+        return None if self._is_local else self._ray.util.get_node_ip_address()
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -142,11 +99,11 @@ class _Handle:
     location: Any
 
 
-class _Actor:
-    """A process of an actor, as Ray calls it."""
+class _Service:
+    """The process of a service, as Ray calls it."""
 
-    def __init__(self, make_server: MakeServer, *numbers: int):
-        self._server = make_server(*numbers)
+    def __init__(self, make: Callable[..., Any], *numbers: int):
+        self._service = make(*numbers)
 
     def locate(self) -> tuple[str, int]:
         """Return Ray's id of this machine, and the id of this process."""
@@ -154,27 +111,8 @@ class _Actor:
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    def open(self) -> Any:
-        return self._server.open()
-
-    def collect(self, weights: Weights, request: Request) -> Any:
-        return self._server.collect(weights, request)
-
-    def evaluate(self, weights: Weights, request: EvaluationRequest) -> Any:
-        return self._server.evaluate(weights, request)
-
     def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._server, method)(*arguments)
-
-
-class _Learner(_Actor):
-    """A process of a learner, as Ray calls it; Ray shows the name of the class."""
-
-
-def _start(actor_class: Any, make_server: Any, *numbers: int) -> _Handle:
-    """Start an actor of Ray as soon as there are resources."""
-    actor = actor_class.remote(make_server, *numbers)
-    return _Handle(actor, actor.locate.remote())
+        return getattr(self._service, method)(*arguments)
 
 
 def _make_kill_process() -> Callable[[int], None]:

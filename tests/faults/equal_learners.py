@@ -23,6 +23,6 @@ def save_and_compare(self, training, actor, manifest):
 
 
 if __name__ == "__main__":
-    cluster.LearnerServer = VisibleLearner  # type: ignore[misc]
+    cluster.LearnerService = VisibleLearner  # type: ignore[misc]
     LearnerPeers.save = save_and_compare  # type: ignore[method-assign]
     sys.exit(main.main(sys.argv[1:]))

@@ -21,7 +21,7 @@ pytestmark = [
 SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_restarts=4"]
 RUN = [*MAIN, *ARGUMENTS]
 ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
-ACTOR = "ray::_Actor"
+ACTOR = "ray::Actor"
 # 127.0.0.1, the same as an IPv6 address, and ::1, as the system writes them in /proc.
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 

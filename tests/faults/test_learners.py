@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 LEARNERS = [*SETTINGS, "cluster_config.learners=2"]
-LEARNER = "ray::_Learner"
+LEARNER = "ray::Learner"
 COMPARING = ["env", f"PYTHONPATH={ROOT}", sys.executable, str(ROOT / "tests/faults/equal_learners.py")]
 EASY = ["goal.return=100", "base_config.max_step=20000", "base_config.save_every=1000"]
 

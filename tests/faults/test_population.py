@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
-WORKER = "ray::_Actor"  # a process of Ray
+WORKER = "ray::Member"  # a process of Ray
 MEMBER = "spawn_main"  # the process in which it trains a member
 # A member whose folder contains this file waits, so that a test has the time to kill it.
 WAIT = "import time\nfrom pathlib import Path\nwhile Path({pause!r}).exists():\n    time.sleep(0.05)\n"

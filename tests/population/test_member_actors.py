@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,11 +21,12 @@ from algorithm.population.member_processes import MemberProcess, wait_for_proces
 from algorithm.population.member_server import MemberServer
 from algorithm.population.rounds import MemberFailed
 from algorithm.population.runner import resume_population, train_population
-from algorithm.processes.actor_host import ActorLost
+from algorithm.processes.host import ServiceSpec
 from algorithm.runs.run_requests import RunRequest
 from algorithm.training.progress import Counters
 from tests.population import test_runner as test_population
 from tests.population.test_runner import CONFIG
+from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
 SHORT = {"base_config": {"max_step": 60}}
@@ -90,52 +88,6 @@ def inline_processes(monkeypatch, tmp_path):
     monkeypatch.setattr(member_server, "wait_for_processes", lambda processes, seconds: processes)
 
 
-class InlineHost:
-    """A host whose servers are in this process.
-
-    Attributes:
-        lost: calls whose actor ends before it replies; call 0 is `open`.
-        silent: calls that are not replied to.
-        change: changes a reply on its way.
-        methods: the called methods, in order.
-    """
-
-    def __init__(self, make_server, lost=(), silent=(), change=lambda reply: reply):
-        self.make_server, self.lost, self.silent, self.change = make_server, set(lost), set(silent), change
-        self.methods: list[str] = []
-        self.calls: dict[Call, functools.partial] = {}
-        self.killed: list[tuple[int, int]] = []
-        self.is_closed = False
-
-    def start(self, index, replacements):
-        return SimpleNamespace(server=self.make_server(), key=(index, replacements), n_calls=0)
-
-    def open(self, handle):
-        return self.call(handle, "open")
-
-    def call(self, handle, method, *arguments):
-        ticket = (*handle.key, handle.n_calls)
-        handle.n_calls += 1
-        self.methods.append(method)
-        self.calls[ticket] = partial(getattr(handle.server, method), *arguments)
-        return ticket
-
-    def wait(self, tickets, timeout):
-        return [ticket for ticket in tickets if ticket not in self.silent]
-
-    def fetch(self, ticket):
-        call = self.calls.pop(ticket)
-        if ticket in self.lost:
-            raise ActorLost("ActorDiedError")
-        return self.change(call())
-
-    def kill(self, handle):
-        self.killed.append(handle.key)
-
-    def close(self):
-        self.is_closed = True
-
-
 @pytest.fixture
 def hosts() -> list[InlineHost]:
     return []
@@ -145,14 +97,15 @@ def hosts() -> list[InlineHost]:
 def make_runner(hosts):
     """Return a function that returns `make_runner` of a population, with faults of the host."""
 
-    def make(count=2, timeout=60.0, start_timeout=60.0, **faults):
+    def make(count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply):
         def make_actors(members, settings, log):
-            host = InlineHost(partial(MemberServer, members, None), **faults)
-            host.silent |= {(index, 0, 0) for index in range(count, 4)}
+            host = InlineHost(change)
+            host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
             return MemberActors(
                 members=members,
                 host=host,
+                spec=ServiceSpec(kind="Member", make=lambda *_: MemberServer(members, None)),
                 count=4,
                 keep=settings.base.keep_checkpoints,
                 timeout=timeout,
@@ -222,7 +175,7 @@ def test_members_of_actors_that_end_are_trained_by_others(make_runner, hosts, ca
     rows = train_new("there", **SHORT, make_runner=make_runner(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
     assert rows == expected and read_state("there") == read_state("here")
     assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
-    assert "its actor has ended (ActorDiedError): it continues from its last checkpoint" in capsys.readouterr().out
+    assert "its actor has ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_an_actor_that_does_not_reply_is_replaced(make_runner, hosts, capsys):
@@ -267,7 +220,7 @@ def has_files(reply) -> bool:
 
 def test_actors_that_cannot_start_end_the_population(make_runner, hosts):
     lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
-    with pytest.raises(MemberFailed, match=r"members cannot be trained on the cluster: ActorDiedError"):
+    with pytest.raises(MemberFailed, match=r"members cannot be trained on the cluster: killed"):
         train_new("there", make_runner=make_runner(lost=lost))
     assert hosts[0].is_closed
 

@@ -13,11 +13,11 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.processes.actor_host import ActorLost
 from algorithm.processes.collection import pack_weights
+from algorithm.processes.host import ServiceLost
+from algorithm.processes.learn import LearnerService
 from algorithm.processes.learner_group import close_group
 from algorithm.processes.learner_peers import LearnerFiles
-from algorithm.processes.learner_server import LearnerServer
 from tests.prepared_processes import PREPARED
 
 
@@ -33,7 +33,7 @@ def pack_learner(learner) -> np.ndarray:
     return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
 
 
-class VisibleLearner(LearnerServer):
+class VisibleLearner(LearnerService):
     """A learner that also saves what all learners share, in a file `shared` of each role."""
 
     def save(self, _):
@@ -98,9 +98,9 @@ class LearnerProcesses:
     def __init__(self, processes):
         self.processes, self.calls = processes, []
 
-    def start_learner(self, make_server, rank, *, cpus, gpus):
+    def start(self, spec, rank):
         process = self.processes[rank - 1]
-        process.connection.send((None, "start", (make_server, rank)))
+        process.connection.send((None, "start", (spec.make, rank)))
         return process
 
     def call(self, handle, method, *arguments):
@@ -119,5 +119,5 @@ class LearnerProcesses:
     def fetch(self, ticket):
         process, number = ticket
         if number not in process.replies:
-            raise ActorLost("killed")
+            raise ServiceLost("killed")
         return process.replies.pop(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, closing, contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +14,10 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster_runtime as cluster
-from algorithm.processes.actor_host import ActorHost, ActorLost
-from algorithm.processes.actor_server import make_rollout_actor
 from algorithm.processes.cluster import check_cluster, make_actor_group, make_actor_task
+from algorithm.processes.collect import make_rollout_actor
 from algorithm.processes.collection import Failure
-from algorithm.processes.evaluation_server import make_evaluation_actor
+from algorithm.processes.evaluate import make_evaluation_actor
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest
@@ -28,6 +26,7 @@ from algorithm.tools.reports.run_data import read_run
 from algorithm.tools.reports.run_report import make_report
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
+from tests.processes.inline_host import InlineCollector, InlineHost
 from tests.processes.test_workers_runtime import new_run
 from tests.test_learning import PROBE, evaluate_states
 from tests.unity_player.launcher import make_player
@@ -35,79 +34,13 @@ from tests.unity_player.launcher import make_player
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
 
 
-class InlineHost(ActorHost):
-    """A host whose actors collect in this process, when `wait` is called.
+def make_services(task, evaluates):
+    """Return the functions that make the services of actors and of the evaluation actor in this process."""
 
-    Attributes:
-        started: index and replacements of each actor that was started.
-        handles: their handles.
-        lost: tickets whose actor ends before it replies; a ticket is (actor, replacements, number of the call).
-        silent: tickets that are never replied to.
-        n_published: number of published weights.
-    """
+    def make_collector(index, replacements):
+        return InlineCollector(make_rollout_actor(task, index, replacements, []))
 
-    lost: set[tuple[int, int, int]] = set()
-    silent: set[tuple[int, int, int]] = set()
-
-    def __init__(self, make_actor, make_evaluator):
-        self.make_actor, self.make_evaluator = make_actor, make_evaluator
-        self.evaluators = []
-        self.started: list[tuple[int, int]] = []
-        self.handles: list[SimpleNamespace] = []
-        self.calls: dict[tuple[int, int, int], object] = {}
-        self.n_published = 0
-
-    def start(self, index, replacements):
-        self.started.append((index, replacements))
-        actor = self.make_actor(index, replacements)
-        self.handles.append(SimpleNamespace(actor=actor, key=(index, replacements), n_calls=0))
-        return self.handles[-1]
-
-    def open(self, handle):
-        return self._add(handle, lambda: handle.actor.roles)
-
-    def publish(self, weights):
-        self.n_published += 1
-        copies = {role: array.copy() for role, array in weights.items()}
-        for array in copies.values():
-            array.setflags(write=False)
-        return copies
-
-    def request(self, handle, weights, request):
-        return self._add(handle, lambda: read_only(handle.actor.collect(weights, request)))
-
-    def start_evaluator(self, replacements):
-        self.evaluators.append(self.make_evaluator(replacements))
-        self.handles.append(SimpleNamespace(actor=self.evaluators[-1], key=("evaluator", replacements), n_calls=0))
-        return self.handles[-1]
-
-    def evaluate(self, handle, weights, request):
-        return self._add(handle, lambda: handle.actor.evaluate(weights, request))
-
-    def wait(self, tickets, timeout):
-        return [ticket for ticket in tickets if ticket not in self.silent]
-
-    def fetch(self, ticket):
-        call = self.calls.pop(ticket)
-        if ticket in self.lost:
-            raise ActorLost("killed")
-        return call()
-
-    def kill(self, handle):
-        handle.actor = None
-
-    def _add(self, handle, call):
-        ticket = (*handle.key, handle.n_calls)
-        handle.n_calls += 1
-        self.calls[ticket] = call
-        return ticket
-
-
-def read_only(collection):
-    for _, rollout in collection.rollouts:
-        for array in (*rollout.obs.values(), rollout.reward, rollout.first, rollout.behavior, rollout.lane):
-            array.setflags(write=False)
-    return collection
+    return make_collector, (lambda replacements: make_evaluation_actor(task, replacements, [])) if evaluates else None
 
 
 @pytest.fixture
@@ -118,14 +51,10 @@ def hosts(monkeypatch):
     @contextmanager
     def open_inline(settings, folder, env_steps, evaluates):
         task = make_actor_task(settings, folder, env_steps)
-        host = InlineHost(
-            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
-            lambda replacements: make_evaluation_actor(task, replacements, []),
-        )
-        made.append(host)
-        group = make_actor_group(settings, host, None)
+        made.append(host := InlineHost())
+        group = make_actor_group(settings, host, None, *make_services(task, evaluates))
         with closing(group):
-            group.open(evaluates and settings.cluster.evaluation_actor)
+            group.open()
             yield group
 
     monkeypatch.setattr(build, "open_cluster", open_inline)
@@ -277,7 +206,7 @@ def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, mo
     for update, rollout in enumerate(rollouts):
         assert sorted(rollout.lane) == list(range(9))
         assert set(rollout.version) == {update}
-    assert hosts[0].n_published == len(rollouts)
+    assert hosts[0].n_put == len(rollouts)
 
 
 @pytest.mark.parametrize("algorithm", ["ACER", "SAC"])
@@ -305,7 +234,7 @@ def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, l
     rollouts, lines = record_rollouts(monkeypatch), []
     monkeypatch.setattr(InlineHost, "lost", {(index, 0, 3) for index in lost})  # their third requests
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, LARGER, on_ray(actors=actors), lines=lines)
-    assert hosts[0].started == [*((index, 0) for index in range(actors)), *((index, 1) for index in lost)]
+    assert hosts[0].started["Actor"] == [*((index, 0) for index in range(actors)), *((index, 1) for index in lost)]
     for index in lost:
         message = (
             rf"env step [\d,]+: actor {index} ended \(killed\): about [1-9]\d env steps are lost, "
@@ -334,15 +263,17 @@ def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
     algorithm, in_flight, hosts, tmp_path, monkeypatch
 ):
     rollouts, counts = record_rollouts(monkeypatch), []
-    request = InlineHost.request
+    call = InlineHost.call
 
-    def count(self, handle, weights, collection):
+    def count(self, handle, method, *arguments):
+        if method == "open":
+            return call(self, handle, method, *arguments)
         actor, _ = handle.key
         learned = sum(any(lane // 3 == actor for lane in rollout.lane) for rollout in rollouts)
         counts.append(handle.n_calls - learned)  # the first call opened the environments
-        return request(self, handle, weights, collection)
+        return call(self, handle, method, *arguments)
 
-    monkeypatch.setattr(InlineHost, "request", count)
+    monkeypatch.setattr(InlineHost, "call", count)
     base = {"base_config": {"algorithm": algorithm}}
     lag = in_flight - 1 if algorithm != "ACER" else None
     train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2, rollouts_in_flight=in_flight, max_lag=lag))
@@ -353,7 +284,7 @@ def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
 def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
     """Collections that arrive during updates are followed by requests with the weights before them."""
     events, is_learning = [], []
-    learn_from, request, wait, publish = cluster.learn_from, InlineHost.request, InlineHost.wait, InlineHost.publish
+    learn_from, call, wait, put = cluster.learn_from, InlineHost.call, InlineHost.wait, InlineHost.put
 
     def learn(components, rollout, record_update):
         is_learning.append(True)
@@ -369,11 +300,11 @@ def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "SERVICE_SHARE", 1e9)
     monkeypatch.setattr(cluster, "learn_from", learn)
     monkeypatch.setattr(InlineHost, "wait", wait_late)
-    monkeypatch.setattr(InlineHost, "request", lambda *each: events.append("request") or request(*each))
-    monkeypatch.setattr(InlineHost, "publish", lambda *each: events.append("publish") or publish(*each))
+    monkeypatch.setattr(InlineHost, "call", lambda *each: events.append(each[2]) or call(*each))
+    monkeypatch.setattr(InlineHost, "put", lambda *each: events.append("put") or put(*each))
     train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
     during = [part.partition(" end")[0].split() for part in " ".join(events).split("begin")[1:]]
-    assert any("request" in part for part in during) and not any("publish" in part for part in during)
+    assert any("collect" in part for part in during) and not any("put" in part for part in during)
 
 
 def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
@@ -381,7 +312,7 @@ def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkey
     monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})
     monkeypatch.setattr(cluster, "DISPLAY_INTERVAL", 0.01)
     train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, timeout=0.1), lines=lines)
-    assert hosts[0].started == [(0, 0), (0, 1)]
+    assert hosts[0].started["Actor"] == [(0, 0), (0, 1)]
     assert [line for line in lines if "actor 0 has not replied for 0.1 s (cluster_config.timeout)" in line]
 
 
@@ -397,7 +328,7 @@ def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, m
     base = {"base_config": {"max_env_restarts": None}}
     with pytest.raises(EnvironmentCrashed, match="actor 1 .*before its first rollout"):
         train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
-    assert hosts[0].started[-1] == (1, 2)
+    assert hosts[0].started["Actor"][-1] == (1, 2)
 
 
 def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):

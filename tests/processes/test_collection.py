@@ -38,14 +38,14 @@ def test_statistics_of_all_actors_are_merged(hosts, tmp_path, monkeypatch, norma
     np.testing.assert_allclose(statistics, expected, rtol=1e-9)
     # Each actor has the statistics of a version of the learner, and so of both actors.
     for handle in hosts[0].handles:
-        received = handle.actor.training.by_role["agent"].learner.parameters.statistics.numpy()
+        received = handle.service.actor.training.by_role["agent"].learner.parameters.statistics.numpy()
         assert len(rows) / 2 < received[-1] <= len(rows)
 
 
 def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path, normalizing):  # noqa: F811
     train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=1, max_lag=0))
     (handle,) = hosts[0].handles
-    learner = handle.actor.training.by_role["agent"].learner
+    learner = handle.service.actor.training.by_role["agent"].learner
     packed = pack_weights(learner.parameters, with_targets=False)
     assert packed.dtype == np.float32
     assert learner.parameters.statistics.dtype == torch.float64

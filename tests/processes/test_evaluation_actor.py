@@ -7,7 +7,8 @@ import pytest
 from algorithm.processes.collection import Failure
 from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS
-from tests.processes.test_cluster_runtime import CHAIN, InlineHost, hosts, on_ray, train  # noqa: F401
+from tests.processes.inline_host import InlineHost
+from tests.processes.test_cluster_runtime import CHAIN, hosts, on_ray, train  # noqa: F401
 
 BASE = {"base_config": {"algorithm": "A2C", "max_step": 150, "evaluate_every": 40, "save_every": 20}}
 SAMPLED = {"base_config": {"evaluate_greedy": False}}
@@ -31,7 +32,7 @@ def delayed(monkeypatch):
     def wait(self, tickets, timeout):
         for ticket in tickets:
             waits[ticket] = waits.get(ticket, 0) + 1
-        return [each for each in original(self, tickets, timeout) if each[0] != "evaluator" or waits[each] > 5]
+        return [each for each in original(self, tickets, timeout) if each[0] != "Evaluator" or waits[each] > 5]
 
     monkeypatch.setattr(InlineHost, "wait", wait)
 
@@ -42,7 +43,7 @@ def test_results_equal_those_of_the_main_process(hosts, tmp_path):  # noqa: F811
     expected = read_evaluations(other_folder)
     assert read_evaluations(folder) == expected and len(set(expected.values())) > 2
     assert result.best.folder.name == other.best.folder.name
-    assert [len(host.evaluators) for host in hosts] == [1, 0]
+    assert [len(host.started["Evaluator"]) for host in hosts] == [1, 0]
 
 
 def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):  # noqa: F811
@@ -58,17 +59,17 @@ def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):  #
 
 
 def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):  # noqa: F811
-    calls, start, wait = [], InlineHost.start_evaluator, InlineHost.wait
-    monkeypatch.setattr(InlineHost, "start_evaluator", lambda *each: calls.append("start") or start(*each))
+    calls, start, wait = [], InlineHost.start, InlineHost.wait
+    monkeypatch.setattr(InlineHost, "start", lambda *each: calls.append(each[1].kind) or start(*each))
     monkeypatch.setattr(InlineHost, "wait", lambda *each: calls.append("wait") or wait(*each))
     train_evaluated(tmp_path, "run")
-    assert calls[0] == "start" and calls.count("start") == 1
+    assert "Evaluator" in calls[: calls.index("wait")] and calls.count("Evaluator") == 1
 
 
 def test_without_evaluations_there_is_no_actor(hosts, tmp_path):  # noqa: F811
     never = {"base_config": {"evaluate_every": None}, "goal": None}
     _, result = train_evaluated(tmp_path, "run", never)
-    assert result.evaluation is None and hosts[0].evaluators == []
+    assert result.evaluation is None and hosts[0].started["Evaluator"] == []
 
 
 def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, delayed):  # noqa: F811
@@ -89,10 +90,10 @@ def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, 
 
 
 def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "lost", {("evaluator", 0, 1)})  # its second request
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 1)})  # its second request
     lines = []
     folder, _ = train_evaluated(tmp_path, "lost", lines=lines)
-    assert len(hosts[0].evaluators) == 2
+    assert len(hosts[0].started["Evaluator"]) == 2
     assert (
         sum("the evaluation actor ended (killed): another actor repeats the evaluation" in line for line in lines) == 1
     )
@@ -101,19 +102,19 @@ def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_pa
 
 
 def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "silent", {("evaluator", 0, 0)})
+    monkeypatch.setattr(InlineHost, "silent", {("Evaluator", 0, 0)})
     lines = []
     train_evaluated(tmp_path, "run", lines=lines, evaluation_timeout=1e-6)
     message = "the evaluation actor has not replied for 1e-06 s (cluster_config.evaluation_timeout): another actor"
     assert sum(message in line for line in lines) == 1
-    assert len(hosts[0].evaluators) == 2
+    assert len(hosts[0].started["Evaluator"]) == 2
 
 
 def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "lost", {("evaluator", replacements, 0) for replacements in range(9)})
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", replacements, 0) for replacements in range(9)})
     lines = []
     folder, result = train_evaluated(tmp_path, "run", lines=lines)
-    assert len(hosts[0].evaluators) == 3 and result.counters.env_steps >= 150
+    assert len(hosts[0].started["Evaluator"]) == 3 and result.counters.env_steps >= 150
     assert any(
         "is not possible: the evaluation actor ended (killed), as 2 before it; training continues without evaluation"
         in line
@@ -124,7 +125,7 @@ def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatc
 def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):  # noqa: F811
     failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
     monkeypatch.setattr(
-        InlineHost, "fetch", lambda self, ticket: failure if ticket[0] == "evaluator" else original(self, ticket)
+        InlineHost, "fetch", lambda self, ticket: failure if ticket[0] == "Evaluator" else original(self, ticket)
     )
     with pytest.raises(ZeroDivisionError, match="in forward"):
         train_evaluated(tmp_path, "run")

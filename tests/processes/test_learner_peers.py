@@ -15,8 +15,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster as runs_cluster
 from algorithm.processes import cluster_runtime as cluster
-from algorithm.processes import learner_peers, learner_server
-from algorithm.processes.actor_server import make_rollout_actor
+from algorithm.processes import learn, learner_peers
 from algorithm.processes.cluster import (
     check_cluster,
     describe_learners,
@@ -25,12 +24,12 @@ from algorithm.processes.cluster import (
     make_peers,
     open_peers,
 )
-from algorithm.processes.evaluation_server import make_evaluation_actor
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
+from tests.processes.inline_host import InlineHost
 from tests.processes.learner_process import LearnerProcess, LearnerProcesses, VisibleLearner, pack_learner
-from tests.processes.test_cluster_runtime import CHAIN, KINDS, InlineHost, on_ray, read_weights, train
+from tests.processes.test_cluster_runtime import CHAIN, KINDS, make_services, on_ray, read_weights, train
 from tests.processes.test_workers_runtime import new_run
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,21 +50,17 @@ def hosts(monkeypatch, process):
     @contextmanager
     def open_inline(settings, folder, env_steps, evaluates):
         task = make_actor_task(settings, folder, env_steps)
-        host = InlineHost(
-            lambda index, replacements: make_rollout_actor(task, index, replacements, []),
-            lambda replacements: make_evaluation_actor(task, replacements, []),
-        )
         learners = LearnerProcesses([process])
         made.append(learners)
         peers = make_peers(settings, learners)
-        with closing(make_actor_group(settings, host, peers)) as group:
+        with closing(make_actor_group(settings, InlineHost(), peers, *make_services(task, evaluates))) as group:
             if peers:
                 open_peers(peers, task, None)
-            group.open(evaluates and settings.cluster.evaluation_actor)
+            group.open()
             yield group
 
     monkeypatch.setattr(build, "open_cluster", open_inline)
-    monkeypatch.setattr(runs_cluster, "LearnerServer", VisibleLearner)
+    monkeypatch.setattr(runs_cluster, "LearnerService", VisibleLearner)
     return made
 
 
@@ -203,7 +198,7 @@ def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, mon
             "start_learner",
             lambda self, *arguments, **resources: start(LearnerProcesses([other]), *arguments, **resources),
         )
-        message = r"^learner 1 has ended \(ActorLost: killed\); resume from the last checkpoint$"
+        message = r"^learner 1 has ended \(ServiceLost: killed\); resume from the last checkpoint$"
         with pytest.raises(LearnerUnreachable, match=message):
             resume(folder, 400, 2)
     saved = folder.find_latest().counters
@@ -225,7 +220,7 @@ class FailingLearner(VisibleLearner):
 
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs_cluster, "LearnerServer", FailingLearner)
+    monkeypatch.setattr(runs_cluster, "LearnerService", FailingLearner)
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 has ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
@@ -254,7 +249,7 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
     if rank:
-        monkeypatch.setattr(runs_cluster, "LearnerServer", LearnerWithFullDisk)
+        monkeypatch.setattr(runs_cluster, "LearnerService", LearnerWithFullDisk)
     else:
         monkeypatch.setattr(learner_peers, "write_all", fail_once(learner_peers.write_all))
     lines = resume(folder, 400, 2)
@@ -279,9 +274,9 @@ class LearnerWithFullDisk(VisibleLearner):
     """A learner that cannot write its first checkpoint."""
 
     def save(self, _):
-        learner_server.write_experience = fail_once(learner_server.write_experience)
+        learn.write_experience = fail_once(learn.write_experience)
         self.save = super().save
-        return learner_server.LearnerServer.save(self, _)
+        return learn.LearnerService.save(self, _)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class ActorTask:
     env_steps: int
 
 
-class ActorServer:
+class CollectorService:
     """A process of a rollout actor, which replies to calls: with an object, or with a Failure instead of an exception.
 
     Args:

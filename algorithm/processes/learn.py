@@ -16,8 +16,8 @@ from algorithm.checkpointing.writer import write_experience, write_learner_state
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.actor_server import ActorTask, catch_failure, prepare_process, write_folder
 from algorithm.processes.averaging_learner import make_learner_sharing
+from algorithm.processes.collect import ActorTask, catch_failure, prepare_process, write_folder
 from algorithm.processes.collection import Failure
 from algorithm.processes.learner_group import GroupOptions, close_group
 from algorithm.processes.learner_peers import BuildTask, LearnerFiles
@@ -30,7 +30,7 @@ from algorithm.training.components import TrainingComponents
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
 
-class LearnerServer:
+class LearnerService:
     """A process of a learner other than learner 0, which replies to calls: with a Reply, or with a Failure.
 
     Args:

@@ -8,7 +8,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.actor_server import (
+from algorithm.processes.collect import (
     ActorTask,
     catch_failure,
     make_receiving_learner,
@@ -20,7 +20,7 @@ from algorithm.processes.evaluation_actor import EvaluationActor
 from algorithm.processes.messages import LogRecord
 
 
-class EvaluationServer:
+class EvaluatorService:
     """A process of an evaluation actor, which replies with the results, or with a Failure instead of an exception.
 
     The first evaluation opens the environments.

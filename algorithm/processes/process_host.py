@@ -1,0 +1,214 @@
+"""Services in processes of this machine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from algorithm.adapters.process_setup import PROCESSES, prepare_worker
+from algorithm.errors import describe_exit, summarize_error
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
+from algorithm.processes.worker import end_with_parent
+
+KEPT_VALUES = 2  # values of references that a process keeps: the newest weights, and those before them
+JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is closed
+
+
+class ProcessHost(Host):
+    """A host whose services are processes of this machine, which end with this process.
+
+    A value of `put` is sent to a process with the first call that uses it. Messages are sent and received by threads,
+    so that no call waits for a process that is busy, or hangs.
+
+    Args:
+        context: starts the processes.
+    """
+
+    def __init__(self, context: BaseContext = PROCESSES):
+        self._context = context
+        self._numbers = itertools.count()
+        self._replied = threading.Condition()
+        self._handles: list[_Handle] = []
+
+    def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
+        handle = _Handle(self._context, spec.kind, self._replied)
+        self._handles.append(handle)
+        handle.send((spec.make, numbers))
+        return handle
+
+    def put(self, value: Any) -> _Reference:
+        return _Reference(next(self._numbers), pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
+        number = next(self._numbers)
+        for each in arguments:
+            if isinstance(each, _Reference):
+                handle.send_value(each)
+        handle.send(
+            (number, method, [_Stored(each.number) if isinstance(each, _Reference) else each for each in arguments])
+        )
+        return handle, number
+
+    def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
+        with self._replied:
+            self._replied.wait_for(lambda: any(map(_is_ready, tickets)), timeout)
+            return [ticket for ticket in tickets if _is_ready(ticket)]
+
+    def fetch(self, ticket: Any) -> Any:
+        handle, number = ticket
+        if number not in handle.replies:
+            raise ServiceLost(f"its process {handle.describe_end()}")
+        has_result, reply = handle.replies.pop(number)
+        if not has_result:
+            raise RuntimeError(f"the service cannot run: {reply}")
+        return reply
+
+    def kill(self, handle: _Handle) -> None:
+        if handle in self._handles:
+            self._handles.remove(handle)
+            handle.kill()
+
+    def close(self) -> None:
+        for handle in list(self._handles):
+            self.kill(handle)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A value of `put`, pickled."""
+
+    number: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An argument of a call: a value that was sent before."""
+
+    number: int
+
+
+class _Handle:
+    """A process of a service, with the replies that were received and not fetched, by the number of their call."""
+
+    def __init__(self, context: Any, kind: str, replied: threading.Condition):
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), name=kind)
+        self._process.start()
+        theirs.close()
+        self.replies: dict[int, tuple[bool, Any]] = {}
+        self.is_lost = False
+        self._replied = replied
+        self._sent: OrderedDict[int, None] = OrderedDict()  # numbers of the values that the process keeps
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        for target in (self._send_messages, self._receive_replies):
+            threading.Thread(target=target, daemon=True).start()
+
+    def send(self, message: Any) -> None:
+        """Send a message, later. It is pickled now, since the caller may change its arrays."""
+        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def send_value(self, argument: Any) -> Any:
+        """Return an argument as it is sent. The value of a reference is sent before, unless the process keeps it."""
+        if not isinstance(argument, _Reference):
+            return argument
+        if argument.number not in self._sent:
+            self.send((argument.number, None, None))
+            self._outbox.put(argument.content)
+        _keep_newest(self._sent, argument.number, None)
+        return _Stored(argument.number)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.join()
+        self._outbox.put(None)
+
+    def describe_end(self) -> str:
+        """Return how the process has ended."""
+        self._process.join(JOIN_SECONDS)
+        code = self._process.exitcode
+        return "has closed its connection" if code is None else describe_exit(code)
+
+    def _send_messages(self) -> None:
+        with suppress(OSError):  # the process has ended, which `_receive_replies` notices
+            while (message := self._outbox.get()) is not None:
+                self._connection.send_bytes(message)
+
+    def _receive_replies(self) -> None:
+        try:
+            # Programs that the process has started may keep its end of the connection open.
+            while self._connection in wait([self._connection, self._process.sentinel]):
+                number, *reply = self._connection.recv()
+                with self._replied:
+                    self.replies[number] = (reply[0], reply[1])
+                    self._replied.notify_all()
+        except (EOFError, OSError):
+            pass
+        with self._replied:
+            self.is_lost = True
+            self._replied.notify_all()
+
+
+def _is_ready(ticket: Any) -> bool:
+    handle, number = ticket
+    return handle.is_lost or number in handle.replies
+
+
+def _keep_newest(values: OrderedDict[int, Any], number: int, value: Any) -> None:
+    """Add a value, or renew it, and drop the oldest ones; the process and its handle do the same."""
+    values[number] = values.pop(number, value)
+    while len(values) > KEPT_VALUES:
+        values.popitem(last=False)
+
+
+def _serve(connection: Connection) -> None:
+    """Make the service of this process, and execute calls until the main process ends it, or has ended."""
+    prepare_worker()
+    if hasattr(os, "setsid"):  # signals of the terminal reach the main process only
+        os.setsid()
+    end_with_parent()
+    values: OrderedDict[int, Any] = OrderedDict()
+    try:
+        make, numbers = pickle.loads(connection.recv_bytes())
+        service, error = None, None
+        try:
+            service = make(*numbers)
+        except BaseException as raised:  # of the service, whose calls report it
+            error = summarize_error(raised)
+        while True:
+            number, method, arguments = pickle.loads(connection.recv_bytes())
+            if method is None:
+                _keep_newest(values, number, pickle.loads(connection.recv_bytes()))
+                continue
+            connection.send((number, *_execute(service, error, method, arguments, values)))
+    except (EOFError, OSError):  # the main process has ended
+        pass
+    finally:
+        os._exit(0)
+
+
+def _execute(
+    service: Any, error: str | None, method: str, arguments: list[Any], values: OrderedDict[int, Any]
+) -> tuple[bool, Any]:
+    """Return whether a call has a result, and the result, or else its error as text."""
+    if error:
+        return False, error
+    for each in arguments:
+        if isinstance(each, _Stored):
+            _keep_newest(values, each.number, None)
+    try:
+        received = [values[each.number] if isinstance(each, _Stored) else each for each in arguments]
+        return True, getattr(service, method)(*received)
+    except BaseException as raised:  # of the service, which catches its own exceptions
+        return False, summarize_error(raised)

@@ -1,0 +1,93 @@
+"""A host whose services are in this process, with faults."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from algorithm.processes.host import Host, ServiceLost
+
+
+class InlineHost(Host):
+    """A host whose services are in this process; a call is executed when its reply is fetched.
+
+    Attributes:
+        lost: tickets whose service ends before it replies. A ticket is (*numbers of the service, number of the call);
+            for evaluators it begins with "Evaluator".
+        silent: tickets that are never replied to.
+        started: the numbers of each service that was started, by kind.
+        handles: handles of all services.
+        methods: the called methods, in order.
+        killed: the numbers of each service that was killed.
+        n_put: number of values that were put.
+        change: changes a reply on its way.
+    """
+
+    lost: set[tuple] = set()
+    silent: set[tuple] = set()
+
+    def __init__(self, change=lambda reply: reply):
+        self.change = change
+        self.started: dict[str, list[tuple[int, ...]]] = {"Actor": [], "Evaluator": [], "Member": []}
+        self.handles: list[SimpleNamespace] = []
+        self.methods: list[str] = []
+        self.killed: list[tuple[int, ...]] = []
+        self.calls: dict[tuple, partial] = {}
+        self.n_put = 0
+        self.is_closed = False
+
+    def start(self, spec, *numbers):
+        self.started[spec.kind].append(numbers)
+        key = ("Evaluator", *numbers) if spec.kind == "Evaluator" else numbers
+        self.handles.append(SimpleNamespace(service=spec.make(*numbers), key=key, n_calls=0))
+        return self.handles[-1]
+
+    def put(self, value):
+        self.n_put += 1
+        copies = {role: array.copy() for role, array in value.items()}
+        for array in copies.values():
+            array.setflags(write=False)
+        return copies
+
+    def call(self, handle, method, *arguments):
+        ticket = (*handle.key, handle.n_calls)
+        handle.n_calls += 1
+        self.methods.append(method)
+        self.calls[ticket] = partial(getattr(handle.service, method), *arguments)
+        return ticket
+
+    def wait(self, tickets, timeout):
+        return [ticket for ticket in tickets if ticket not in self.silent]
+
+    def fetch(self, ticket):
+        call = self.calls.pop(ticket)
+        if ticket in self.lost:
+            raise ServiceLost("killed")
+        return self.change(call())
+
+    def kill(self, handle):
+        self.killed.append(handle.key)
+
+    def close(self):
+        self.is_closed = True
+
+
+class InlineCollector:
+    """The service of an actor, which is not prepared as a process of its own."""
+
+    def __init__(self, actor):
+        self.actor = actor
+
+    def open(self):
+        return self.actor.roles
+
+    def collect(self, weights, request):
+        return make_read_only(self.actor.collect(weights, request))
+
+
+def make_read_only(collection):
+    """Return a collection whose arrays cannot be written, as on Ray."""
+    for _, rollout in collection.rollouts:
+        for array in (*rollout.obs.values(), rollout.reward, rollout.first, rollout.behavior, rollout.lane):
+            array.setflags(write=False)
+    return collection

@@ -1,0 +1,205 @@
+"""The contract of hosts, for processes of this machine and for Ray."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algorithm.processes.host import ServiceLost, ServiceSpec
+from algorithm.processes.process_host import ProcessHost
+from tests.faults.namespaces import ROOT, WITH_LOOPBACK, find_obstacle
+from tests.prepared_processes import PREPARED
+
+IN_NAMESPACE = "SAMARA_TEST_RAY"  # set in a namespace in which Ray may be started
+KINDS = ["processes", "ray"] if IN_NAMESPACE in os.environ else ["processes"]
+SECONDS = 60.0
+
+
+class Service:
+    """A service with every behavior that the contract names."""
+
+    def __init__(self, *numbers):
+        if numbers == (13,):
+            raise ValueError("thirteen")
+        self.numbers, self.calls, self.seen = numbers, [], []
+
+    def get_numbers(self):
+        return self.numbers
+
+    def get_process(self):
+        return os.getpid(), os.getppid()
+
+    def record(self, number):
+        self.calls.append(number)
+        return list(self.calls)
+
+    def add(self, values, number):
+        self.seen.append(values["a"].sum())
+        return {"a": values["a"] + number}, len(self.seen)
+
+    def fail(self):
+        raise KeyError("missing")
+
+    def end(self):
+        os._exit(3)
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+SPEC = ServiceSpec(kind="Test", make=Service)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def host(request):
+    if request.param == "processes":
+        made = ProcessHost(PREPARED)
+    else:
+        from algorithm.processes.ray_host import RayHost
+
+        made = RayHost(address="local", local_cpus=4, uses_tokens=False)
+    with closing(made):
+        yield made
+
+
+@pytest.fixture
+def handle(host):
+    handle = host.start(SPEC, 1, 2)
+    yield handle
+    host.kill(handle)
+
+
+def receive(host, ticket):
+    assert list(host.wait([ticket], SECONDS)) == [ticket]
+    return host.fetch(ticket)
+
+
+def wait_until_ended(process):
+    with suppress(ProcessLookupError, FileNotFoundError):
+        while "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text():
+            time.sleep(0.01)
+
+
+def test_a_service_is_made_with_its_numbers_in_another_process(host, handle):
+    assert receive(host, host.call(handle, "get_numbers")) == (1, 2)
+    assert receive(host, host.call(handle, "get_process"))[0] != os.getpid()
+
+
+def test_calls_are_executed_in_their_order_each_once(host, handle):
+    tickets = [host.call(handle, "record", number) for number in range(50)]
+    waiting = set(tickets)
+    while waiting:
+        ready = host.wait(list(waiting), SECONDS)
+        assert ready
+        waiting -= set(ready)
+    assert [host.fetch(ticket) for ticket in tickets] == [list(range(number + 1)) for number in range(50)]
+
+
+def test_a_value_reaches_every_call_that_refers_to_it(host, handle):
+    values = [{"a": np.full(3, float(number))} for number in range(4)]
+    references = [host.put(value) for value in values]
+    values[0]["a"][:] = 7  # after it was put
+    order = [0, 1, 0, 2, 0, 3, 1, 1, 0]
+    tickets = [host.call(handle, "add", references[number], 0.5) for number in order]
+    for count, (number, ticket) in enumerate(zip(order, tickets, strict=True), 1):
+        result, seen = receive(host, ticket)
+        np.testing.assert_array_equal(result["a"], np.full(3, number + 0.5))
+        assert seen == count
+
+
+def test_arguments_are_those_at_the_time_of_the_call(host, handle):
+    values = {"a": np.zeros(100_000)}
+    ticket = host.call(handle, "add", values, 1.0)
+    values["a"][:] = 5
+    assert receive(host, ticket)[0]["a"].sum() == 100_000
+
+
+def test_messages_larger_than_a_pipe_block_nothing(host, handle):
+    large = {"a": np.ones(2_000_000)}
+    tickets = [host.call(handle, "add", large, 1.0) for _ in range(6)]  # none of which has been received
+    for ticket in reversed(tickets):
+        assert receive(host, ticket)[0]["a"].sum() == 4_000_000
+
+
+def test_an_exception_of_a_method_is_an_error_and_the_service_continues(host, handle):
+    with pytest.raises(RuntimeError, match="the service cannot run: .*missing"):
+        receive(host, host.call(handle, "fail"))
+    assert receive(host, host.call(handle, "get_numbers")) == (1, 2)
+
+
+def test_a_service_that_cannot_be_made_reports_why(host):
+    handle = host.start(SPEC, 13)
+    with pytest.raises((RuntimeError, ServiceLost), match="thirteen|ActorDiedError"):
+        receive(host, host.call(handle, "get_numbers"))
+    host.kill(handle)
+
+
+def test_a_service_that_ends_is_lost_and_so_are_its_calls(host):
+    handle = host.start(SPEC)
+    tickets = [host.call(handle, "end"), host.call(handle, "get_numbers")]
+    for ticket in tickets:
+        with pytest.raises(ServiceLost):
+            receive(host, ticket)
+    with pytest.raises(ServiceLost):
+        receive(host, host.call(handle, "get_numbers"))
+    host.kill(handle)
+
+
+def test_a_killed_process_is_lost(host):
+    handle = host.start(SPEC)
+    process, _ = receive(host, host.call(handle, "get_process"))
+    ticket = host.call(handle, "sleep", 100)
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(ServiceLost, match="SIGKILL|ActorDiedError"):
+        receive(host, ticket)
+    host.kill(handle)
+
+
+def test_a_service_that_hangs_delays_neither_calls_nor_others_and_can_be_killed(host, handle):
+    hanging = host.start(SPEC)
+    process, _ = receive(host, host.call(hanging, "get_process"))
+    os.kill(process, signal.SIGSTOP)
+    tickets = [host.call(hanging, "add", {"a": np.ones(1_000_000)}, 1.0) for _ in range(3)]
+    assert list(host.wait(tickets, 0.05)) == []
+    other = host.call(handle, "get_numbers")
+    assert list(host.wait([*tickets, other], SECONDS)) == [other]
+    host.kill(hanging)
+    wait_until_ended(process)
+    with pytest.raises(ServiceLost):
+        receive(host, tickets[0])
+
+
+def test_a_process_ends_with_the_host():
+    host = ProcessHost(PREPARED)
+    handles = [host.start(SPEC) for _ in range(2)]
+    processes = [receive(host, host.call(handle, "get_process"))[0] for handle in handles]
+    host.close()
+    for process in processes:
+        wait_until_ended(process)
+
+
+def test_interrupts_of_the_terminal_do_not_reach_a_service():
+    with closing(ProcessHost(PREPARED)) as host:
+        handle = host.start(SPEC)
+        process, _ = receive(host, host.call(handle, "get_process"))
+        assert os.getpgid(process) != os.getpgid(0)
+        os.kill(process, signal.SIGINT)
+        assert receive(host, host.call(handle, "get_numbers")) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(IN_NAMESPACE in os.environ or sys.platform != "linux", reason="starts the tests in a namespace")
+@pytest.mark.timeout(400)
+def test_the_contract_holds_on_ray():
+    if obstacle := find_obstacle():
+        pytest.skip(obstacle)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "ray", str(Path(__file__).resolve())]
+    environ = {**os.environ, IN_NAMESPACE: "1", "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run([*WITH_LOOPBACK, *command], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout
