@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from algorithm import Callback, load, train
+from algorithm.checkpointing.rng_state import get_process_state
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
@@ -164,7 +165,9 @@ def test_callbacks_load_the_agent_of_the_moment_and_training_is_unchanged():
 
     class Acting(Callback):
         def on_evaluation(self, results):
+            generators = get_process_state()
             actions.append(self.load_agent().act(observations))  # sampled or greedy, as in evaluation
+            assert get_process_state() == generators
             with pytest.raises(UserError, match="has no role 'other'"):
                 self.load_agent("other")
 
