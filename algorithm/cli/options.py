@@ -148,7 +148,7 @@ OPTIONS = (
         "auto (the cluster of this machine), or HOST:PORT of a cluster",
         modes=TRAINING_MODES,
         setting="cluster_config.address",
-        implied={"base_config.runtime": "RAY"},
+        implied={"base_config.runtime": "CLUSTER", "cluster_config.host": "ray"},
         parser_args={"metavar": "ADDRESS"},
     ),
     Option(

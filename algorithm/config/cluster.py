@@ -1,9 +1,9 @@
-"""The section `cluster_config`: the actors and learners of runtime RAY."""
+"""The section `cluster_config`: the actors and learners of runtime CLUSTER."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -13,6 +13,7 @@ from algorithm.config.schema import MAX_SECONDS, Section
 MAX_ACTORS = 2**14
 MAX_IN_FLIGHT = 2**6
 MAX_LEARNERS = 2**8
+ON_RAY = OnlyIf(host="ray")
 
 
 def check_address(text: Any) -> Any:
@@ -25,17 +26,18 @@ def check_address(text: Any) -> Any:
 class ClusterConfig(Section, title="cluster_config"):
     """The section `cluster_config`."""
 
-    address: Annotated[str, BeforeValidator(check_address)]
+    host: Literal["processes", "ray"]
+    address: Annotated[str, BeforeValidator(check_address), ON_RAY]
     actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
-    cpus_per_actor: Annotated[float, Range(at_least=0)]
-    gpus_per_actor: Annotated[float, Range(at_least=0)]
+    cpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
+    gpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
     rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
     max_lag: Annotated[int | None, Range(at_least=0)]
     learners: Annotated[int, Range(at_least=1, at_most=MAX_LEARNERS)]
-    cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1)]
-    gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1)]
+    cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1), ON_RAY]
+    gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1), ON_RAY]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
     evaluation_actor: bool
     evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
-    token_auth: bool
+    token_auth: Annotated[bool, ON_RAY]

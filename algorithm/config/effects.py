@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
+from algorithm.config.cluster import ON_RAY
 from algorithm.config.loader import AGENT_KEY, Settings
 from algorithm.config.registry import AGENTS, AGENTS_WITHOUT_REPLAY, get_agent_section
 from algorithm.config.trees import Layer, Tree, iterate_leaves
@@ -16,13 +17,17 @@ from algorithm.specs import ActionSpec, Role
 ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
     "replay_config": Unless(algorithm=AGENTS_WITHOUT_REPLAY),
-    "cluster_config": OnlyIf(runtime="RAY"),
-    "population_config.cpus_per_member": OnlyIf(runtime="RAY"),
-    "population_config.gpus_per_member": OnlyIf(runtime="RAY"),
+    "cluster_config": OnlyIf(runtime="CLUSTER"),
+    "population_config.cpus_per_member": OnlyIf(runtime="CLUSTER"),
+    "population_config.gpus_per_member": OnlyIf(runtime="CLUSTER"),
     "tracker_config": Unless(tracker="none"),
 }
 # Settings of cluster_config for the members of a population; the others are for rollout actors.
-CLUSTER_SETTINGS_OF_MEMBERS = ("address", "timeout", "start_timeout", "token_auth")
+CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
+HOST_CONDITIONS: Mapping[str, Condition] = {  # on `cluster_config`
+    "population_config.cpus_per_member": ON_RAY,
+    "population_config.gpus_per_member": ON_RAY,
+}
 AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
@@ -77,6 +82,8 @@ def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, An
     for name in (section, path):
         if name in ALGORITHM_CONDITIONS:
             yield ALGORITHM_CONDITIONS[name], settings.base
+        if name in HOST_CONDITIONS:
+            yield HOST_CONDITIONS[name], settings.cluster
     if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):
         yield AGENT_CONDITIONS[section], settings.agent
     owner: Any = settings

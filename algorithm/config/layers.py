@@ -22,7 +22,7 @@ def merge_layers(layers: Sequence[Layer]) -> Tree:
     known = list(iterate_paths(tree))
     for source, layer in layers:
         check_keys(source, layer, known)
-        tree = merge(tree, layer)
+        tree = merge(tree, name_host(layer))
     if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
     for section in MAPPINGS:
@@ -31,6 +31,14 @@ def merge_layers(layers: Sequence[Layer]) -> Tree:
         if others := [name for name in tree[section] if not isinstance(name, str)]:
             raise UserError(f"{section}: the name {others[0]!r} is not text; put it in quotes")
     return tree
+
+
+def name_host(layer: Tree) -> Tree:
+    """Return a layer in which runtime RAY, the former name of a cluster on Ray, is runtime CLUSTER on the host ray."""
+    base = layer.get("base_config")
+    if not isinstance(base, Mapping) or str(base.get("runtime")).casefold() != "ray":
+        return layer
+    return merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
 
 
 def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:

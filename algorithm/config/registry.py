@@ -28,7 +28,7 @@ AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {
     "LOCAL": "algorithm.training.local:LocalRuntime",
     "WORKERS": "algorithm.processes.workers_runtime:WorkersRuntime",
-    "RAY": "algorithm.processes.cluster_runtime:ClusterRuntime",
+    "CLUSTER": "algorithm.processes.cluster_runtime:ClusterRuntime",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

@@ -165,8 +165,8 @@ class BaseConfig(Section, title="base_config"):
 
     @property
     def is_on_cluster(self) -> bool:
-        """Return whether the run has rollout actors on a cluster."""
-        return self.runtime.casefold() == "ray"
+        """Return whether the run has rollout actors in other processes."""
+        return self.runtime.casefold() == "cluster"
 
     @model_validator(mode="after")
     def _check_groups(self) -> BaseConfig:

@@ -11,6 +11,7 @@ from typing import Any
 from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text, set_aside
 from algorithm.config.effects import find_failure, iterate_annotations
+from algorithm.config.layers import name_host
 from algorithm.config.loader import Settings, Tree, read_yaml
 from algorithm.config.trees import format_yaml
 from algorithm.errors import UserError
@@ -27,7 +28,7 @@ class ConfigHistory:
     def read_last(self) -> Tree:
         """Return the settings that the run used last; empty if there is no file."""
         files = self._files()
-        return read_yaml(files[-1]) if files else {}
+        return name_host(read_yaml(files[-1])) if files else {}
 
     def read_all(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
         """Return the env steps and settings of every file, oldest first; `log` receives a line for a damaged one."""

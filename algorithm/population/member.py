@@ -69,7 +69,7 @@ def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree
     """
     own = merge(tree, {"base_config": {"seed": tree["base_config"]["seed"] + member - 1}})
     own |= {section: load_defaults()[section] for section in ("population_config", "cluster_config")}
-    if tree["base_config"]["runtime"].casefold() == "ray":
+    if tree["base_config"]["runtime"].casefold() == "cluster":
         own = merge(own, {"base_config": {"runtime": "LOCAL"}})
     for path, value in values.items():
         own = merge(own, nest(path, value))

@@ -201,7 +201,7 @@ def train_population(
 def _open_runner(members: Members, settings: Settings, log: Log) -> MemberRunner:
     """Return the runner of the members: processes of this machine, or actors of a cluster."""
     config = settings.population
-    if settings.base.is_on_cluster:
+    if settings.base.is_on_cluster and settings.cluster.host == "ray":
         return open_member_actors(members, settings, log)
     return MemberProcesses(members, config.processes or count_cores(), config.timeout)
 

@@ -24,6 +24,7 @@ from algorithm.processes.evaluation_actor import ActorEvaluations
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.learn import LearnerService
 from algorithm.processes.learner_peers import LearnerPeers
+from algorithm.processes.process_host import ProcessHost
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 
@@ -32,7 +33,7 @@ def check_cluster(settings: Settings) -> None:
     """Raise UserError if the run is on a cluster, and its settings do not fit together."""
     if not settings.base.is_on_cluster:
         return
-    check_several_processes(settings.base, "base_config.runtime RAY", "use LOCAL")
+    check_several_processes(settings.base, "base_config.runtime CLUSTER", "use LOCAL")
     cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
     if cluster.learners > 1:
         _check_learners(settings)
@@ -84,14 +85,14 @@ def check_actors_on_resume(last: Tree, settings: Settings) -> None:
     """
     base, before = last.get("base_config") or {}, (last.get("cluster_config") or {}).get("actors", 1)
     now = settings.cluster.actors if settings.base.is_on_cluster else 1
-    if str(base.get("runtime")).casefold() != "ray" or now >= before:
+    if str(base.get("runtime")).casefold() != "cluster" or now >= before:
         return
-    change = f"base_config.runtime: RAY -> {settings.base.runtime.upper()}"
+    change = f"base_config.runtime: CLUSTER -> {settings.base.runtime.upper()}"
     if settings.base.is_on_cluster:
         change = f"cluster_config.actors: {before} -> {now}"
     raise UserError(
         f"{change} is not possible with --resume: the saved run has the environments of {before} actors; "
-        f"continue with at least as many, on any machine: --ray local --set cluster_config.actors={before}"
+        f"continue with at least as many: --set base_config.runtime=CLUSTER cluster_config.actors={before}"
     )
 
 
@@ -133,9 +134,11 @@ def open_cluster(settings: Settings, folder: RunFolder, env_steps: int, evaluate
 
 def open_host(settings: Settings) -> Host:
     """Return the system that runs the other processes of a run."""
+    cluster = settings.cluster
+    if cluster.host == "processes":
+        return ProcessHost()
     from algorithm.processes.ray_host import RayHost
 
-    cluster = settings.cluster
     local_cpus = cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner
     return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
 

@@ -143,7 +143,7 @@ def _import_ray(uses_tokens: bool) -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise UserError(f"base_config.runtime RAY needs Ray: {get_install_command('ray')}") from error
+        raise UserError(f"cluster_config.host ray needs Ray: {get_install_command('ray')}") from error
     return ray
 
 

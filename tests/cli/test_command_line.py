@@ -312,5 +312,8 @@ def test_version_prints_the_version_of_the_package(capsys):
 
 def test_ray_selects_the_runtime_and_the_cluster():
     (layer,) = collect_flag_layers(parse_arguments(["gym/cartpole", "--ray", "10.0.0.1:6379"]))
-    expected = {"base_config": {"runtime": "RAY"}, "cluster_config": {"address": "10.0.0.1:6379"}}
+    expected = {
+        "base_config": {"runtime": "CLUSTER"},
+        "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"},
+    }
     assert layer == ("--ray", expected)

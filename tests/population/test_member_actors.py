@@ -293,7 +293,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ("--set population_config.cpus_per_member=2", "population_config.cpus_per_member is for runtime RAY"),
+            ("--set population_config.cpus_per_member=2", "population_config.cpus_per_member is for runtime CLUSTER"),
             ("--ray local --set cluster_config.actors=2", "cluster_config.actors is for rollout actors, which the"),
             ("--ray local --set cluster_config.max_lag=2", "cluster_config.max_lag is for rollout actors, which the"),
             ("--set population_config.timeout=0", "population_config.timeout is 0.0; it must be above 0"),
@@ -314,7 +314,10 @@ class TestSettings:
         unity = "default: {base_config: {env_type: UNITY, n_envs: 1}}\n"
         Path("envs/mine/task/config.yaml").write_text(unity)
         for arguments, message in (
-            ("--ray local", "base_config.runtime RAY opens environments in several processes, but there is one Unity"),
+            (
+                "--ray local",
+                "base_config.runtime CLUSTER opens environments in several processes, but there is one Unity",
+            ),
             ("--population 2", "a population opens environments in several processes, but there is one Unity editor"),
             ("--population 2 --ray auto", "a population opens environments in several processes, but there is one"),
         ):

@@ -133,7 +133,7 @@ def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base_config": {"runtime": "LOCAL"}}, r"base_config.runtime: RAY -> LOCAL is not possible with --resume"),
+        ({"base_config": {"runtime": "LOCAL"}}, r"base_config.runtime: CLUSTER -> LOCAL is not possible with --resume"),
         ({"cluster_config": {"actors": 1}}, r"cluster_config.actors: 2 -> 1 is not possible with --resume"),
         ({"cluster_config": {"actors": 3}}, None),
     ],

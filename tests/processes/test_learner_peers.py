@@ -305,7 +305,7 @@ def test_settings_that_several_learners_do_not_support_are_refused(layer, messag
 
 def test_settings_of_several_learners_without_any_have_no_effect():
     for layer, reason in (
-        ({"cluster_config": {"learners": 2}}, "is for runtime RAY"),
+        ({"cluster_config": {"learners": 2}}, "is for runtime CLUSTER"),
         (on_ray(learners=1, cpus_per_learner=2.0), "since learners is 1"),
     ):
         with pytest.raises(UserError, match=reason):

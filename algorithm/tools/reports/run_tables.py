@@ -83,7 +83,7 @@ def list_environment(run: RunData) -> list[tuple[str, str]]:
     values = {name: run.get_setting(f"base_config.{name}") for name in names}
     if str(values["runtime"]).casefold() != "workers":
         del values["n_workers"]
-    if str(values["runtime"]).casefold() == "ray":
+    if str(values["runtime"]).casefold() in ("cluster", "ray"):
         values["actors"] = run.get_setting("cluster_config.actors")
     return [(name, _format_setting(value)) for name, value in values.items() if value not in (None, {}, [])]
 
