@@ -19,6 +19,7 @@ from algorithm.specs import Role
 # For unknown environments: settings for rewards of any size, and the settings that suit continuous actions in `envs`.
 SUGGESTED_SETTINGS: Tree = {"reward_normalization": "return_std"}
 CONTINUOUS_SETTINGS: Tree = {
+    "learning_rate": 0.001,
     "std": "learned",
     "std_init": 0.5,
     "std_min": 0.2,
@@ -196,7 +197,7 @@ def replay_vectors(facts: Facts) -> Iterator[Suggestion]:
     if facts.has_images or facts.has_continuous:
         return
     yield Suggestion(path="base_config.n_envs", value=4, reason="few environments: more updates for each env step")
-    rate = (0.002, "twice the default, for a slower average policy")
+    rate = (0.002, "smaller than the default, which is for more environments")
     if facts.has_tables:
         rate = (0.02, "a table learns each of its rows separately, and so needs larger steps")
     reasons: dict[str, tuple[Any, str]] = {
@@ -211,6 +212,13 @@ def replay_vectors(facts: Facts) -> Iterator[Suggestion]:
     }
     for key, (value, reason) in reasons.items():
         yield Suggestion(path=f"{facts.section}.{key}", value=value, reason=reason)
+
+
+def learn_from_images(facts: Facts) -> Iterator[Suggestion]:
+    """Suggest a smaller learning rate for the convolutions of ACER."""
+    if facts.has_images and not facts.has_continuous:
+        reason = "smaller than the default, since a step changes every place of an image"
+        yield Suggestion(path=f"{facts.section}.learning_rate", value=0.001, reason=reason)
 
 
 def replay_continuous(facts: Facts) -> Iterator[Suggestion]:
@@ -256,7 +264,16 @@ def _round(value: float, digits: int) -> float:
 
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Rule]] = {
-    "ACER": (limit_episodes, replay_vectors, replay_continuous, look_ahead, scale_rewards, weigh_entropy, explore),
+    "ACER": (
+        limit_episodes,
+        replay_vectors,
+        learn_from_images,
+        replay_continuous,
+        look_ahead,
+        scale_rewards,
+        weigh_entropy,
+        explore,
+    ),
     "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),

@@ -81,7 +81,8 @@ def test_the_comments_state_why_a_value_was_chosen(capsys):
     assert main.main(["--init", "gym/acrobot", "--set", "base_config.n_envs=3"]) == 0
     text = Path("envs/gym/acrobot/config.yaml").read_text()
     lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
-    assert "factor of the rewards in learning. Here: rewards of about 1; discounted" in lines["reward_scale"]
+    assert "factor of the rewards in learning; null: " in lines["reward_scale"]
+    assert "Here: rewards of about 1; discounted" in lines["reward_scale"]
     assert "all 999 random actions had the same reward" in lines["action_repeat"]
     assert "ACER learns several times from each step" in lines["algorithm"]
     assert "Here" not in lines["n_envs"]  # which was given
