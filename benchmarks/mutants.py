@@ -35,13 +35,7 @@ PACKAGES: dict[str, tuple[Sequence[str], Sequence[str]]] = {  # sources, tests
     "replay": (["replay"], ["tests/replay"]),
     "training": (["training"], ["tests/training"]),
     "checkpointing": (["checkpointing"], ["tests/checkpointing"]),
-    "processes": (
-        [
-            "runtimes",
-            *(f"runs/{name}" for name in ("member*", "*actor*", "learner*", "worker*", "cluster*", "population*")),
-        ],
-        ["tests/runtimes", "tests/runs", "tests/faults"],
-    ),
+    "processes": (["processes", "population"], ["tests/processes", "tests/population", "tests/faults"]),
 }
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
