@@ -29,7 +29,8 @@ def test_only_the_first_faults_are_logged(tmp_path):
     assert "fault in line 99" in (tmp_path / "faults.log").read_text()
 
 
-def test_text_that_cannot_be_encoded_is_escaped(tmp_path):
+def test_text_that_cannot_be_encoded_is_escaped(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("algorithm"), "propagate", False)  # pytest-xdist cannot send such text
     logged = []
 
     def log(line):
