@@ -248,7 +248,7 @@ def check_request(options: argparse.Namespace, output: Output) -> None:
     elif options.mode == TUNE:
         check_settings(request)
     else:
-        check_existing_run(request)
+        check_existing_run(request, output.log)
 
 
 Command = Callable[["argparse.Namespace", "Output"], None]

@@ -117,11 +117,14 @@ def find_population(env: str, name: str | None) -> str | None:
     return name if (group / name / POPULATION_FILE).is_file() else None
 
 
-def check_existing_run(request: RunRequest) -> None:
-    """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
+def check_existing_run(request: RunRequest, log: Log) -> None:
+    """Raise UserError for a run that does not exist, and for settings that cannot be used with it.
+
+    `log` receives a line as in `find_run_folder`.
+    """
     if find_population(request.env, request.name) is not None:
         return  # whose settings are in another file
-    config = RunFolder.find(request.env, request.name).config_file
+    config = find_run_folder(request, log).config_file
     _read_base_config([(str(config), read_yaml(config)), *request.layers])
 
 
@@ -175,11 +178,21 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
 def _check_names(request: RunRequest, names: Iterable[str]) -> None:
     """Raise UserError for a name of a new run that exists already or is in training."""
     for name in names:
-        settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
+        _settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
         (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
 
 
-def settle_replacement(env: str, name: str, log: Callable[[str], None]) -> None:
+def find_run_folder(request: RunRequest, log: Log) -> RunFolder:
+    """Return the folder of an existing run, after a replacement that was interrupted is completed or undone.
+
+    `log` receives a line if the run is the old one again.
+    """
+    name = request.name or RunFolder.find(request.env, None).path.name
+    _settle_replacement(request.env, name, log)
+    return RunFolder.find(request.env, name)
+
+
+def _settle_replacement(env: str, name: str, log: Log) -> None:
     """Complete or undo the replacement of a run whose process was killed; not while a process trains it.
 
     `log` receives a line if the old run is put back, since the new one has no checkpoint.

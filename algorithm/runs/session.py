@@ -17,7 +17,7 @@ from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.run_records import list_changes
 from algorithm.processes.cluster import check_actors_on_resume
-from algorithm.runs.run_requests import RunRequest, settle_replacement
+from algorithm.runs.run_requests import RunRequest, find_run_folder
 from algorithm.runs.trained_agent import check_network
 
 
@@ -93,9 +93,7 @@ def find_run(request: RunRequest, log: Callable[[str], None]) -> tuple[RunFolder
     """Return an existing run, and its settings merged with the command line; `log` receives a line about its code."""
     if request.make_env and not (RUNS / request.env).exists():
         raise UserError(f"there is no run under {RUNS / request.env} yet: train one first")
-    name = request.name or RunFolder.find(request.env, None).path.name
-    settle_replacement(request.env, name, log)
-    folder = RunFolder.find(request.env, name)
+    folder = find_run_folder(request, log)
     folder.make_env = request.make_env
     if request.use_env_nn:
         folder = RunFolder(folder.given_path, find_environment_folder(request.env))

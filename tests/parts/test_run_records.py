@@ -39,7 +39,7 @@ def test_without_changes_nothing_is_logged(folder):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.001 -> 0.5"),
+        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.003 -> 0.5"),
         ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
         ("base_config.device=cpu", "base_config.device: auto -> cpu"),
         ("base_config.seed=3", "base_config.seed: 0 -> 3"),
