@@ -344,7 +344,8 @@ def test_a_timeout_needs_worker_processes(capsys):
 
 
 def test_divergence_ends_the_run_and_keeps_the_last_checkpoint(capsys):
-    fault, fresh_only = "if Broken.steps > 320: reward = 1e30", ["--set", "acer_config.replay_ratio=0"]
+    fault = "if Broken.steps > 320: reward = 1e30"
+    fresh_only = ["--set", "acer_config.replay_ratio=0", "acer_config.reward_scale=1"]
     status, out, err = train(capsys, fault, *fresh_only, max_nonfinite_updates=5)
     assert status == 4
     assert err.count("\n") == 1

@@ -108,12 +108,12 @@ def first_step(observed, **changes):
 
 def test_a_linear_learning_rate_is_zero_at_max_step():
     rows = sum(int(rollout(seed).valid.sum()) for seed in range(3))
-    full = first_step(0, learning_rate=0.1)
+    full = first_step(0, reward_scale=1.0, learning_rate=0.1)
     assert full.abs().max() > 0.01
     for max_step, left in [(4 * rows, 3 / 4), (2 * rows, 1 / 2), (rows, 0), (rows - 1, 0)]:
-        step = first_step(3, learning_rate=0.1, max_step=max_step, learning_rate_schedule="linear")
+        step = first_step(3, reward_scale=1.0, learning_rate=0.1, max_step=max_step, learning_rate_schedule="linear")
         torch.testing.assert_close(step, left * full, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(first_step(3, learning_rate=0.1, max_step=max_step), full)
+        torch.testing.assert_close(first_step(3, reward_scale=1.0, learning_rate=0.1, max_step=max_step), full)
 
 
 def test_the_optimizer_has_the_settings_of_its_group():
