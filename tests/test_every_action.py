@@ -29,6 +29,7 @@ SETTINGS = {
     "acer_config": {
         "learning_rate": 0.01,
         "gamma": 0.5,
+        "reward_scale": 1.0,
         "rollout_length": 4,
         "sequence_length": 4,
         "batch_size": 32,

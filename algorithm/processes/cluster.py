@@ -13,6 +13,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import Settings, Tree
 from algorithm.errors import UserError
+from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes.actor_group import ActorGroup
@@ -27,6 +28,7 @@ from algorithm.processes.learner_peers import LearnerPeers
 from algorithm.processes.process_host import ProcessHost
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
+from algorithm.training.evaluations import EpisodePlan
 
 
 def check_cluster(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from algorithm.agents.agent import LossReport
 from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
 from algorithm.checkpointing.manifest import MANIFEST, Manifest
 from algorithm.checkpointing.writer import write_all
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.processes.collection import Failure
 from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.processes.learner_group import GroupOptions, LearnerGroup, close_group

@@ -245,7 +245,9 @@ def _build_components(
 ) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
-    names = dict.fromkeys([*adapter.roles, *(builder.checkpoint.roles if builder.checkpoint else [])])
+    saved = builder.checkpoint.roles if builder.checkpoint else []
+    recorded = builder.folder.read_roles()  # after damage it may lack roles, which are built when they appear
+    names = dict.fromkeys([*adapter.roles, *(name for name in saved if name in recorded)])
     roles = {name: builder.folder.check_role(name, adapter.roles.get(name)) for name in names}
     with build_peers(group, roles, builder.checkpoint):
         for name, role in roles.items():

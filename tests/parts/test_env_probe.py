@@ -7,10 +7,10 @@ import pytest
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
+from algorithm.parts import env_probe
 from algorithm.parts.env_probe import EnvProbe, draw_actions, probe_environment
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
-from algorithm.tools.init import env_probe
 
 
 def probe(name, seed=0, **args):

@@ -9,11 +9,11 @@ import tests.adapters.fragile  # noqa: F401  # registers an environment
 from algorithm import train
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
+from algorithm.parts import suggested_settings
 from algorithm.parts.env_probe import EnvProbe
 from algorithm.parts.suggested_settings import add_suggestions, open_environment, suggest_settings
 from algorithm.parts.suggestion_rules import Facts
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.tools.init import suggested_settings
 
 VECTOR = {"obs": ObsSpec((3,))}
 IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}

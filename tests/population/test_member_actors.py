@@ -6,7 +6,9 @@ import json
 import os
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest

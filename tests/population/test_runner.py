@@ -103,7 +103,7 @@ def test_members_are_runs_with_their_own_seed_and_settings():
         settings = RunFolder.find("mine/task", f"pop-{row.member}").load_settings()
         assert settings.base.seed == row.member - 1 and settings.agent.learning_rate == row.settings[RATE]
         assert settings.population.size is None  # a run that can be resumed and played without the population
-        assert row.env_steps in (60, 61) and 0.0001 <= row.settings[RATE] <= 0.01
+        assert 60 <= row.env_steps <= 62 and 0.0001 <= row.settings[RATE] <= 0.01
 
 
 def test_a_member_copies_the_whole_checkpoint_of_its_parent(monkeypatch):

@@ -169,7 +169,7 @@ def test_actors_receive_the_number_of_rows_of_all_roles(hosts, tmp_path):
     race = {"env_type": "PETTINGZOO", "env_name": "tests.adapters.parallel:Race", "algorithm": "A2C", "max_step": 400}
     _, folder, _ = train(tmp_path, "run", {"base_config": race, "a2c_config": {"rollout_length": 4}}, on_ray(actors=1))
     (handle,) = hosts[0].handles
-    checkpoint, by_role = folder.find_latest(), handle.actor.training.by_role
+    checkpoint, by_role = folder.find_latest(), handle.service.actor.training.by_role
     rows = sum(int(checkpoint.learner_state(role)["seen"]) for role in by_role)
     assert len(by_role) == 2 and rows > 300
     for components in by_role.values():
@@ -238,7 +238,7 @@ def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, l
     for index in lost:
         message = (
             rf"env step [\d,]+: actor {index} ended \(killed\): about [1-9]\d env steps are lost, "
-            "and another actor replaces it"
+            r"and another actor replaces it( \(details: .*\))?"
         )
         assert any(re.fullmatch(message, line) for line in lines), lines
     # The rollouts that continue the previous one have its last observation as their first one.

@@ -184,7 +184,7 @@ def test_the_number_of_learners_is_described():
 
 def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
-    start, call = LearnerProcesses.start_learner, LearnerProcesses.call
+    start, call = LearnerProcesses.start, LearnerProcesses.call
 
     def kill_and_call(self, handle, method, *arguments):
         if method == "learn" and self.calls.count("learn") == 5:
@@ -195,7 +195,7 @@ def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, mon
         patch.setattr(LearnerProcesses, "call", kill_and_call)
         patch.setattr(
             LearnerProcesses,
-            "start_learner",
+            "start",
             lambda self, *arguments, **resources: start(LearnerProcesses([other]), *arguments, **resources),
         )
         message = r"^learner 1 has ended \(ServiceLost: killed\); resume from the last checkpoint$"

@@ -291,11 +291,20 @@ def test_a_role_whose_sensor_had_another_shape_is_rejected(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
-    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as older versions recorded it
+    roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as older versions recorded it, without a digest
+    del roles["blake2b"]
     (folder.path / "roles.json").write_text(json.dumps(roles))
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
     before, _, now = capsys.readouterr().err.partition("; the environment has ")
     assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
+
+
+def test_roles_whose_record_is_damaged_are_built_when_they_appear(tmp_path):
+    write(tmp_path, "hybrid", steps=60)
+    folder = run()
+    (folder.path / "roles.json").write_text("damaged")
+    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 0
+    assert folder.find_latest().counters.env_steps >= 120 and list(folder.read_roles()) == ["Hybrid"]
 
 
 def test_crashes_during_training_lose_nothing_that_was_learned(tmp_path, capsys, monkeypatch):

@@ -31,7 +31,7 @@ def test_the_schedule_follows_the_settings():
     schedule = asdict(make_sac(blueprint=blueprint, burn_in_step=4, **SCHEDULE).schedule)
     # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
     others = {"replay_count_distribution": "fixed", "on_policy_updates": False, "burn_in": 6, "warmup_rows": 2}
-    without_replay = {"uses_replay": True, "epochs": None, "minibatches": 1}
+    without_replay = {"uses_replay": True, "epochs": None, "minibatches": 1, "replays": 0.0}
     assert schedule == {**SCHEDULE, **others, **without_replay}
 
 

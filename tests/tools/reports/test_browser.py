@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(EXECUTABLE is None, reason="no browser: install Chromium, for example apt-get install chromium"),
 ]
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 VIEWS = {"light": (LIGHT, DESKTOP), "dark": (DARK, DESKTOP), "phone": (LIGHT, PHONE)}
 
 

@@ -17,7 +17,7 @@ from algorithm.tools.reports.gallery import Gallery, make_entry, read_gallery, w
 from algorithm.tools.reports.run_data import read_run
 from tests.tools.reports.run_folders import write_run
 
-DOCS_PAGE = Path(__file__).resolve().parents[2] / "docs/gallery/index.md"
+DOCS_PAGE = Path(__file__).resolve().parents[3] / "docs/gallery/index.md"
 
 
 def write_missed(folder, environment):

@@ -22,7 +22,7 @@ from algorithm.tools.reports.gallery_command import select_environments
 from tests.task_folder import write_task
 from tests.tools.reports.run_folders import RESULT, write_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = """
 default:
   base_config: {env_type: PROBE, env_name: ENV, max_step: STEPS, log_every: 50, n_envs: 4}

@@ -13,7 +13,7 @@ import pytest
 from algorithm.tools.reports.run_data import read_run
 from tests.tools.reports.run_folders import RESULT, write_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ from algorithm.config.trees import read_yaml
 from algorithm.tools.tune.study import Study
 from algorithm.training.divergence import Diverged
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = """# A probe.
 default:
   base_config: {env_type: PROBE, env_name: choice, max_step: 40, log_every: 40, n_envs: 2}
