@@ -1,7 +1,6 @@
 """Runs on Ray: a short one, and runs whose actors, learner or machines are killed, or whose actors hang."""
 
 import os
-import re
 import signal
 import sys
 from contextlib import suppress
@@ -21,7 +20,7 @@ pytestmark = [
 SETTINGS = ["--set", "cluster_config.token_auth=false", "base_config.max_env_restarts=4"]
 RUN = [*MAIN, *ARGUMENTS]
 ENDLESS = [*RUN, "--ray", "local", *SETTINGS, "base_config.max_step=null", "base_config.save_every=500"]
-ACTOR = "ray::Actor"
+ACTOR, EVALUATION = "ray::Actor", "ray::Evaluator.call"
 # 127.0.0.1, the same as an IPv6 address, and ::1, as the system writes them in /proc.
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
@@ -92,9 +91,8 @@ def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_with
     run.wait_until(lambda: read_last_metric("cluster/actors") == 2)
     for pid in run.find(ACTOR):
         os.kill(pid, signal.SIGKILL)
-    run.wait_until(lambda: len(re.findall("another actor replaces it", run.out.read_text())) == 4)
+    run.wait_until(lambda: read_last_metric("cluster/restarts") == 4)
     wait_for_steps(run, 500)
-    assert read_last_metric("cluster/restarts") == 4
     assert read_last_metric("cluster/lost_env_steps") > 0
     run.kill()  # with all processes of the namespace
     saved = saved_steps()[-1]
@@ -109,8 +107,8 @@ def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_with
 
 def kill_evaluator(run) -> None:
     """Kill the evaluation actor of a run, and wait until another one has repeated the evaluation."""
-    run.wait_until(lambda: run.find(f"{ACTOR}.evaluate"))
-    for pid in run.find(f"{ACTOR}.evaluate"):
+    run.wait_until(lambda: run.find(EVALUATION))
+    for pid in run.find(EVALUATION):
         os.kill(pid, signal.SIGKILL)
     run.wait_for("another actor repeats the evaluation")
     run.wait_for("evaluation at ")
