@@ -73,6 +73,7 @@ def role_of(obs_specs: dict[str, ObsSpec], action: ActionSpec) -> Role:
 
 def agent_of(role: Role, blueprint: Blueprint, seed: int = 0, make=make_acer, **changes):
     """Return an agent for playing with random weights, and random statistics of observations and of batches."""
+    torch.manual_seed(seed)  # the same weights in every order of the tests
     agent = make(role, blueprint, seed, **changes)
     with torch.no_grad():
         for parameter in agent.policy.parameters():
