@@ -51,12 +51,7 @@ class ProcessHost(Host):
 
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
         number = next(self._numbers)
-        for each in arguments:
-            if isinstance(each, _Reference):
-                handle.send_value(each)
-        handle.send(
-            (number, method, [_Stored(each.number) if isinstance(each, _Reference) else each for each in arguments])
-        )
+        handle.send((number, method, [handle.prepare_argument(each) for each in arguments]))
         return handle, number
 
     def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
@@ -118,7 +113,7 @@ class _Handle:
         """Send a message, later. It is pickled now, since the caller may change its arrays."""
         self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
-    def send_value(self, argument: Any) -> Any:
+    def prepare_argument(self, argument: Any) -> Any:
         """Return an argument as it is sent. The value of a reference is sent before, unless the process keeps it."""
         if not isinstance(argument, _Reference):
             return argument
