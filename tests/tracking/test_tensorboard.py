@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,8 +53,9 @@ trackers = TrackerList({"tensorboard": tracker})
 trackers.log(10, {"a": 1.0})
 trackers.finish({})
 """
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    command = [sys.executable, "-c", script, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"the tracker tensorboard has failed \(NotADirectoryError.*\n", done.stdout)
 
 
