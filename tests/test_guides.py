@@ -16,8 +16,10 @@ from algorithm.cli import main
 from algorithm.cli.command_line import parse_arguments
 from algorithm.cli.options import OPTIONS
 from algorithm.config import renamed_settings as former
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read

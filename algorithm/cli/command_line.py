@@ -23,7 +23,7 @@ from algorithm.parts.env_folder import (
 from algorithm.program import get_command, get_document
 
 if TYPE_CHECKING:  # the parser imports neither pydantic nor torch
-    from algorithm.config.trees import Layer
+    from algorithm.config.yaml_layers import Layer
     from algorithm.runs.run_requests import RunRequest
 
 
@@ -224,7 +224,7 @@ def _check_positive(options: argparse.Namespace) -> None:
 
 def collect_flag_layers(options: argparse.Namespace) -> list[Layer]:
     """Return a layer of settings for each flag that sets one, but for --env_args, whose values are YAML."""
-    from algorithm.config.trees import merge, nest
+    from algorithm.config.yaml_layers import merge, nest
 
     layers = []
     for option in OPTIONS:

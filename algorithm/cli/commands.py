@@ -113,7 +113,7 @@ def _tune(options: argparse.Namespace, output: Output) -> None:
 def _play(options: argparse.Namespace, output: Output) -> None:
     from algorithm.cli.command_line import make_request
     from algorithm.cli.display import display_playing
-    from algorithm.config.schema import count_evaluation_episodes
+    from algorithm.config.sections import count_evaluation_episodes
     from algorithm.parts.lock import check_links
     from algorithm.parts.make_env import Environments
     from algorithm.runs.results import make_evaluation_record

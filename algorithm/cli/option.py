@@ -58,7 +58,7 @@ def _parse_integer(text: str) -> int:
     Raises:
         ArgumentTypeError: The text is not such an integer.
     """
-    from algorithm.config.trees import parse_yaml  # yaml is not needed for --help
+    from algorithm.config.yaml_layers import parse_yaml
 
     try:
         number = parse_yaml(text)

@@ -13,7 +13,8 @@ from algorithm.cli.command_line import collect_flag_layers, make_help_page, make
 from algorithm.cli.modes import TRAIN
 from algorithm.cli.options import FLAGS, GROUPS, OPTIONS
 from algorithm.config import renamed_settings as former
-from algorithm.config.loader import load_defaults, merge, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.yaml_layers import load_defaults, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import is_file_name
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.cli.modes import DEFAULT_SECONDS
-from algorithm.config.loader import read_variant
+from algorithm.config.variants import read_variant
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
     RUNS,

@@ -15,7 +15,7 @@ from algorithm.cli.command_line import make_request
 from algorithm.cli.display import live_display
 from algorithm.cli.output import Output
 from algorithm.config.loader import Settings
-from algorithm.config.trees import format_value
+from algorithm.config.yaml_layers import format_value
 from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_command
 from algorithm.runs.callbacks import Callback, RunResult

@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol
 
-from algorithm.config.effects import check_effects
 from algorithm.config.loader import Settings, resolve
-from algorithm.config.trees import Layer, Tree
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.yaml_layers import Layer, Tree
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import Callback, RunResult

@@ -12,9 +12,8 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.config.loader import read_own_variant, read_variant
-from algorithm.config.trees import Tree, format_value, merge, read_yaml
-from algorithm.config.variants import format_variant, write_variant
+from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
+from algorithm.config.yaml_layers import Tree, format_value, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.parts.run_folder import find_environment_folder, format_run_name

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
-from algorithm.config.cluster import ON_RAY
 from algorithm.config.loader import AGENT_KEY, Settings
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import Layer, Tree, iterate_leaves
+from algorithm.config.sections import ON_RAY
+from algorithm.config.yaml_layers import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
