@@ -182,7 +182,7 @@ def documented(page: str) -> set[str]:
     return found | set(alone)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md", "docs/options.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/runs.md", "docs/options.md"])
 def test_documented_options_exist(page):
     shorts = {option.short for option in OPTIONS if option.short}
     found = documented(page)
