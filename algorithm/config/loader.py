@@ -12,7 +12,13 @@ from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.layers import merge_layers, read_sections
 from algorithm.config.population import PopulationConfig
-from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
+from algorithm.config.registry import (
+    check_name,
+    find_settings,
+    get_agent_section,
+    make_agent_defaults,
+    make_auxiliary_defaults,
+)
 from algorithm.config.replay import ReplayConfig
 from algorithm.config.report import ReportConfig
 from algorithm.config.schema import (
@@ -183,12 +189,12 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     records = read_sections(tree, layers)
     base = records["base_config"]
     section = get_agent_section(base.algorithm)
-    agent_settings = find_class("algorithm", base.algorithm).Settings
+    agent_settings = find_settings("algorithm", base.algorithm)
     if section in tree:
         tree = {**tree, section: normalize_spellings(agent_settings, tree[section])}
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
-        find_class(setting, name)
+        check_name(setting, name)
     for name in [setting.name for setting in fields(agent)]:
         if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) != "constant":
             raise UserError(
@@ -226,7 +232,7 @@ def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
             instead = suggest_setting(path, [f"{section}.{known}" for known in defaults])
             advice = f"; {instead}" if instead else ""
             raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
-    settings_class = find_class("auxiliaries", name).Settings
+    settings_class = find_settings("auxiliaries", name)
     return read_dataclass(settings_class, {**defaults, **(values or {})}, section, layers)
 
 

@@ -91,7 +91,7 @@ def _divide_batches(settings: Any, learners: int) -> Any:
 
     A round has a rollout of each learner, which `replay_ratio` batches follow in a run with one learner.
     """
-    if learners == 1 or not hasattr(settings, "replay_ratio"):
+    if learners == 1 or not settings.uses_replay:
         return settings
     ratio = settings.replay_ratio
     return replace(

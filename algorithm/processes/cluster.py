@@ -105,7 +105,7 @@ def get_rollouts_in_flight(settings: Settings) -> int:
 
 def _uses_replay(settings: Settings) -> bool:
     """Return whether the agents of all roles have a replay."""
-    return all(hasattr(each.agent, "replay_ratio") for each in (settings, *settings.roles.values()))
+    return all(each.agent.uses_replay for each in (settings, *settings.roles.values()))
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.auxiliaries.episodic import Episodic, EpisodicSettings, compute_keys
+from algorithm.auxiliaries.episodic import Episodic, compute_keys
+from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import resolve
 from algorithm.config.replay import ReplayConfig
