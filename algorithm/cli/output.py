@@ -8,6 +8,8 @@ import re
 import shutil
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from algorithm.runs.callbacks import Callback
 
 
 class Output:
@@ -41,6 +45,12 @@ class Output:
         from algorithm.cli.console import SafeConsole
 
         return SafeConsole(stderr=self.as_json)
+
+    def display_run(self, log: Callable[[str], None], title: str = "") -> AbstractContextManager[Callback]:
+        """Return a display of a run in training: a panel in a terminal, elsewhere lines for `log`."""
+        from algorithm.cli.display import live_display
+
+        return live_display(self.console, log, title)
 
     def log_to_file(self, path: Path) -> None:
         """Write all further lines to a file, too."""

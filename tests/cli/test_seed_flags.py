@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.command_line import make_request, parse_arguments
+from algorithm.cli.parser import parse_arguments
 from algorithm.config.loader import resolve
 from algorithm.config.trees import merge
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import session, trained_agent
+from algorithm.runs.commands import make_request
 from tests.task_folder import write_task
 
 PROBE = {"base_config": {"env_type": "PROBE", "env_name": "truncation"}}
@@ -39,7 +40,7 @@ ARGUMENTS = ("settings", "folder", "episodes", "greedy", "render", "ckpt", "n_en
 
 def read(words: str):
     """Return the options and the request of a command line, and the settings of its flags."""
-    options = parse_arguments(["gym/cartpole", *words.split()])
+    _, options = parse_arguments(["gym/cartpole", *words.split()])
     tree: dict = {}
     for _, layer in make_request(options).layers:
         tree = merge(tree, layer)
