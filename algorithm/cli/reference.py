@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from algorithm.cli.commands import COMMANDS, load_command
@@ -30,49 +29,35 @@ equivalent. `python main.py` alone shows examples. An option that sets a setting
 ## Training and playing
 
 Without `--run` and `--resume`, a new run is trained.
-
-| option | only for | setting | meaning |
-| --- | --- | --- | --- |
 """
-COMMAND_HEADER = """
-## {name}
-
-    python main.py {name} {arguments}
-
-{help}
-
-| option | setting | meaning |
-| --- | --- | --- |
-"""
-
-
-def iterate_rows(parser: Parser) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, spelling, setting and meaning of each argument and option of a parser."""
-    for action in parser._actions:
-        shown = sorted(action.option_strings, key=len, reverse=True) or [str(action.metavar)]
-        setting = f"`{SETTINGS[action.dest]}`" if action.dest in SETTINGS else ""
-        yield action.dest, ", ".join(f"`{text}`" for text in shown), setting, str(action.help)
+TABLE = "\n| option | setting | meaning |\n| --- | --- | --- |\n"
 
 
 def make_page() -> str:
     """Return the text of the page."""
-    rows = []
-    for name, option, setting, meaning in iterate_rows(make_parser()):
-        modes = MODES.get(name, ())
-        rows.append((option, ", ".join(mode if mode[0] != "-" else f"`{mode}`" for mode in modes), setting, meaning))
-    page = HEADER + "".join(map(_format_row, rows))
-    for command, path in COMMANDS.items():
-        parser = make_command_parser(command, load_command(path))
-        arguments = str(parser.usage).removeprefix(f"{parser.prog} ")
-        page += COMMAND_HEADER.format(name=command, arguments=arguments, help=parser.description)
-        for name, option, setting, meaning in iterate_rows(parser):
-            if name not in ("json", "debug", "help"):
-                page += _format_row((option, "" if name == "name" else setting, meaning))
+    page = HEADER + _make_table(make_parser())
+    for name, path in COMMANDS.items():
+        parser = make_command_parser(name, load_command(path))
+        arguments = str(parser.usage).removeprefix(parser.prog)
+        page += f"\n## {name}\n\n    python main.py {name}{arguments}\n\n{parser.description}\n" + _make_table(
+            parser, True
+        )
     return page
 
 
-def _format_row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(map(escape_cell, cells))} |\n"
+def _make_table(parser: Parser, is_command: bool = False) -> str:
+    """Return the rows of a parser; of a command without the options that all commands have."""
+    rows = []
+    for action in parser._actions:
+        if is_command and action.dest in ("json", "debug", "help"):
+            continue
+        forms = sorted(action.option_strings, key=len, reverse=True) or [str(action.metavar)]
+        setting = SETTINGS.get(action.dest) if not is_command or action.dest != "name" else None
+        modes = () if is_command else MODES.get(action.dest, ())
+        meaning = f"{action.help} (only {' and '.join(modes)})" if modes else str(action.help)
+        cells = ", ".join(f"`{form}`" for form in forms), f"`{setting}`" if setting else "", meaning
+        rows.append(f"| {' | '.join(map(escape_cell, cells))} |\n")
+    return TABLE + "".join(rows)
 
 
 def write_page(path: Path = PAGE_FILE) -> None:
