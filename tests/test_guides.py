@@ -13,8 +13,7 @@ import yaml
 
 from algorithm import train
 from algorithm.cli import main
-from algorithm.cli.command_line import parse_arguments
-from algorithm.cli.options import OPTIONS
+from algorithm.cli.parser import make_parser, parse_arguments
 from algorithm.config import renamed_settings as former
 from algorithm.config.effects import check_effects
 from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
@@ -61,12 +60,12 @@ def test_commands_are_parsed_and_their_folders_exist(guide):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir("project")
         for command in commands(guide):
-            options = parse_arguments(command)
-            if options.init:
-                create(Path("envs", options.init, "config.yaml"), "default: {}\n")
-            elif options.env is not None and not Path(options.env).is_absolute():
+            options = parse_arguments(command)[1]
+            if command[0] == "init":
+                create(Path("envs", options.folder, "config.yaml"), "default: {}\n")
+            elif getattr(options, "env", None) is not None and not Path(options.env).is_absolute():
                 folder = Path("envs", options.env)
-                names_group = options.gallery and any(name.startswith(f"{options.env}/") for name in FOLDERS)
+                names_group = command[0] == "gallery" and any(name.startswith(f"{options.env}/") for name in FOLDERS)
                 is_known = options.env in FOLDERS or names_group or is_id(options.env)
                 assert is_known or (folder / "config.yaml").exists(), command
 
@@ -150,7 +149,7 @@ def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
     ours = {key for section in sections if isinstance(section, dict) for key in section} | set(tree)
     answered = {name.rpartition(".")[2] for name in former.ADVANCED_SAC}
     assert settings - ours - answered == set()
-    assert flags - {option.name for option in OPTIONS} - answered == set()
+    assert flags - {action.dest for action in make_parser()._actions} - answered == set()
     assert answered - settings - flags == set()
 
 
@@ -255,7 +254,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     for path, text in shown.items():
         create(Path(path), text)
     for command in others:
-        shorter = [] if {"--run", "--list", "--export"} & set(command) else ["--max_step", "4000"]
+        shorter = [] if {"--run", "list", "export"} & set(command) else ["--max_step", "4000"]
         assert main.main([*command, *shorter]) == 0, command
     for path in ("play.py", "serve.py"):
         exec(shown[path], {})
@@ -271,4 +270,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_the_network(tm
     loaded = re.compile(r"(?:src=|<link[^>]+href=|@import |url\()[\"']?(?:https?:)?//[^\"')\s]+")
     pages = [*Path("site").rglob("*.html"), *Path("site").rglob("*.css"), *Path("site").rglob("*.svg")]
     assert [match for page in pages for match in loaded.findall(page.read_text(encoding="utf-8"))] == []
-    assert "with --init and --import-mlagents, replace" in Path("site/options.html").read_text(encoding="utf-8")
+    assert "replace config.yaml and nn.py of a folder that exists" in Path("site/options.html").read_text(
+        encoding="utf-8"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from algorithm import program
-from algorithm.cli.command_line import make_start_page
+from algorithm.cli.parser import make_start_page
 from algorithm.program import DATA, find_data_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +41,7 @@ def test_the_command_is_the_one_that_started_the_process(monkeypatch, started, i
     monkeypatch.setattr(sys, "argv", [started, "gym/cartpole"])
     monkeypatch.setattr(program, "IS_CHECKOUT", in_checkout)
     assert program.get_command() == command
-    assert f"  {command} --list " in make_start_page()
+    assert f"  {command} list " in make_start_page()
 
 
 def test_packages_are_installed_from_the_checkout_or_by_name(monkeypatch):

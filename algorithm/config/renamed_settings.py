@@ -112,7 +112,7 @@ ML_AGENTS: dict[str, str] = {
     "max_steps": "base_config.max_step",
     "torch_device": "base_config.device",
     "inference": "--run",
-    "deterministic": "--disable_sample",
+    "deterministic": "--disable-sample",
     "summary_freq": "base_config.log_every",
     "checkpoint_interval": "base_config.save_every",
     "buffer_size": "replay_config.capacity",
@@ -202,6 +202,7 @@ WORDS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(["learner", "actor", "replay"], _CLUSTER),
     "evolver": f"a population of runs evolves without a process of its own ({get_document('scaling')})",
     "train": "leave it out, since an environment alone is trained",
+    **dict.fromkeys(["play", "enjoy", "eval", "evaluate"], "the option --run plays with a trained run"),
 }
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from algorithm.cli import reference
-from algorithm.cli.options import OPTIONS
+from algorithm.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,9 +16,9 @@ def test_the_page_equals_the_output_of_make_docs(tmp_path):
     )
 
 
-def test_the_page_has_every_option():
+def test_the_page_has_every_command():
     page = reference.make_page()
-    assert all(f"| `{option.long}`" in page for option in OPTIONS)
+    assert all(f"\n    python main.py {name} " in page for name in COMMANDS)
 
 
 def test_pages_spell_options_with_dashes():
