@@ -165,7 +165,7 @@ def make_init_command(env_id: str) -> str:
     assert match, env_id
     group = match["namespace"] or match["module"] or "gym"
     folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
-    return f"{get_command()} --init {folder} --set base_config.env_name={full_id}"
+    return f"{get_command()} init {folder} --set base_config.env_name={full_id}"
 
 
 def find_similar_folders(text: str) -> list[str]:

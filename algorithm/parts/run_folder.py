@@ -256,7 +256,7 @@ class RunFolder:
         """
         source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
-            raise UserError(f"--use_env_nn: there is no {name} in {self.nn_from}")
+            raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Initial settings for an environment that has no folder, which `--init` writes and `train` uses.
+"""Initial settings for an environment that has no folder, which the command init writes and `train` uses.
 
 The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by the
 rules in `suggestion_rules`.

@@ -107,7 +107,7 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
     if request.replace:
         raise UserError("--force is for single runs: give the population another name with -n")
     if request.use_env_nn:
-        raise UserError("--use_env_nn is for single runs: the members of a population keep their copies of nn.py")
+        raise UserError("--use-env-nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
     check_several_processes(settings.base, "a population", "train a single run")

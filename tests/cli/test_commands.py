@@ -221,7 +221,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     capsys.readouterr()
     killed = {**result("a"), "env_steps": 0, "status": None}  # as it was written when the run began
     (Path("runs/mine/task/a") / "result.json").write_text(json.dumps(killed))
-    assert main.main(["--list"]) == 0
+    assert main.main(["list"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "mine/" in line]
     assert [next(word for word in row.split() if "/" in word) for row in rows] == [
         "mine/task/b",
@@ -231,7 +231,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
         assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
     assert ["ACER (goal)" in row for row in rows] == [True, True, False]
-    printed = call("mine/task --list", capsys)
+    printed = call("list mine/task", capsys)
     assert [one["run"] for one in printed["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
     assert printed["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
     assert printed["runs"][1]["status"] is None and printed["runs"][1]["env_steps"] == 90
@@ -266,7 +266,7 @@ def test_a_run_that_continued_after_its_result_is_unfinished(capsys):
     assert result("a")["env_steps"] == 150
     Path("runs/mine/task/a/result.json").write_text(old)
     capsys.readouterr()
-    printed = call("--list", capsys)["runs"][0]
+    printed = call("list", capsys)["runs"][0]
     assert printed["status"] is None and printed["env_steps"] == 150
 
 
@@ -276,7 +276,7 @@ def test_runs_are_listed_without_importing_torch():
     (folder / "config.yaml").write_text("")
     (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; "
-    code += "assert main.main(['--list']) == 0; "
+    code += "assert main.main(['list']) == 0; "
     code += "print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert " 90 " in shown
@@ -289,8 +289,8 @@ def test_a_run_without_metrics_is_listed(capsys):
     folder = Path("runs/mine/task/a")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
-    assert call("--list", capsys)["runs"][0]["env_steps"] == 0
-    assert main.main(["--list"]) == 0
+    assert call("list", capsys)["runs"][0]["env_steps"] == 0
+    assert main.main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
 
 
@@ -318,7 +318,7 @@ def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, p
     for name, content in (("result.json", record), ("metrics.csv", metrics)):
         if content is not None:
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert main.main(["--list", "--json"]) == 0
+    assert main.main(["list", "--json"]) == 0
     shown = capsys.readouterr()
     assert {one["run"]: one["env_steps"] for one in json.loads(shown.out)["runs"]} == {
         "runs/mine/task/a": 0,
@@ -341,7 +341,7 @@ def test_runs_that_vanish_while_they_are_listed_are_left_out(monkeypatch, capsys
         return read(folder, log)
 
     monkeypatch.setattr(results, "read_record", read_and_remove)
-    assert [run["run"] for run in call("--list", capsys)["runs"]] == ["runs/mine/task/c"]
+    assert [run["run"] for run in call("list", capsys)["runs"]] == ["runs/mine/task/c"]
 
 
 def test_the_list_ends_quietly_if_its_reader_has_exited():
@@ -350,7 +350,7 @@ def test_the_list_ends_quietly_if_its_reader_has_exited():
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text("")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli.main import run_process; run_process()"
-    for arguments in (["--list"], ["--list", "--json"]):
+    for arguments in (["list"], ["list", "--json"]):
         command = [sys.executable, "-c", code, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             process.stdout.close()

@@ -85,8 +85,8 @@ def test_an_id_is_trained_and_its_runs_are_found_by_the_id(capsys):
     shown = capsys.readouterr().out
     assert "tuned settings for CartPole-v1: python main.py gym/cartpole\n" in shown
     assert "play it:    python main.py CartPole-v1 -n a --run" in shown
-    for words in ("--run --max_iter 1", "-n a --resume --max-step 700", "--list", "--report", "--export"):
-        assert main.main(["CartPole-v1", *words.split()]) == 0, words
+    for line in ("{} --run --max_iter 1", "{} -n a --resume --max-step 700", "list {}", "report {}", "export {}"):
+        assert main.main(line.format("CartPole-v1").split()) == 0, line
     assert "CartPole-v1/a" in capsys.readouterr().out
     assert (Path("runs/CartPole-v1/a") / "report.html").exists() and not Path("envs").exists()
 

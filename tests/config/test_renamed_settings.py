@@ -1,6 +1,6 @@
 import pytest
 
-from algorithm.cli.options import FLAGS
+from algorithm.cli.parser import FLAGS
 from algorithm.config.loader import resolve
 from algorithm.config.renamed_settings import find_renamed_flag
 from algorithm.config.yaml_layers import load_defaults

@@ -261,7 +261,6 @@ def test_a_file_may_be_incomplete_without_the_command_line(capsys):
         (CONFIG, ["-c", "mistaken"], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
         (CONFIG, ["-c", "sac", "--set", "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
         (CONFIG, ["--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
-        (CONFIG, ["--doctor", "--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC"),
         (
             CONFIG,
             ["--port", "5005"],

@@ -309,7 +309,7 @@ def test_options_that_do_not_fit_a_population(arguments, message, capsys):
 def test_a_resumed_population_keeps_its_code_and_its_spaces(capsys):
     train_new(base_config={"max_step": 60})
     for arguments, message in (
-        (["--use_env_nn"], "--use_env_nn is for single runs"),
+        (["--use_env_nn"], "--use-env-nn is for single runs"),
         (["--set", "population_config.size=8"], "population_config.size: 4 -> 8 is not possible with --resume"),
         (
             ["--set", "population_config.interval=8"],

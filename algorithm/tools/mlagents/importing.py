@@ -1,4 +1,4 @@
-"""The command `--import-mlagents`: an environment folder for every behavior of a trainer configuration."""
+"""An environment folder for every behavior of a trainer configuration."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ BEHAVIOR: Rules = {
         make_choice("hyper", "none"),
     ),
     "network_settings.deterministic": Unsupported(
-        "evaluation uses the most probable action, and so does --run with --disable_sample", supported_values=(False,)
+        "evaluation uses the most probable action, and so does --run with --disable-sample", supported_values=(False,)
     ),
     "reward_signals.extrinsic.gamma": MapsTo("agent.gamma", to_number),
     "reward_signals.extrinsic.strength": MapsTo("agent.reward_scale", to_number, _convert_strength),

@@ -102,7 +102,7 @@ class Objective:
 def make_objective(settings: Settings, source: str) -> Objective:
     """Return the objective of a search. Raises UserError if the settings have no limit or no goal."""
     if settings.base.max_step is None:
-        raise UserError(f"{source}: --tune needs base_config.max_step, the length of the run of each trial")
+        raise UserError(f"{source}: tune needs base_config.max_step, the length of the run of each trial")
     maximize = settings.tune.objective == "return"
     if not maximize and (settings.goal is None or settings.goal.return_ is None):
         raise UserError(f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return")
@@ -185,7 +185,7 @@ class TrialRunner:
         given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
         own = self.objective.make_run_settings(seed)
         own["tracker_config"] = {"group": self.objective.settings.tracker.group or self.study}
-        settings = resolve([self.layers[0], *given, ("--tune", own)])
+        settings = resolve([self.layers[0], *given, ("tune", own)])
         check_effects(settings, given[-1:])
         name = f"{self.study}/{trial.number}/seed-{seed}"
         shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial

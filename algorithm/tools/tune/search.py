@@ -134,7 +134,7 @@ class Search:
         """Write the settings of a trial as a variant; log them if that is not possible."""
         tree = self._make_variant(best)
         result = f"{format_number(best.value)} {self.objective.unit}"
-        comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (--tune)"
+        comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (tune)"
         try:
             if read_yaml(self.config).get(self.save_as) == tree:  # by a process that ended at the same time
                 return
@@ -150,7 +150,7 @@ class Search:
         tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
         for _, layer in self.request.layers:
             tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
-        return merge(tree, make_tree(best.values))
+        return merge(tree, make_tree(best.settings))
 
 
 def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log) -> Search:

@@ -32,14 +32,14 @@ class TrialRecord:
         number: its number, from 0 on.
         state: complete, pruned (also for a trial that failed), or running (also for one that was interrupted).
         value: the number by which trials are compared; None unless the trial is complete.
-        values: its settings, by their paths.
+        settings: its settings, by their paths.
         reason: why it was pruned, in one line; otherwise empty.
     """
 
     number: int
     state: State
     value: float | None
-    values: Mapping[str, Any]
+    settings: Mapping[str, Any]
     reason: str
 
 
@@ -188,7 +188,7 @@ def _make_record(trial: Any) -> TrialRecord:
         number=trial.number,
         state="complete" if complete else "pruned" if finished else "running",
         value=trial.value if complete else None,
-        values=values or {},
+        settings=values or {},
         reason=trial.user_attrs.get("reason", "its settings are lost" if finished and values is None else ""),
     )
 
@@ -200,6 +200,6 @@ def import_optuna() -> ModuleType:
         import optuna.storages.journal
     except ImportError as error:
         line = " ".join(str(error).split())
-        raise UserError(f"--tune needs the extra tune ({line}): {get_install_command('tune')}") from error
+        raise UserError(f"tune needs the extra tune ({line}): {get_install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -9,8 +9,8 @@ from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import RunResult
-from algorithm.tools.reports import command as module
-from algorithm.tools.reports.command import report_result
+from algorithm.tools.reports import run_result as module
+from algorithm.tools.reports.run_result import report_result
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Counters
