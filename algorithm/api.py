@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
-from algorithm.config.trees import Tree, merge, nest
+from algorithm.config.yaml_layers import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.parts.agent_config import AgentConfigs

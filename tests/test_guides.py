@@ -15,8 +15,10 @@ from algorithm import train
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser, parse_arguments
 from algorithm.config import renamed_settings as former
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.config.loader import read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.env_folder import PROJECT_ENVS

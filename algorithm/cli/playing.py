@@ -25,7 +25,7 @@ class PlayCommand(Command):
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Play, and print the evaluation of each role."""
         from algorithm.cli.display import display_playing
-        from algorithm.config.schema import count_evaluation_episodes
+        from algorithm.config.sections import count_evaluation_episodes
         from algorithm.parts.lock import check_links
         from algorithm.parts.make_env import Environments
         from algorithm.runs.results import make_evaluation_record

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
 from algorithm.parts.env_folder import (

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from algorithm.adapters.adapter import UnsupportedObservations
-from algorithm.config.loader import Tree, merge, resolve
+from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
-from algorithm.config.trees import iterate_paths, nest
+from algorithm.config.sections import BaseConfig
+from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
 from algorithm.parts.env_probe import EnvProbe, probe_environment
 from algorithm.parts.make_env import make_env_config, read_roles
 from algorithm.parts.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm

@@ -8,9 +8,10 @@ from functools import cached_property
 from math import floor, log10
 from typing import Any
 
-from algorithm.config.loader import Settings, Tree, resolve
+from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
+from algorithm.config.yaml_layers import Tree
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.env_probe import EnvProbe
 from algorithm.parts.make_env import describe_missing_limit, find_episode_limit, make_env_config

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, read_yaml, resolve
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
 from algorithm.parts.lock import FolderLock, check_links

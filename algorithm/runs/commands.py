@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # a command line is parsed without these imports, which take a moment
-    from algorithm.config.trees import Layer
+    from algorithm.config.yaml_layers import Layer
     from algorithm.runs.callbacks import Callback
     from algorithm.runs.run_requests import RunRequest
 
@@ -67,7 +67,7 @@ def parse_integer(text: str) -> int:
     Raises:
         ArgumentTypeError: The text is not such an integer.
     """
-    from algorithm.config.trees import parse_yaml  # yaml is not needed for --help
+    from algorithm.config.yaml_layers import parse_yaml  # yaml is not needed for --help
 
     try:
         number = parse_yaml(text)
@@ -172,7 +172,7 @@ def add_setting_options(parser: Any, *names: str) -> None:
 def collect_layers(options: argparse.Namespace) -> list[Layer]:
     """Return the settings of a command line, with the options that set them; flags override --set."""
     from algorithm.config.loader import read_assignments
-    from algorithm.config.trees import merge, nest
+    from algorithm.config.yaml_layers import merge, nest
 
     given = {name: value for name, value in vars(options).items() if name in SETTINGS and value is not None}
     pairs = given.pop("env_args", None) or []

@@ -167,7 +167,7 @@ COMMANDS = [
         "explorer.novel_action: it needs the novelty of actions: set auxiliaries.rnd.input to observation_and_action",
     ),
     ("mine/task --set explorer.noise_repeat=16", "explorer.noise_repeat: noise_repeat is for continuous actions; for "),
-    ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings whose fields have defaults"),
+    ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings that inherits"),
     (
         "mine/task --set net_config.learner_port=61001",
         "--ray local, auto or HOST:PORT, which starts or joins a cluster",
@@ -284,7 +284,10 @@ COMMANDS = [
     ),
     ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
-    ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0",
+        "sac_config.replay_ratio is 0.0; it must be a",
+    ),
     (
         "mine/task --set base_config.algorithm=SAC sac_config.target_d_alpha=1.01",
         "sac_config.target_d_alpha is 1.01; it must be from 0 to 1, the largest entropy that there is",

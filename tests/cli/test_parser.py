@@ -13,7 +13,7 @@ from algorithm import __version__
 from algorithm.cli.commands import COMMANDS, load_command
 from algorithm.cli.parser import FLAGS, make_command_parser, make_parser, make_start_page, parse_arguments
 from algorithm.config import renamed_settings as former
-from algorithm.config.loader import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import is_file_name
 from algorithm.runs.commands import SETTINGS, collect_layers
@@ -228,6 +228,13 @@ ERRORS_BEFORE_TORCH = {
     "gym/cartpole --set acer_config.gama=1": "did you mean acer_config.gamma?",
     "gym/cartpole --max-step 0": "base_config.max_step is 0",
     "gym/cartpole --set base_config.log_every=often": "base_config.log_every is 'often'",
+    "gym/cartpole --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "gym/cartpole --set auxiliaries.rnd.gamma=2": "auxiliaries.rnd.gamma is 2.0; it must be from 0 to 1",
+    "gym/cartpole --set replay_config.alpha=0.5": "replay_config.alpha is for sampler prioritized",
+    "gym/cartpole --set sac_config.gamma=0.5": "sac_config.gamma is for algorithm SAC",
+    "gym/cartpole --resume --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "tune gym/cartpole --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "CartPole-v1 --set sac_config.gamma=much": "sac_config.gamma is 'much'",
     "gym/cartpole -c unheard": "no variant 'unheard'",
     "gym/cartpole -n a": "run runs/gym/cartpole/a exists already",
     "gym/cartpole -n b --resume": "there is no run 'b'",

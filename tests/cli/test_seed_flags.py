@@ -7,7 +7,7 @@ import pytest
 from algorithm.cli import main
 from algorithm.cli.parser import parse_arguments
 from algorithm.config.loader import resolve
-from algorithm.config.trees import merge
+from algorithm.config.yaml_layers import merge
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import session, trained_agent
 from algorithm.runs.commands import make_request

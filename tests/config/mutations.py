@@ -20,8 +20,7 @@ from pathlib import Path
 
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser
-from algorithm.config.loader import load_defaults
-from algorithm.config.trees import format_yaml, iterate_leaves
+from algorithm.config.yaml_layers import format_yaml, iterate_leaves, load_defaults
 
 DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
 FOLDER = Path("envs/mine/task")

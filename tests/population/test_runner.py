@@ -16,7 +16,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.transfer import copy_checkpoint
 from algorithm.cli import main
-from algorithm.config.loader import merge
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.lineage import LineageRow

@@ -11,8 +11,8 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
+from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import ClosedFormLoss, Loss, ParameterGroup
-from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.passes import AutogradPass, Pass, PlainPolicy
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
@@ -156,11 +156,13 @@ class SoftPolicy(SacActor):
         heads = nn.ModuleList([self.network.heads])
         self.has_batch_norms = bool(find_batch_norms([heads]))
         self.groups = {
-            "policy": make_adam_group(heads, settings, settings.learning_rate_policy, settings.max_grad_norm_policy)
+            "policy": make_parameter_group(
+                settings, heads, settings.learning_rate_policy, settings.max_grad_norm_policy
+            )
         }
         if settings.use_auto_alpha:
-            group = make_adam_group(
-                self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
+            group = make_parameter_group(
+                settings, self.temperature, settings.learning_rate_alpha, settings.max_grad_norm_alpha
             )
             self.groups["alpha"] = replace(group, weight_decay=0.0)
         self._plain: PlainPolicy | None = None

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
@@ -33,7 +34,6 @@ from algorithm.agents.sac.actors import ActorLosses, PolicySteps, SacActor, Soft
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
 from algorithm.agents.sac.epsilon_greedy import EpsilonGreedy
 from algorithm.agents.sac.evaluation import ActionEvaluator
-from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
@@ -79,8 +79,8 @@ class Sac(Agent):
         check_burn_in(settings.burn_in_step, torso)
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
         # parameters of the policy are contiguous.
-        critic_group = make_adam_group(
-            self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic
+        critic_group = make_parameter_group(
+            settings, self.critics, settings.learning_rate_critic, settings.max_grad_norm_critic
         )
         self.groups = {"critic": critic_group, **self.actor.groups}
         self.schedule = DataSchedule(

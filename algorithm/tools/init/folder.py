@@ -9,10 +9,10 @@ from pathlib import Path
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
 from algorithm.atomic_io import replace_text
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
+from algorithm.config.loader import Settings, resolve
 from algorithm.config.reference import read_entries
-from algorithm.config.trees import format_commented
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from algorithm.config.schema import normalize_device
+from algorithm.config.sections import normalize_device
 from algorithm.parts.env_folder import is_file_name
 from algorithm.tools.mlagents.trainer_config import (
     USE_DEFAULT,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.loader import read_variant
+from algorithm.config.variants import read_variant
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
     RUNS,

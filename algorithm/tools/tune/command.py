@@ -99,7 +99,7 @@ def make_trial_table(search: Search, trials: Sequence[TrialRecord]) -> Any:
     """Return a table of the best trials, the best first."""
     from rich.table import Table
 
-    from algorithm.config.trees import format_value
+    from algorithm.config.yaml_layers import format_value
     from algorithm.training.metrics import format_number
 
     table, paths = Table(), [dimension.path for dimension in search.space.dimensions]

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from algorithm.config.loader import Settings
-from algorithm.config.trees import Tree
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.training.evaluator import EvaluationResult

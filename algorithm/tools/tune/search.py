@@ -13,10 +13,10 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, read_own_variant, read_variant, resolve
-from algorithm.config.trees import Layer, Tree, format_value, merge, read_yaml
-from algorithm.config.variants import format_variant, write_variant
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
+from algorithm.config.yaml_layers import Layer, Tree, format_value, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name

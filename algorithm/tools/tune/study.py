@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.trees import Tree, format_value, format_yaml, parse_yaml, read_yaml
+from algorithm.config.yaml_layers import Tree, format_value, format_yaml, parse_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import find_changes

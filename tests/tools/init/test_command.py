@@ -9,7 +9,8 @@ import yaml
 
 from algorithm import load
 from algorithm.cli import main
-from algorithm.config.loader import read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
 from algorithm.errors import UserError
 from algorithm.tools.init.folder import write_folder
 

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 from algorithm.cli import main
-from algorithm.config.trees import format_yaml, load_defaults, merge
+from algorithm.config.yaml_layers import format_yaml, load_defaults, merge
 from algorithm.tools.reports.model_card import MARK
 from algorithm.tools.reports.report_files import write_files
 from tests.tools.reports.run_folders import RESULT, SETTINGS, write_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.config.trees import read_yaml
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.tools.tune.study import Study
 from algorithm.training.divergence import Diverged
 

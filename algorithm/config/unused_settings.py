@@ -6,17 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
-from algorithm.config.cluster import ON_RAY
 from algorithm.config.loader import AGENT_KEY, Settings
-from algorithm.config.registry import AGENTS, AGENTS_WITHOUT_REPLAY, get_agent_section
-from algorithm.config.trees import Layer, Tree, iterate_leaves
+from algorithm.config.registry import AGENTS, get_agent_section
+from algorithm.config.sections import ON_RAY
+from algorithm.config.yaml_layers import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
 # Conditions of sections and settings on `base_config`; the conditions of a setting are annotated on its field.
 ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
-    "replay_config": Unless(algorithm=AGENTS_WITHOUT_REPLAY),
     "cluster_config": OnlyIf(runtime="CLUSTER"),
     "population_config.cpus_per_member": OnlyIf(runtime="CLUSTER"),
     "population_config.gpus_per_member": OnlyIf(runtime="CLUSTER"),
@@ -28,7 +27,6 @@ HOST_CONDITIONS: Mapping[str, Condition] = {  # on `cluster_config`
     "population_config.cpus_per_member": ON_RAY,
     "population_config.gpus_per_member": ON_RAY,
 }
-AGENT_CONDITIONS: Mapping[str, Condition] = {"replay_config": Unless(replay_ratio=0)}
 
 
 def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:
@@ -84,8 +82,11 @@ def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, An
             yield ALGORITHM_CONDITIONS[name], settings.base
         if name in HOST_CONDITIONS:
             yield HOST_CONDITIONS[name], settings.cluster
-    if section in AGENT_CONDITIONS and hasattr(settings.agent, "replay_ratio"):
-        yield AGENT_CONDITIONS[section], settings.agent
+    if section == "replay_config":
+        if settings.agent.uses_replay:
+            yield Unless(replay_ratio=0), settings.agent
+        else:
+            yield Unless(algorithm=settings.base.algorithm), settings.base
     owner: Any = settings
     for key in (settings.find_field(section), *keys):
         for annotation in get_annotations(owner.__class__).get(key, ()):

@@ -5,15 +5,15 @@ import math
 import pytest
 import yaml
 
-from algorithm.config import trees
-from algorithm.config.trees import format_commented, format_yaml, parse_yaml
+from algorithm.config import yaml_layers
+from algorithm.config.yaml_layers import format_commented, format_yaml, parse_yaml
 
 
 @pytest.fixture(autouse=True, params=["libyaml", "python"])
 def _parser(request, monkeypatch):
     """Parse with libyaml if PyYAML has it, and without it."""
     if request.param == "python":
-        monkeypatch.setattr(trees, "_LOADERS", (trees._Loader, trees._Loader))
+        monkeypatch.setattr(yaml_layers, "_LOADERS", (yaml_layers._Loader, yaml_layers._Loader))
 
 
 def test_commented_yaml_is_read_back_unchanged():

@@ -12,10 +12,9 @@ from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import AnyOf, Condition
 from algorithm.cli import main
-from algorithm.config.effects import check_effects, find_failure
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.replay import ReplayConfig
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig, ReplayConfig
+from algorithm.config.unused_settings import check_effects, find_failure
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 

@@ -22,6 +22,7 @@ DEFAULTS_FILE = DATA / "default_config.yaml"
 MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
 # Mappings with arbitrary keys.
 OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space", "population_config.random_params")
+INHERITED = "optimizer"  # in default_config.yaml: what sections inherit with `<<`, not a section
 COMMENT_COLUMN = 40  # column of comments
 MAX_LEVELS = 40  # levels of nested mappings and lists
 MAX_NODES = 20_000  # mappings, lists and scalars of a file, aliases expanded
@@ -50,7 +51,12 @@ def read_yaml(path: Path) -> Tree:
 
 def load_defaults() -> Tree:
     """Return the tree of default_config.yaml."""
-    return deepcopy(_read_defaults())
+    return deepcopy({key: value for key, value in _read_defaults().items() if key != INHERITED})
+
+
+def load_inherited_defaults() -> Tree:
+    """Return the settings of the optimizer that the section of every algorithm inherits."""
+    return deepcopy(_read_defaults()[INHERITED])
 
 
 @cache
