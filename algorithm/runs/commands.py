@@ -67,7 +67,7 @@ def parse_integer(text: str) -> int:
     Raises:
         ArgumentTypeError: The text is not such an integer.
     """
-    from algorithm.config.yaml_layers import parse_yaml
+    from algorithm.config.yaml_layers import parse_yaml  # yaml is not needed for --help
 
     try:
         number = parse_yaml(text)

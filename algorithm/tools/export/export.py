@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,23 +143,17 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
             raise ExportFailed(name, comparison.violations)
         temporary.replace(path)
     sync_folder(target)
+    inputs, outputs = signature.describe_ports()
     return ExportResult(
         role=name,
         path=path,
         size=len(content),
         opset=opset,
-        inputs=_read_shapes(model.graph.input),
-        outputs=_read_shapes(model.graph.output),
+        inputs=inputs,
+        outputs=outputs,
         parity=comparison.error,
         seconds=time.perf_counter() - start,
     )
-
-
-def _read_shapes(values: Iterable[Any]) -> dict[str, list[int | str]]:
-    """Return the shape of each input or output of a graph; an axis of any length has a name instead of a length."""
-    return {
-        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in values
-    }
 
 
 class RunExporter(Callback):

@@ -15,7 +15,6 @@ from algorithm import program
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.tools.export import export, graph
-from algorithm.tools.export.checker import find_violations
 from tests.unity_player.launcher import make_player
 
 QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
@@ -57,7 +56,6 @@ def test_a_run_of_gymnasium_is_exported(task, capsys):
     assert (one["role"], one["path"], one["opset"]) == ("agent", "runs/mine/task/a/agent.onnx", 15)
     assert one["inputs"] == {"obs_0": ["batch", 4], "action_masks": ["batch", 2]}
     assert one["size"] == Path(one["path"]).stat().st_size and one["parity"] < 1e-4
-    assert find_violations(Path(one["path"])) == []
 
     first = min(path.name for path in Path("runs/mine/task/a/checkpoints").iterdir())
     assert main.main(["export", "mine/task", "--barracuda", "--ckpt", str(int(first))]) == 0
@@ -77,7 +75,6 @@ def test_every_behavior_of_a_scene_is_exported_under_its_name(tmp_path, capsys):
     assert "exported" in capsys.readouterr().out
     run = Path("runs/unity/task/a")
     assert sorted(path.name for path in run.glob("*.onnx")) == ["Walker.onnx", "Watcher.onnx"]
-    assert all(find_violations(path) == [] for path in run.glob("*.onnx"))
     record = call(capsys, "export", "unity/task", "-n", "a")
     assert [one["inputs"]["recurrent_in"] for one in record["exports"]] == [["batch", 1, 4]] * 2
 
