@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import locate_environment
-from algorithm.parts.origin import describe_origin
+from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.runs.build import train as train_in_folder
@@ -144,7 +144,7 @@ def run_training(
     exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
     report = ReportWriter(settings.report.report and pause_at is None, folder.path, log)
     if not folder.has_learned():
-        write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
+        write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
             return train_in_folder(settings, folder, log, [*callbacks, exports, recorder], pause_at)
@@ -153,7 +153,7 @@ def run_training(
         raise
     finally:
         if recorder.result and folder.has_learned():
-            origin = describe_origin(environment, settings.base, variant)
+            origin = describe_provenance(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             exports.export_best()
             report.write()
