@@ -183,17 +183,9 @@ def find_folders_of_id(env_id: str) -> list[str]:
 
 def is_file_name(name: str) -> bool:
     """Return whether `name` is a valid name of a file or folder on every system."""
-    is_plain = (
-        0 < len(name) <= MAX_NAME_LENGTH
-        and name.isprintable()
-        and not any(character in name for character in '/\\:*?"<>|')
-    )
-    return (
-        is_plain
-        and name[0] != "."
-        and name[-1] not in ". "
-        and name.partition(".")[0].casefold() not in RESERVED_ON_WINDOWS
-    )
+    is_plain = 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+    is_reserved = name.partition(".")[0].casefold() in RESERVED_ON_WINDOWS
+    return is_plain and name[0] != "." and name[-1] not in ". " and not is_reserved
 
 
 def _has_config(folder: Path) -> bool:

@@ -240,31 +240,18 @@ class RunFolder:
         return checkpoint
 
     def load_blueprint(self, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
-        """Return the blueprint of the run's network; None if there is no nn.py. Raises UserError if it fails.
-
-        Args:
-            name: The setting `base_config.nn`.
-            arguments: The settings `nn_config`.
-        """
+        """Return the blueprint of the run's network, as `user_code.load_blueprint` does."""
         return user_code.load_blueprint(self.nn_from, name, arguments)
 
     def copy_network(self, name: str) -> None:
-        """Copy the network's file from the folder `nn_from` to the run folder. Raises UserError if it is missing.
-
-        Args:
-            name: The setting `base_config.nn`.
-        """
+        """Copy the network's file `name` from `nn_from` to the run folder. Raises UserError if it is missing."""
         source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
             raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:
-        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.
-
-        Args:
-            name: The setting `base_config.env_name`.
-        """
+        """Return the environment's id or maker, as `user_code.load_environment` does, unless `make_env` is set."""
         return self.make_env or user_code.load_environment(self.path, name)
 
     @property
