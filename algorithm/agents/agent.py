@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -226,14 +226,6 @@ class Agent(ABC):
 
         A learner calls it after parameters and gradients have been laid out in flat tensors. The default does nothing.
         """
-
-    def find_phase(self, update: int) -> Hashable | None:
-        """Return what update number `update` consists of, so that it can be captured; None (the default) if it cannot.
-
-        With batches of the same shapes, all updates of one phase make the same operations on tensors: `loss` and
-        `update_targets` select none by values of tensors or by `progress`, and draw from torch's generators only.
-        """
-        return None
 
     def divergence(self, rollout: Rollout) -> Divergence:
         """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.

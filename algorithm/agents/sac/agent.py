@@ -8,7 +8,7 @@ dimensions are sampled, with gradient.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -267,13 +267,6 @@ class Sac(Agent):
         """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""
         n_critics, n_sampled = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
         return None if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
-
-    def find_phase(self, update: int) -> Hashable | None:
-        """Return whether the policy and whether the target critics are updated; None if critics are drawn at random."""
-        settings = self.settings
-        if settings.ensemble_q_sample < settings.ensemble_q_num:
-            return None
-        return self._updates_policy(update), bool(self.target) and update % settings.update_target_per_step == 0
 
     def _updates_policy(self, update: int) -> bool:
         return update % self.settings.policy_update_every == 0
