@@ -15,7 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 from unittest.mock import patch
@@ -73,12 +73,6 @@ CASES = {
 }
 
 
-class AutogradLearner(Learner):
-    """A learner whose agent computes all gradients by autograd."""
-
-    uses_plain_networks = False
-
-
 @contextmanager
 def use_form(form: str) -> Iterator[None]:
     """Compute all layers in one form within the block."""
@@ -100,7 +94,8 @@ def make_update(case: Case, form: str) -> Callable[[], None]:
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     agent = config.make_agent(config.settings, blueprint, role, rng)
-    learner = (Learner if form == "plain" else AutogradLearner)(agent, role, {}, None)
+    with nullcontext() if form == "plain" else patch("algorithm.training.learner.use_manual_passes"):
+        learner = Learner(agent, role, {}, None)
     batches = [make_batch(agent, case, rng) for _ in range(4)]
     if agent.schedule.epochs:
         batches = [learner.prepare(batch) for batch in batches]

@@ -87,16 +87,6 @@ class ParameterReset:
     make_groups: Callable[[], Mapping[str, ParameterGroup]]  # the agent's groups with new initial parameters
 
 
-@dataclass(frozen=True)
-class ClosedFormLoss:
-    """A loss whose gradient is computed without autograd."""
-
-    add_gradients: Callable[[], object]  # adds the gradients of the parameters to those that exist; called at most once
-
-
-Loss = Tensor | ClosedFormLoss  # a tensor is a scalar with a gradient
-
-
 @dataclass
 class LossReport:
     """The metrics and TD errors of an update, and the features of its forward pass.
@@ -213,18 +203,12 @@ class Agent(ABC):
         raise NotImplementedError(f"{type(self).__name__} sets epochs, but has no `prepare`")
 
     @abstractmethod
-    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Loss], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], LossReport]:
         """Return one loss for each group, whose gradient reaches the parameters of this group only, and a report.
 
         The losses are means over the valid rows (`mean_weights`), so that several learners can weight their gradients
         by the number of these rows. The optimizer steps the groups that have a loss; the others keep their parameters
         and moments in this update.
-        """
-
-    def use_plain_networks(self) -> None:
-        """Compute networks of plain layers without autograd from now on, where the agent supports it.
-
-        A learner calls it after parameters and gradients have been laid out in flat tensors. The default does nothing.
         """
 
     def divergence(self, rollout: Rollout) -> Divergence:

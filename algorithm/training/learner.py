@@ -15,6 +15,7 @@ from algorithm.agents.agent import Agent, Divergence, LossReport
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
+from algorithm.networks.passes import use_manual_passes
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
@@ -39,8 +40,6 @@ class Learner:
         place: returns the shared tensor in place of one that other processes share: of the parameters, the running
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
-
-    uses_plain_networks = True  # whether the agent may compute networks without autograd
 
     def __init__(
         self,
@@ -82,8 +81,7 @@ class Learner:
         self._gradients = Gradients(agent_modules, self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
-        if self.uses_plain_networks:
-            agent.use_plain_networks()
+        use_manual_passes([agent.policy, *networks])
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None

@@ -9,7 +9,6 @@ dimensions are sampled, with gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch import Tensor
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
-    Loss,
     LossReport,
     ParameterReset,
     check_burn_in,
@@ -38,7 +36,6 @@ from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.networks.plain_layers import Buffers
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ACTION_MASK, Role
 
@@ -95,7 +92,6 @@ class Sac(Agent):
         )
         self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
-        self._is_plain = False  # whether no loss needs autograd
         self.random_steps = settings.random_steps
         if self.random_steps and self.needs_behavior and spec.continuous:
             raise ValueError(
@@ -123,22 +119,9 @@ class Sac(Agent):
         memory = self.policy.compute_memory(step.obs, memory)
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
-    def use_plain_networks(self) -> None:
-        buffers = Buffers()
-        self.evaluator.use_plain_networks(buffers)
-        self.actor.use_plain_networks(buffers)
-        self._is_plain = not self.torso_is_trainable and self.evaluator.is_plain and self.actor.is_plain
-
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Loss], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        with torch.inference_mode() if self._is_plain else nullcontext():
-            return self._compute_losses(rollout, features, target_features, acting_features)
-
-    def _compute_losses(
-        self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
-    ) -> tuple[dict[str, Loss], LossReport]:
-        """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
         policy = self._evaluate_policy(rollout, features.detach(), acting_features)

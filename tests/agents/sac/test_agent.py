@@ -14,9 +14,9 @@ from torch import nn
 
 from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.passes import AutogradPass
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
+from algorithm.networks.passes import AutogradPass
 from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
