@@ -72,6 +72,11 @@ class ActorCritic(Policy):
         if len(layers) == len(heads.sizes) == 1 and self.precision is torch.float32:
             self._manual_stack = make_manual_stack(layers[0], heads.linear, buffers, by_output=True)
 
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the gradients of `run` are computed by hand."""
+        return self._manual_stack is not None
+
     def run(self, features: Tensor) -> Pass:
         """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
         if self._manual_stack:

@@ -54,6 +54,11 @@ class CriticEnsemble(nn.Module):
             found = [stack for stack in stacks if stack]
             self._manual_stacks = found if len(found) == len(stacks) else []
 
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the gradients of `run` are computed by hand, for inputs without gradient."""
+        return bool(self._manual_stacks)
+
     def run(self, inputs: Tensor, critic_indices: Sequence[int] | None = None, *, differentiates: bool = False) -> Pass:
         """Return the pass of M critics of given actions, with outputs [M, ..., *value_shape].
 

@@ -3,7 +3,7 @@
 A pass is recorded by autograd, or its gradients are computed by hand. The latter is for linear layers with ReLUs, in
 float32 on the CPU: autograd would only repeat a fixed sequence of operations. Biases, ReLUs and their gradients are
 computed in place, in buffers that exist, and the gradients of parameters are added to those that exist. All numbers are
-those of autograd up to rounding.
+those of autograd up to rounding. No tensor here requires a gradient; `torch.inference_mode` saves further time.
 
 `use_manual_passes` is called once parameters and gradients are in place. It has an effect on the networks that have a
 method of this name. The loss of a pass is a scalar tensor in both cases.
@@ -92,8 +92,10 @@ class Buffers:
 
     def take(self, rows: int, columns: int) -> Tensor:
         """Return a buffer with any values."""
-        free = self._free[rows, columns]
-        return free.pop() if free else torch.empty(rows, columns)
+        if free := self._free[rows, columns]:
+            return free.pop()
+        with torch.inference_mode(False):  # others may write to it outside of inference mode
+            return torch.empty(rows, columns)
 
     def release(self, buffers: Sequence[Tensor]) -> None:
         """Make buffers available again."""
@@ -123,7 +125,8 @@ class ManualPass(Pass):
             for part, rows in self._split(direction * -scale):
                 part.add_gradients(rows)
 
-        return _LossByHand.apply(self._parts[0].parameter, add_gradients)
+        with torch.inference_mode(False):
+            return _LossByHand.apply(self._parts[0].parameter, add_gradients)
 
     def differentiate(self, gradient: Tensor) -> Tensor:
         parts = [part.differentiate(rows) for part, rows in self._split(gradient)]
@@ -185,7 +188,8 @@ class _LossByHand(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[None, None]:
-        ctx.add_gradients(*gradients)
+        with torch.inference_mode():  # of which the tensors of the pass may be
+            ctx.add_gradients(*gradients)
         return None, None
 
 

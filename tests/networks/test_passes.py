@@ -68,7 +68,7 @@ def test_outputs_and_gradients_are_those_of_autograd(sizes, by_output):
     x, gradient = torch.randn(ROWS, SIZES[sizes][0]), torch.randn(ROWS, SIZES[sizes][2])
     outputs, of_inputs, of_parameters = compute_by_autograd(network, x, gradient)
     plain = network.make_stack(Buffers(), by_output=by_output)
-    with torch.no_grad():
+    with torch.inference_mode():
         completed = plain.run(x)
         assert_close(completed.values, outputs)
         assert completed.values.T.is_contiguous() or not by_output
@@ -107,6 +107,14 @@ def test_passes_that_overlap_have_buffers_of_their_own(monkeypatch):
         assert_close(first.differentiate(gradient), expected[0])
         plain.run(batches[1]).release()
     assert made == [(ROWS, 8), (ROWS, 7)] * 3  # of two layers in each of three passes
+
+
+def test_a_buffer_made_in_inference_mode_serves_outside_of_it():
+    network, buffers = Network(*SIZES["narrow"]), Buffers()
+    stack, x = network.make_stack(buffers), torch.randn(ROWS, 5)
+    with torch.inference_mode():
+        stack.run(x).release()
+    stack.run(x).release()
 
 
 @pytest.mark.parametrize("layers", [Mlp(8, activation="tanh"), Mlp(8, norm="layer"), Mlp(8, norm="batch"), NoisyMlp(8)])

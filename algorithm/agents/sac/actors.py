@@ -82,6 +82,11 @@ class SacActor(ABC):
 
     has_batch_norms: bool = False  # whether the policy's own layers contain batch norms
 
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the losses of the actor need no autograd but for single numbers."""
+        return False
+
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         """Evaluate the policy at some rows, with running statistics.
@@ -158,6 +163,10 @@ class SoftPolicy(SacActor):
             )
             self.groups["alpha"] = replace(group, weight_decay=0.0)
 
+    @property
+    def is_manual(self) -> bool:
+        return self.network.is_manual
+
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         return self._sample(self.network.compute(features), obs)
@@ -208,7 +217,8 @@ class SoftPolicy(SacActor):
                     (weights * ((policy.probs * term).sum(-1) + target)).sum()
                     for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
-            losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall), self.temperature.log_alpha)
+            with torch.inference_mode(False):  # autograd cannot save a tensor of inference mode
+                losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall).clone(), self.temperature.log_alpha)
 
         def compute_metrics() -> dict[str, Tensor]:
             entropies = {

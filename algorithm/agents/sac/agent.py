@@ -122,6 +122,14 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
+        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.actor.is_manual
+        with torch.inference_mode(is_manual):
+            return self._compute_losses(rollout, features, target_features, acting_features)
+
+    def _compute_losses(
+        self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
+    ) -> tuple[dict[str, Tensor], LossReport]:
+        """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
         policy = self._evaluate_policy(rollout, features.detach(), acting_features)

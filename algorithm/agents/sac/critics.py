@@ -113,8 +113,8 @@ class Critic(ABC):
 
     def differentiate_ensemble(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return `reduce_ensemble` of outputs [M, ..., *v], and its gradient with respect to them, without gradient."""
-        with torch.enable_grad():
-            outputs = outputs.detach().requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            outputs = outputs.clone().requires_grad_()  # autograd cannot save a tensor of inference mode
             q = self.reduce_ensemble(outputs)
             (gradient,) = torch.autograd.grad(q, outputs, torch.ones_like(q))
         return q.detach(), gradient
