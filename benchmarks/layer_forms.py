@@ -3,8 +3,8 @@
 - stock: torch's linear layers, with an operation of autograd for each layer, bias and ReLU.
 - norms: stock, but layers with batch norms are one operation for autograd, with a backward pass by hand.
 - products: stock, but large products by `networks.linear`, which orders their factors and may use oneDNN.
-- fused: layers with and without batch norms as one operation for autograd, with these products.
-- plain: in addition gradients by hand, where an algorithm has them (SAC).
+- fused: both.
+- manual: in addition gradients by hand, where an algorithm has them (SAC).
 
 The learners of all forms are in one process, and take turns in blocks of updates on the same batches.
 """
@@ -35,19 +35,18 @@ from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
-FORMS = ("stock", "norms", "products", "fused", "plain")
+FORMS = ("stock", "norms", "products", "fused", "manual")
 NETWORKS = "algorithm.networks"
 STOCK_PRODUCTS = {
     f"{NETWORKS}.linear.{name}": inf for name in ("MIN_MULTIPLICATIONS", "MIN_VALUES", "MIN_ORDERED_MULTIPLICATIONS")
 }
-SEPARATE_LAYERS = {f"{NETWORKS}.fused_layers.can_fuse": lambda x, layers: False}
 SEPARATE_NORMS = {f"{NETWORKS}.{name}.can_fuse_steps": lambda x, steps: False for name in ("mlp", "residual")}
 PATCHES = {
-    "stock": STOCK_PRODUCTS | SEPARATE_LAYERS | SEPARATE_NORMS,
-    "norms": STOCK_PRODUCTS | SEPARATE_LAYERS,
-    "products": SEPARATE_LAYERS | SEPARATE_NORMS,
+    "stock": STOCK_PRODUCTS | SEPARATE_NORMS,
+    "norms": STOCK_PRODUCTS,
+    "products": SEPARATE_NORMS,
     "fused": {},
-    "plain": {},
+    "manual": {},
 }
 
 
@@ -94,7 +93,7 @@ def make_update(case: Case, form: str) -> Callable[[], None]:
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     agent = config.make_agent(config.settings, blueprint, role, rng)
-    with nullcontext() if form == "plain" else patch("algorithm.training.learner.use_manual_passes"):
+    with nullcontext() if form == "manual" else patch("algorithm.training.learner.use_manual_passes"):
         learner = Learner(agent, role, {}, None)
     batches = [make_batch(agent, case, rng) for _ in range(4)]
     if agent.schedule.epochs:
