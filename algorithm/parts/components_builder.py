@@ -28,12 +28,11 @@ from algorithm.parts.memory_budget import (
 from algorithm.parts.network_record import record_network
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
-from algorithm.parts.torch_setup import choose_graphs, choose_placement, describe_placement
+from algorithm.parts.torch_setup import choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
-from algorithm.training.capturing_learner import CapturingLearner, find_obstacle
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
@@ -107,7 +106,8 @@ class ComponentsBuilder:
         explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, worker)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
-        learner = self._make_learner(name, config, agent, role, auxiliaries, config.max_step, placement)
+        make_learner = sharing.make_learner if sharing else Learner
+        learner = make_learner(agent, role, auxiliaries, config.max_step, placement)
         self._run_counts += learner.run_counts
         learner.run_counts = self._run_counts
         scheduler_rng = np.random.default_rng(scheduler_seed)
@@ -169,22 +169,6 @@ class ComponentsBuilder:
         if checkpoint and (capacity := checkpoint.capacity(name)):
             config = replace(config, replay=config.replay.model_copy(update={"capacity": capacity}))
         return config
-
-    def _make_learner(self, name: str, config: AgentConfig, *arguments: Any) -> Learner:
-        """Return the learner of a role. Raises UserError if capturing its updates is required, but not possible."""
-        agent, _, auxiliaries, _, placement = arguments
-        obstacle = (
-            "updates of several processes are not captured" if self.sharing else find_obstacle(agent, auxiliaries)
-        )
-        graphs = choose_graphs(config.placement, placement.learning, obstacle)
-        if placement.learning.type == "cuda" and config.placement.cuda_graphs != "off":
-            self.log(f"CUDA graphs{role_suffix(name)}: {obstacle or 'updates are captured'}")
-        if self.sharing:
-            return self.sharing.make_learner(*arguments)
-        if graphs:
-            is_required = config.placement.cuda_graphs == "required"
-            return CapturingLearner(*arguments, backend=graphs, is_required=is_required)
-        return Learner(*arguments)
 
     def _make_replay(
         self, name: str, config: AgentConfig, learner: Learner, role: Role, initial_lanes: int, rng: np.random.Generator
