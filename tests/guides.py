@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-GUIDES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+GUIDES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "benchmarks" / "NOTES.md"])
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:python main\.py|samara) [^`]+)`")  # may cross the end of a line

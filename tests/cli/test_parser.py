@@ -192,7 +192,7 @@ def documented(page: str) -> set[str]:
     return found | set(alone)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md", "docs/options.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/runs.md", "docs/options.md"])
 def test_documented_options_exist(page):
     found = documented(page)
     assert "--run" in found and found <= list_spellings() | {"--max_step"}

@@ -22,7 +22,7 @@ def test_the_page_has_every_command():
 
 
 def test_pages_spell_options_with_dashes():
-    kept = {"command_line.md": ["--max_step"]}  # states that both are equivalent
+    kept = {"runs.md": ["--max_step"]}  # states that both are equivalent
     for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         found = re.findall(r"--[a-z]+_[a-z_]+", page.read_text(encoding="utf-8"))
-        assert found == kept.get(page.name, []) or page.name == "from_advanced_sac.md", page  # names of another program
+        assert found == kept.get(page.name, []) or page.name == "migration.md", page  # names of another program
