@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import locate_environment
-from algorithm.parts.origin import describe_origin
+from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.runs.build import train as train_in_folder
@@ -149,7 +149,7 @@ def run_training(
 
         report = ReportWriter(folder.path, log)
     if not folder.has_learned():
-        write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
+        write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
             exports = [exporter] if exporter else []
@@ -159,7 +159,7 @@ def run_training(
         raise
     finally:
         if recorder.result and folder.has_learned():
-            origin = describe_origin(environment, settings.base, variant)
+            origin = describe_provenance(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             if exporter:
                 exporter.export_best()

@@ -157,6 +157,7 @@ _RENAMED_IN_BOTH = {
 RENAMED: dict[str, str] = {
     "base_config.action_scale": "base_config.unbounded_action_limit",
     "base_config.act_on": "base_config.inference_device",
+    "base_config.cuda_graphs": "not supported: no update is captured as CUDA graphs",
     "base_config.max_bad_updates": "base_config.max_nonfinite_updates",
     "replay_config.eta": "replay_config.max_error_weight",
     "replay_config.uniform_share": "replay_config.uniform_fraction",

@@ -103,7 +103,6 @@ class BaseConfig(Section, title="base_config"):
     device: Annotated[str, BeforeValidator(normalize_device)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
     inference_device: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
-    cuda_graphs: Annotated[Literal["auto", "required", "off"], Unless(device=("cpu", "mps"))]
     max_step: Annotated[int | None, Range(at_least=1)]
     max_iter: Annotated[int | None, Range(at_least=1)]
     max_step_each_iter: Annotated[int | None, Range(at_least=1)]

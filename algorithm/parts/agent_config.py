@@ -79,7 +79,6 @@ def make_agent_config(settings: Settings) -> AgentConfig:
             device=device,
             precision=base.precision,
             inference_device=base.inference_device,
-            cuda_graphs=base.cuda_graphs,
         ),
         seed=base.seed,
         max_step=base.max_step,

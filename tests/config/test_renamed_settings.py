@@ -32,6 +32,11 @@ RENAMED = [
 OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal")]
 
 
+def test_a_removed_setting_is_an_error_that_says_so():
+    with pytest.raises(UserError, match="unknown setting base_config.cuda_graphs; not supported: no update is"):
+        resolve([("test", {"base_config": {"cuda_graphs": "auto"}})])
+
+
 # Distributed settings of Advanced-SAC, with a part of the advice.
 DISTRIBUTED = {
     "noise_increasing_rate": r"it is now explorer: {action_noise: \[min, max\]}",

@@ -40,10 +40,6 @@ def check(*assignments):
             ["base_config.device=cpu", "base_config.inference_device=device"],
             "base_config.inference_device has no effect, since device is",
         ),
-        (
-            ["base_config.device=cpu", "base_config.cuda_graphs=required"],
-            "base_config.cuda_graphs has no effect, since device is",
-        ),
         (["replay_config.alpha=0.5"], "replay_config.alpha is for sampler prioritized, not for uniform"),
         (
             ["replay_config.max_error_weight=0.5"],

@@ -100,7 +100,7 @@ def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_firs
 def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
     printed = call("../my/task -n a", capsys)
     assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
-    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\n"
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\nformat 2\n"
     assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
@@ -142,6 +142,20 @@ def test_a_run_without_a_recorded_folder_is_accepted(outside, capsys):
     for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
         damage(Path("runs/my/task/a", ORIGIN_FILE))
         assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
+
+
+@pytest.mark.parametrize("command", ["--run", "-n a --resume", "export", "report"])
+def test_a_run_folder_of_another_format_is_refused(outside, command, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    Path("runs/my/task/a", ORIGIN_FILE).write_text(f"{outside.as_posix()}\nformat 7\n")
+    capsys.readouterr()
+    words = ["../my/task", *command.split()]
+    assert main.main(words if command.startswith("-") else words[::-1]) == 2
+    assert (
+        "runs/my/task/a has format 7 of run folders, which another version of this program has"
+        in capsys.readouterr().err
+    )
+    assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
 
 
 def test_other_commands_find_the_folder_too(outside):

@@ -14,13 +14,13 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
 from algorithm.training.episodes import EpisodeReturns
 
-PROBE_STEPS = 1000  # random actions in one environment
-PROBE_SECONDS = 30.0  # wall time after which a slow environment is not probed further
-MIN_PROBE_STEPS = 100  # random actions below which nothing is concluded
+MAX_STEPS = 1000  # random actions in one environment
+MAX_SECONDS = 30.0  # wall time after which the play of a slow environment ends
+MIN_STEPS = 100  # random actions below which nothing is concluded
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvProbe:
+class RandomPlay:
     """A record of random actions in one environment.
 
     Attributes:
@@ -34,13 +34,13 @@ class EnvProbe:
     rewards: np.ndarray
     episode_lengths: tuple[int, ...] = ()
     terminations: int = 0
-    steps: int = PROBE_STEPS
+    steps: int = MAX_STEPS
     failure: str | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether `PROBE_STEPS` actions were played; a slow environment has fewer."""
-        return self.steps >= PROBE_STEPS
+        """Whether `MAX_STEPS` actions were played; a slow environment has fewer."""
+        return self.steps >= MAX_STEPS
 
     @property
     def reward_size(self) -> float:
@@ -60,33 +60,28 @@ class EnvProbe:
     def has_equal_rewards(self) -> bool:
         """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference.
 
-        False for less than an episode, unless the probe is complete.
+        False for less than an episode, unless the play is complete.
         """
         has_seen_enough = self.is_complete or len(self.episode_lengths) > 0
         are_equal = len(self.rewards) > 0 and bool((self.rewards == self.rewards[0]).all())
         return has_seen_enough and are_equal and not self.terminations
 
 
-def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> EnvProbe:
-    """Play `PROBE_STEPS` random actions, or fewer in `PROBE_SECONDS`, and return what was observed.
+def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> RandomPlay:
+    """Play `MAX_STEPS` random actions, or fewer in `MAX_SECONDS`, and return what was observed.
 
-    A failure of the environment, or a reward that is NaN or infinite, ends the probe and is recorded.
-
-    Args:
-        make_adapter: the adapter class of the environment.
-        config: the configuration of the environment.
-        seed: the seed of the environment and of the actions.
+    A failure of the environment, or a reward that is NaN or infinite, ends the play and is recorded. The seed is that
+    of the environment and of the actions.
     """
-    recorder = _Recorder()
-    failure = None
+    recorder, failure = _Recorder(), None
     try:
         with closing(make_adapter(config)) as adapter:
             _play(adapter, recorder, seed)
     except SimulatorError as error:
         failure = " ".join(str(error).split())
-    if failure is None and recorder.steps < MIN_PROBE_STEPS:
-        failure = f"the environment executed only {recorder.steps} actions in {PROBE_SECONDS:g} s"
-    return EnvProbe(
+    if failure is None and recorder.steps < MIN_STEPS:
+        failure = f"the environment executed only {recorder.steps} actions in {MAX_SECONDS:g} s"
+    return RandomPlay(
         rewards=np.concatenate(recorder.rewards) if recorder.rewards else np.zeros(0, np.float32),
         episode_lengths=tuple(recorder.episode_lengths),
         terminations=recorder.terminations,
@@ -98,20 +93,18 @@ def probe_environment(make_adapter: Callable[[EnvConfig], Adapter], config: EnvC
 def _play(adapter: Adapter, recorder: _Recorder, seed: int) -> None:
     """Play random actions until a limit."""
     rng = np.random.default_rng(seed)
-    deadline = time.monotonic() + PROBE_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     steps = adapter.reset(seed)
-    for role, step in steps.items():
-        recorder.add(role, step, adapter.roles[role].lanes)
-    while recorder.steps < PROBE_STEPS:
-        actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
-        steps = adapter.step(actions)
-        recorder.steps += 1
+    while True:
         for role, step in steps.items():
             recorder.add(role, step, adapter.roles[role].lanes)
             if not np.isfinite(step.reward).all():
                 raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {recorder.steps} actions")
-        if time.monotonic() > deadline:
+        if recorder.steps == MAX_STEPS or (recorder.steps and time.monotonic() > deadline):
             return
+        actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
+        steps = adapter.step(actions)
+        recorder.steps += 1
 
 
 class _Recorder:

@@ -1,11 +1,11 @@
-"""The origin of a run's result: environment, algorithm, variant, seed, and the versions of the code that trained it."""
+"""The provenance of a run's result: environment, algorithm, variant, seed, and versions of the code."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,14 @@ from algorithm.parts.env_folder import LOCAL_ENVS, PROJECT_ENVS
 from algorithm.program import DATA
 
 PACKAGES = {"samara": "samara-rl", "torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium"}
-# Packages of simulators, by the module that this process has imported if it uses them.
-SIMULATORS = {
-    "ale_py": "ale-py",
-    "Box2D": "box2d",
-    "dm_control": "dm_control",
-    "envpool": "envpool",
-    "minatar": "minatar",
-    "minigrid": "minigrid",
-    "mujoco": "mujoco",
-    "pettingzoo": "pettingzoo",
-    "pybullet": "pybullet",
+# Packages of simulators, by the module that this process has imported if it uses them: of the same name, or of another.
+SIMULATORS = {"ale_py": "ale-py", "Box2D": "box2d"} | {
+    name: name for name in ("dm_control", "envpool", "minatar", "minigrid", "mujoco", "pettingzoo", "pybullet")
 }
 GIT_TIMEOUT = 5.0  # seconds
 
 
-def describe_origin(environment: str, base: BaseConfig, variant: str | None) -> dict[str, Any]:
+def describe_provenance(environment: str, base: BaseConfig, variant: str | None) -> dict[str, Any]:
     """Return the part of result.json that identifies a run.
 
     Args:
@@ -59,17 +51,11 @@ def read_versions(env_type: str) -> dict[str, str]:
     """Return the versions of Python, of the packages of every run, and of the simulators that this run uses."""
     simulators = {name: name for module, name in SIMULATORS.items() if module in sys.modules}
     simulators |= {package: package for package in find_class("env_type", env_type).packages}
-    return {"python": platform.python_version(), **_find_versions({**PACKAGES, **simulators})}
-
-
-def _find_versions(packages: Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    for name, package in packages.items():
-        try:
-            found[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # the project runs from its checkout
-            continue
-    return found
+    versions = {"python": platform.python_version()}
+    for name, package in {**PACKAGES, **simulators}.items():
+        with suppress(metadata.PackageNotFoundError):  # the project runs from its checkout
+            versions[name] = metadata.version(package)
+    return versions
 
 
 def find_commit(*folders: Path) -> str | None:

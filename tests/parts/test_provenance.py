@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import resolve
-from algorithm.parts.origin import describe_origin, find_commit, read_versions
+from algorithm.parts.provenance import describe_provenance, find_commit, read_versions
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
     folder, _ = checkout
     monkeypatch.setenv("PATH", "")
     assert find_commit(folder) is None
-    assert "commit" not in describe_origin("mine/task", resolve([]).base, "default")
+    assert "commit" not in describe_provenance("mine/task", resolve([]).base, "default")
 
 
 def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
@@ -49,7 +49,7 @@ def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
 
 
 def test_an_origin_names_the_run():
-    one = describe_origin(
+    one = describe_provenance(
         "mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]).base, "large"
     )
     assert (one["environment"], one["algorithm"], one["variant"], one["seed"]) == ("mine/task", "SAC", "large", 4)
