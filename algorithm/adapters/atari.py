@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorEnv, EnvPoolVectorEnv
+from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorWrapper, EnvPoolVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
 from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
@@ -97,7 +97,8 @@ def _merge_settings(spec: EnvSpec, atari_args: Mapping[str, Any]) -> dict[str, A
     for key, value in atari_args.items():
         if key not in defaults:
             raise UnsupportedEnvironment(f"unknown setting env_args.{key}; ATARI has {', '.join(sorted(defaults))}")
-        if not _has_type_of(defaults[key], value) and not (key == "screen_size" and _is_pair(value)):
+        is_size = key == "screen_size" and isinstance(value, (list, tuple)) and len(value) == 2
+        if not is_size and not _has_type_of(defaults[key], value):
             raise UnsupportedEnvironment(f"env_args.{key} is {value!r}; its default is {defaults[key]!r}")
     settings = {**defaults, **atari_args}
     size = settings["screen_size"]
@@ -109,10 +110,6 @@ def _has_type_of(default: Any, value: Any) -> bool:
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     return isinstance(value, (int, float) if isinstance(default, float) else type(default))
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2
 
 
 def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: Any) -> gymnasium.Env:
@@ -167,13 +164,11 @@ NATIVE_MODE = "vector_entry_point"
 VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
-class AtariFrames(BackgroundVectorEnv, VectorWrapper):
+class AtariFrames(BackgroundVectorWrapper):
     """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
 
-    A seed may be any integer; ALE's are int32. The environment inside has `send` and `recv`.
+    A seed may be any integer; ALE's are int32.
     """
-
-    env: Any
 
     def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
         super().__init__(env)
@@ -188,10 +183,6 @@ class AtariFrames(BackgroundVectorEnv, VectorWrapper):
         """Start an episode in every environment."""
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
         return self._unstack(obs), info
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        self.env.send(actions)
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
@@ -211,13 +202,11 @@ class AtariFrames(BackgroundVectorEnv, VectorWrapper):
         return obs.astype(np.float32) / 255 if self._is_scaled else obs
 
 
-class VectorTimeLimit(BackgroundVectorEnv, VectorWrapper):
+class VectorTimeLimit(BackgroundVectorWrapper):
     """A wrapper of ALE's vector environment that truncates episodes after `limit` steps.
 
     ALE's own limit counts frames, including those before the first step.
     """
-
-    env: Any
 
     def __init__(self, env: VectorEnv, limit: int):
         super().__init__(env)
@@ -228,10 +217,6 @@ class VectorTimeLimit(BackgroundVectorEnv, VectorWrapper):
         self._steps = np.zeros(self.num_envs, np.int64)
         self._truncated = self._done = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        self.env.send(actions)
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns.

@@ -214,7 +214,6 @@ def test_every_environment_is_closed():
         ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
         (lambda: object(), {}, "cannot be opened: TypeError: object is not a ParallelEnv"),
         (lambda: parallel_to_aec(Race()), {}, None),
-        (NAME, {"timeout": 1.0}, "env_timeout is 1, but environments of PettingZoo run in this process"),
     ],
 )
 def test_an_unsupported_environment_is_an_error_of_one_line(name, settings, message):
