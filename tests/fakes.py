@@ -243,6 +243,8 @@ class RunningSum(nn.Module):
 class TwoGroupsSettings(AgentSettings):
     """Settings of `TwoGroups`: none, its constants are in the code."""
 
+    uses_replay, replay_ratio = True, 1.5
+
 
 class TwoGroups(Agent):
     """An agent with a parameter group each for policy and critic, with different learning rates and optimizers."""

@@ -14,7 +14,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import AGENTS, find_settings, get_agent_section
 from algorithm.config.schema import Section
 from algorithm.config.sections import SECTIONS
-from algorithm.config.trees import DEFAULTS_FILE, INHERITED
+from algorithm.config.yaml_layers import DEFAULTS_FILE, INHERITED
 from algorithm.program import DATA
 
 PAGE_FILE = DATA / "docs" / "configuration.md"

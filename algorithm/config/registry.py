@@ -10,7 +10,7 @@ from typing import Any
 
 from algorithm.agents.settings import AgentSettings
 from algorithm.auxiliaries.settings import AuxiliarySettings
-from algorithm.config.trees import load_inherited_defaults
+from algorithm.config.yaml_layers import load_inherited_defaults
 from algorithm.errors import UserError
 
 ADAPTERS = {

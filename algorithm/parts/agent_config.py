@@ -9,7 +9,7 @@ from typing import Any
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.replay import ReplayConfig
+from algorithm.config.sections import ReplayConfig
 from algorithm.parts.torch_setup import PlacementConfig
 
 

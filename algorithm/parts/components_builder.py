@@ -12,8 +12,8 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.effects import check_teams
 from algorithm.config.registry import build_object
+from algorithm.config.unused_settings import check_teams
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint

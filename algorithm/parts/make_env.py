@@ -18,7 +18,7 @@ from algorithm.adapters.wrappers.previous_action_reward import PreviousActionRew
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig, count_evaluation_episodes
+from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.specs import Role

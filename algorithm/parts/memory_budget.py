@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithm.agents.agent import Agent, DataSchedule
-from algorithm.config.replay import ReplayConfig
+from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.parts.agent_config import AgentConfig
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size

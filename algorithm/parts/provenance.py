@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
 from algorithm.parts.env_folder import LOCAL_ENVS, PROJECT_ENVS
 from algorithm.program import DATA
 

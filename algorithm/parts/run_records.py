@@ -10,10 +10,9 @@ from typing import Any
 
 from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text, set_aside
-from algorithm.config.effects import find_failure, iterate_annotations
-from algorithm.config.layers import name_host
-from algorithm.config.loader import Settings, Tree, read_yaml
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, name_host
+from algorithm.config.unused_settings import find_failure, iterate_annotations
+from algorithm.config.yaml_layers import Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.specs import Role

@@ -1,4 +1,4 @@
-"""Initial settings for an environment that has no folder, which `init` writes and `train` uses.
+"""Initial settings for an environment that has no folder, which the command init writes and `train` uses.
 
 The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by
 rules, each of which is a function that yields settings with their reasons.
@@ -13,10 +13,10 @@ from math import floor, log10
 from typing import Any
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedObservations
-from algorithm.config.loader import Settings, Tree, merge, resolve
+from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.schema import BaseConfig
-from algorithm.config.trees import iterate_paths, nest
+from algorithm.config.sections import BaseConfig
+from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.make_env import (
     check_supported,

@@ -11,7 +11,8 @@ from typing import Any
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.loader import Settings, Tree
+from algorithm.config.loader import Settings
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, Tree, merge, read_own_variant, read_variant, resolve
+from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import Layer, Tree, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
@@ -155,7 +157,7 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
     given = list(request.layers)
     settings = resolve_effective(base, own, given)
     if unused := [source for source, tree in given if "tune" in tree]:
-        raise UserError(f"{unused[0]}: tune has no effect without --tune")
+        raise UserError(f"{unused[0]}: tune has no effect without the command tune")
     for source, tree in given:
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
@@ -244,7 +246,7 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
-    """Return the settings that `--init` suggests for the environment of an id or a function."""
+    """Return the settings that the command init suggests for the environment of an id or a function."""
     from algorithm.parts.suggested_settings import open_environment, suggest_settings  # imports torch
 
     tree = named

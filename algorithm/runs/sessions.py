@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import NotRequired
 
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
 from algorithm.parts.env_folder import read_origin
 from algorithm.parts.provenance import describe_provenance
 from algorithm.records_io import OpenRecord, append_json_line, read_json_lines

@@ -17,7 +17,9 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
-from algorithm.config.loader import merge, read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import merge
 from algorithm.networks.precision import CPU, Placement
 from algorithm.parts import components_builder
 from algorithm.parts.agent_config import AgentConfigs

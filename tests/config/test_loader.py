@@ -7,16 +7,9 @@ import pytest
 import yaml
 
 from algorithm.agents.acer.settings import AcerSettings
-from algorithm.config.loader import (
-    BaseConfig,
-    Goal,
-    ReplayConfig,
-    load_defaults,
-    read_assignments,
-    read_variant,
-    resolve,
-)
-from algorithm.config.trees import DEFAULTS_FILE
+from algorithm.config.loader import BaseConfig, Goal, ReplayConfig, read_assignments, resolve
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import DEFAULTS_FILE, load_defaults
 from algorithm.errors import UserError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from algorithm.agents.settings import OptimizerSettings
 from algorithm.config.registry import SETTINGS, TABLES, find_class, find_settings, make_agent_defaults
-from algorithm.config.trees import load_inherited_defaults
+from algorithm.config.yaml_layers import load_inherited_defaults
 from algorithm.errors import UserError
 
 

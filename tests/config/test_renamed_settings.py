@@ -1,9 +1,9 @@
 import pytest
 
-from algorithm.cli.options import FLAGS
+from algorithm.cli.parser import FLAGS
 from algorithm.config.loader import resolve
 from algorithm.config.renamed_settings import find_renamed_flag
-from algorithm.config.trees import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.errors import UserError
 
 SAC, ACER = "sac_config", "acer_config"

@@ -7,7 +7,8 @@ import gc
 import pytest
 import torch
 
-from algorithm.config.loader import load_defaults, read_variant
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.networks.precision import Placement
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.user_code import load_blueprint
