@@ -12,26 +12,16 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, random_actions
+from tests.adapters.contract import AdapterContract, make_contract, random_actions
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
 
 NAME = "tests.adapters.parallel:make"
 
 
-class TestTerminated(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 3))
-
-
-class TestTruncated(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 2, {"kind": "truncated", "ant": 7, "late": 5}))
-
-
-class TestSilentWithMasks(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 2, {"silent": True, "how": "info"}))
+TestTerminated = make_contract(lambda: PettingZooAdapter(config(NAME, 3)))
+TestTruncated = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"kind": "truncated", "ant": 7, "late": 5})))
+TestSilentWithMasks = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"silent": True, "how": "info"})))
 
 
 class TestRockPaperScissors(AdapterContract):
