@@ -121,21 +121,16 @@ def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: A
 def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
     from ale_py.vector_env import AtariVectorEnv
 
-    width, height = settings["screen_size"]
     env = AtariVectorEnv(
         spec.kwargs["game"],
         n_envs,
-        **{key: settings[key] for key in (*ALE_ARGS, "noop_max")},
-        img_width=width,
-        img_height=height,
+        **_make_shared_args(settings),
         frameskip=settings["frame_skip"],
         maxpool=settings["frame_skip"] > 1,
         grayscale=settings["grayscale_obs"],
         episodic_life=settings["terminal_on_life_loss"],
         max_num_frames_per_episode=MAX_FRAMES,
-        stack_num=1,
         reward_clipping=False,
-        use_fire_reset=False,
         **vector_kwargs,
     )
     return AtariFrames(VectorTimeLimit(env, limit) if limit else env, settings)
@@ -146,18 +141,21 @@ def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dic
         raise UnsupportedEnvironment(
             "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as the other modes do; use one of them"
         )
-    width, height = settings["screen_size"]
     pool_args = {
-        **{key: settings[key] for key in (*ALE_ARGS, "noop_max", "frame_skip")},
-        "img_width": width,
-        "img_height": height,
+        **_make_shared_args(settings),
+        "frame_skip": settings["frame_skip"],
         "gray_scale": settings["grayscale_obs"],
         "max_episode_steps": min(limit or MAX_FRAMES, MAX_FRAMES // settings["frame_skip"]),
-        "stack_num": 1,
         "reward_clip": False,
-        "use_fire_reset": False,
     }
     return AtariFrames(EnvPoolVectorEnv(spec.id.removeprefix("ALE/"), n_envs, {**pool_args, **vector_kwargs}), settings)
+
+
+def _make_shared_args(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that ALE's vector environment and EnvPool have in common."""
+    width, height = settings["screen_size"]
+    shared = {key: settings[key] for key in (*ALE_ARGS, "noop_max")}
+    return {**shared, "img_width": width, "img_height": height, "stack_num": 1, "use_fire_reset": False}
 
 
 NATIVE_MODE = "vector_entry_point"
