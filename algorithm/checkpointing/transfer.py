@@ -75,12 +75,7 @@ class PackedCheckpoint:
 
 
 def pack_checkpoint(checkpoint: Checkpoint) -> PackedCheckpoint:
-    """Return a checkpoint as a message.
-
-    Raises:
-        CheckpointError: its manifest is missing or damaged.
-        OSError: a file cannot be read.
-    """
+    """Return a checkpoint as a message. Raises CheckpointError or OSError if it cannot be read."""
     digests = Manifest.read(checkpoint.folder).digests
     return PackedCheckpoint(
         env_steps=int(checkpoint.folder.name),
