@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from algorithm.networks import Blueprint, FrameStack, Torso, Vector
 from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.encoders.image import ConvEncoder, ResNetEncoder
-from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
-from algorithm.networks.running_statistics import Normalizer
 from algorithm.specs import ObsSpec
 
 CLIP = 5.0  # standard deviations

@@ -19,7 +19,7 @@ from algorithm.annotations import Range
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
 from algorithm.distributions.gaussian import Gaussian
 from algorithm.networks import Mlp, TargetNetwork, Torso, Vector
-from algorithm.networks.linear import Linear
+from algorithm.networks.fast_products import Linear
 from algorithm.rollout import Rollout
 from algorithm.specs import ObsSpec, Role
 

@@ -12,7 +12,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
-from algorithm.training.episodes import EpisodeReturns
+from algorithm.training.invalid_values import EpisodeReturns
 
 PROBE_STEPS = 1000  # random actions in one environment
 PROBE_SECONDS = 30.0  # wall time after which a slow environment is not probed further

@@ -13,9 +13,8 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Step
 from algorithm.specs import Role
-from algorithm.training.episodes import EpisodeReturns
+from algorithm.training.invalid_values import EpisodeReturns, StepSanitizer
 from algorithm.training.metrics import format_number
-from algorithm.training.sanitize import StepSanitizer
 
 ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
 MAX_IDLE_TICKS = 500  # successive ticks without a row after which evaluation does not wait for a lane

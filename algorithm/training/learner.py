@@ -11,7 +11,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Divergence, LossReport
+from algorithm.agents.agent import Agent, Divergence, LossResult
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
@@ -20,7 +20,7 @@ from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
-from algorithm.training.group_step import make_group_steps
+from algorithm.training.optimizers import make_optimizer_steps
 from algorithm.training.resets import reset_if_due
 from algorithm.training.rewards import RewardNormalizer
 
@@ -88,7 +88,7 @@ class Learner:
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        self._steps = make_group_steps(groups, self.parameters, self._compute_divergence, self.device, place)
+        self._steps = make_optimizer_steps(groups, self.parameters, self._compute_divergence, self.device, place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -133,7 +133,7 @@ class Learner:
         prepared = self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
         return prepared if self.auxiliaries.modules else prepared.drop_last_observation()
 
-    def compute_gradients(self, rollout: Rollout) -> LossReport:
+    def compute_gradients(self, rollout: Rollout) -> LossResult:
         """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
 
         Args:
@@ -158,7 +158,7 @@ class Learner:
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         # Without features and losses, which keep the graph of this update alive.
-        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
+        return LossResult(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.

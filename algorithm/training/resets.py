@@ -9,11 +9,11 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.networks import FlatParameters
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.training.group_step import GroupStep
+from algorithm.training.optimizers import OptimizerStep
 
 
 @torch.no_grad()
-def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[GroupStep], update: int) -> None:
+def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[OptimizerStep], update: int) -> None:
     """Reset the parameters of an agent after an update, if it has resets and one of them is due (see ParameterReset).
 
     Target networks are reset with the same new parameters as their sources, and the running statistics of batch norms
