@@ -15,7 +15,7 @@ from algorithm.networks import FlatParameters
 from algorithm.processes.messages import LogRecord, WorkerTraceback
 from algorithm.rollout import Rollout
 from algorithm.training.components import AgentComponents
-from algorithm.training.evaluations import EpisodePlan, Outcome
+from algorithm.training.evaluator import EpisodePlan, Outcome
 from algorithm.training.invalid_values import Episode
 from algorithm.training.learner import Learner
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from algorithm.training.evaluations import Results
-from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.evaluator import EvaluationResult, Results
 from algorithm.training.progress import WINDOW, Counters, History, RecentEpisodes, compute_mean
 
 

@@ -11,8 +11,14 @@ import numpy as np
 from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossResult
 from algorithm.training.actor import Actor
-from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Evaluations, Outcome, Results
-from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.evaluator import (
+    EvaluatedVersion,
+    EvaluationQueue,
+    EvaluationResult,
+    Evaluations,
+    Outcome,
+    Results,
+)
 from algorithm.training.invalid_values import Episode
 from algorithm.training.limits import GoalCheck, Intervals, Limits
 from algorithm.training.progress import Counters, History, RecentEpisodes
