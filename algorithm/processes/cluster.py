@@ -29,7 +29,7 @@ from algorithm.processes.learner_peers import LearnerPeers
 from algorithm.processes.process_host import ProcessHost
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluations import EpisodePlan
+from algorithm.training.evaluator import EpisodePlan
 
 
 def check_cluster(settings: Settings) -> None:

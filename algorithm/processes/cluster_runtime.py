@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.processes.actor_group import ActorGroup, ActorRecord
 from algorithm.processes.collection import Collection, Request, allow_read_only_arrays, pack_all_weights
 from algorithm.rollout import Rollout
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
-from algorithm.training.run_end import finish_at_end
-from algorithm.training.updates import learn_from
+from algorithm.training.run_end import DivergenceDetector, finish_at_end
+from algorithm.training.updates import run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
@@ -127,7 +126,7 @@ class _Session:
             before = counters.updates
             counters.updates = before + self.group.peers.learn(self.training, role, rollouts, record_update)
         elif rollouts[0]:
-            learn_from(self.training.get(role), rollouts[0], record_update)
+            run_updates(self.training.get(role), rollouts[0], record_update)
 
     def _place(self, index: int, role: str, rollout: Rollout, is_usable: bool) -> Rollout:
         """Return a rollout with the lanes of its learner. One after a rollout that was dropped does not continue it."""
@@ -142,7 +141,7 @@ class _Session:
         first_lane = index // self.group.n_learners * self.group.actor_roles[role].lanes
         return replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
 
-    def _record_update(self, role: str, report: LossReport) -> None:
+    def _record_update(self, role: str, report: LossResult) -> None:
         self.monitor.record_update(role, report)
         self.divergence.count_update()
         if self._serves and (now := monotonic()) >= self._next_service:

@@ -30,7 +30,7 @@ from algorithm.processes.collection import (
     allow_read_only_arrays,
 )
 from algorithm.processes.messages import LogRecord
-from algorithm.processes.rollout_actor import NoBatches, ReceivedProgress, RolloutActor
+from algorithm.processes.rollout_actor import ForwardOnly, ReceivedProgress, RolloutActor
 from algorithm.processes.worker import make_sendable_error, refuse_lanes, refuse_role
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
@@ -123,7 +123,7 @@ def _build_components(
     agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
     explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
     records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
-    scheduler = NoBatches(role.lanes, records_td_errors)
+    scheduler = ForwardOnly(role.lanes, records_td_errors)
     return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
 

@@ -15,8 +15,8 @@ from algorithm.networks import FlatParameters
 from algorithm.processes.messages import LogRecord, WorkerTraceback
 from algorithm.rollout import Rollout
 from algorithm.training.components import AgentComponents
-from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import EpisodePlan, Outcome
+from algorithm.training.evaluator import EpisodePlan, Outcome
+from algorithm.training.invalid_values import Episode
 from algorithm.training.learner import Learner
 
 Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`

@@ -14,8 +14,7 @@ from algorithm.errors import UserError
 from algorithm.processes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
 from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 from algorithm.processes.messages import LogRecord
-from algorithm.training.evaluations import EpisodePlan, Evaluations, Outcome
-from algorithm.training.evaluator import Evaluator
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.signals import raise_deferred
 
 LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.processes.averaging_learner import AveragingLearner, learn_together
 from algorithm.processes.messages import LogRecord
 from algorithm.rollout import Rollout
@@ -60,7 +60,7 @@ def get_schedule(scheduler: BatchScheduler) -> dict[str, Any]:
 def learn_round(
     components: AgentComponents,
     own: Round,
-    record_update: Callable[[LossReport], object] = lambda report: None,
+    record_update: Callable[[LossResult], object] = lambda report: None,
 ) -> RoundReport:
     """Make the updates of a round, in which all learners take part.
 

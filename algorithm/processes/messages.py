@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.specs import Role
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 from algorithm.training.progress import Counters
 
 

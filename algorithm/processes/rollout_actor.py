@@ -107,7 +107,7 @@ class RolloutActor:
         self.actor.receive()
 
 
-class NoBatches(BatchScheduler):
+class ForwardOnly(BatchScheduler):
     """The scheduler of an actor, which has no replay and learns from nothing.
 
     Args:

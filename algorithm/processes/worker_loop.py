@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import make_prefix
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_experience
@@ -93,7 +93,7 @@ class WorkerLoop:
                 lanes[:] = False
         self._iterations = iterations
 
-    def _record_update(self, role: str, report: LossReport) -> None:
+    def _record_update(self, role: str, report: LossResult) -> None:
         self.memory.counts[self.worker, 1] += 1
         if is_sampled(self._samples[role], self._first_update + int(self.memory.counts[self.worker, 1])):
             self._samples[role].append(report.compute_metrics())

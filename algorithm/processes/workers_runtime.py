@@ -15,9 +15,8 @@ from algorithm.processes.worker_group import Worker, WorkerGroup, WorkerState
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.components import PHASES, TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
-from algorithm.training.run_end import finish_at_end
+from algorithm.training.run_end import DivergenceDetector, finish_at_end
 
 SETTLE_SECONDS = 10.0  # seconds in which workers finish their tick when a run ends
 WORKER_PHASES = ("environment", "acting", "learning")  # phases in which workers spend their time

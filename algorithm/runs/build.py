@@ -48,14 +48,13 @@ from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluations import EpisodePlan, Evaluations, ImmediateEvaluations
-from algorithm.training.evaluator import Evaluator
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
+from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import Terminated, raise_deferred
 
 AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs

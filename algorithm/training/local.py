@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import Monitor
-from algorithm.training.run_end import finish_at_end
+from algorithm.training.run_end import DivergenceDetector, finish_at_end
 from algorithm.training.updates import run_tick
 
 
@@ -22,7 +21,7 @@ class LocalRuntime:
             KeyboardInterrupt, Terminated: a signal has ended the run, after a complete tick.
         """
 
-        def record_update(role: str, report: LossReport) -> None:
+        def record_update(role: str, report: LossResult) -> None:
             monitor.record_update(role, report)
             divergence.count_update()
 
