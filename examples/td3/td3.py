@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group
-from algorithm.agents.agent import Agent, DataSchedule, LossReport, unroll
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, unroll
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
@@ -99,7 +99,7 @@ class TD3(Agent):
         action = self.rng.uniform(-1, 1, decision.raw_action.shape).astype(np.float32)
         return Decision(raw_action=action, action=action, behavior=decision.behavior, memory=decision.memory)
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         """Return the losses of Algorithm 1."""
         settings = self.settings
         features = unroll(self.critics.torso, rollout)
@@ -121,12 +121,12 @@ class TD3(Agent):
             (direction,) = torch.autograd.grad(self._evaluate(self.critics, features[:-1].detach(), at)[0].sum(), at)
             losses["policy"] = surrogate_loss(weights.unsqueeze(-1) * direction, action)
         error = (target - q[0]).detach()
-        report = LossReport(
+        result = LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": squared_error(target, q[0]), "train/value": q[0]}),
             lambda: td_error_stats(rollout.valid, error),
             features,
         )
-        return losses, report
+        return losses, result
 
     def update_targets(self, update: int) -> None:
         if update % self.settings.policy_update_every == 0:
