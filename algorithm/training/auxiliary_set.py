@@ -236,7 +236,8 @@ class Gradients:
         self._gradient.zero_()
         remaining = list(losses)
         if auxiliary_losses.adaptive:
-            reduce(torch.add, remaining).backward(retain_graph=True)
+            if remaining:
+                reduce(torch.add, remaining).backward(retain_graph=True)
             self.add_adaptive(auxiliary_losses.adaptive)
             remaining = []
         if remaining := [*remaining, *auxiliary_losses.plain]:
