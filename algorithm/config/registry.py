@@ -26,9 +26,9 @@ AGENTS = {
 }
 AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {
-    "LOCAL": "algorithm.training.local:LocalRuntime",
-    "WORKERS": "algorithm.processes.workers_runtime:WorkersRuntime",
-    "CLUSTER": "algorithm.processes.cluster_runtime:ClusterRuntime",
+    "LOCAL": "algorithm.processes.fleet:LocalFleet",
+    "WORKERS": "algorithm.processes.workers:WorkersFleet",
+    "CLUSTER": "algorithm.processes.cluster:ClusterFleet",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

@@ -13,11 +13,12 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.processes.collection import pack_weights
+from algorithm.checkpointing.manifest import compute_digest
+from algorithm.checkpointing.transfer import PackedFile
 from algorithm.processes.host import ServiceLost
-from algorithm.processes.learn import LearnerService
 from algorithm.processes.learner_group import close_group
-from algorithm.processes.learner_peers import LearnerFiles
+from algorithm.processes.learners import LearnerService, SavedLearner
+from algorithm.processes.weights import pack_weights
 from tests.prepared_processes import PREPARED
 
 
@@ -36,13 +37,13 @@ def pack_learner(learner) -> np.ndarray:
 class VisibleLearner(LearnerService):
     """A learner that also saves what all learners share, in a file `shared` of each role."""
 
-    def save(self, _):
-        reply = super().save(_)
-        assert isinstance(reply, LearnerFiles), reply
-        shared = {
-            f"{make_prefix(self.rank)}{name}/shared": pack_learner(components.learner)
-            for name, components in self._training.by_role.items()
-        }
+    def save(self):
+        reply = super().save()
+        assert isinstance(reply, SavedLearner), reply
+        shared = {}
+        for name, components in self._training.by_role.items():
+            content = pack_learner(components.learner)
+            shared[f"{make_prefix(self.rank)}{name}/shared"] = PackedFile(content, compute_digest(content))
         return replace(reply, files={**reply.files, **shared})
 
 
@@ -84,8 +85,8 @@ def serve(connection) -> None:
             if method == "start":
                 close_group()
                 logging.getLogger("algorithm").handlers.clear()
-                make_server, rank = arguments
-                server = make_server(rank)
+                make_server, numbers = arguments
+                server = make_server(*numbers)
             else:
                 connection.send((ticket, getattr(server, method)(*arguments)))
 
@@ -98,9 +99,9 @@ class LearnerProcesses:
     def __init__(self, processes):
         self.processes, self.calls = processes, []
 
-    def start(self, spec, rank):
-        process = self.processes[rank - 1]
-        process.connection.send((None, "start", (spec.make, rank)))
+    def start(self, spec, index, replacements):
+        process = self.processes[index]
+        process.connection.send((None, "start", (spec.make, (index, replacements))))
         return process
 
     def call(self, handle, method, *arguments):
@@ -119,5 +120,5 @@ class LearnerProcesses:
     def fetch(self, ticket):
         process, number = ticket
         if number not in process.replies:
-            raise ServiceLost("killed")
+            raise ServiceLost("ended (killed)")
         return process.replies.pop(number)

@@ -17,7 +17,7 @@ from algorithm.training.sanitize import InvalidEpisodes
 from algorithm.training.signals import Terminated
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run
-from tests.processes.test_cluster_runtime import hosts  # noqa: F401
+from tests.processes.inline_host import hosts  # noqa: F401
 from tests.processes.test_workers_runtime import new_run
 
 MAX_STEP = SETTINGS["base_config"]["max_step"]
