@@ -76,7 +76,6 @@ class RolloutServer:
         """Return the same rollout for every request."""
         rows, lanes = self.rollout.reward.shape
         return Experience(
-            number=request.number,
             version=request.version,
             rollouts=[("agent", self.rollout)],
             env_steps=rows * lanes,
@@ -196,7 +195,7 @@ def print_rollouts(repeats: int) -> None:
     copy = np.ones((columns, rows + 1, lanes, *IMAGE), np.uint8)
     seconds: dict[str, list[float]] = {"fetch": [], "add": [], "copy": []}
     for number in range(2 * (columns + repeats)):
-        ticket = host.call(handle, "collect", None, _make_request(number))
+        ticket = host.call(handle, "collect", None, _make_request())
         host.wait([ticket], 60.0)
         start = perf_counter()
         ((_, rollout),) = host.fetch(ticket).rollouts
@@ -249,15 +248,15 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
             collectors.receive(1.0)
             for actor in collectors.actors:
                 actor.waiting.clear()
-    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request(0)).rollouts
+    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request()).rollouts
     host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}
     return Measurement(quantities, float(np.median(seconds)))
 
 
-def _make_request(number: int) -> Request:
+def _make_request() -> Request:
     counts = {"agent": 0}
-    return Request(number=number, version=0, updates=counts, rows_seen=counts, iterations=0, fraction_done=0.0)
+    return Request(updates=counts, rows_seen=counts)
 
 
 def _receive(collectors: Collectors, reference: Any) -> None:

@@ -150,11 +150,10 @@ class ClusterLoop:
             self._published = self._version, reference
         return reference
 
-    def _make_request(self, number: int) -> Request:
+    def _make_request(self) -> Request:
         counters = self.monitor.counters
         by_role = self.training.by_role
         return Request(
-            number=number,
             version=self._published[0],
             updates={role: each.learner.updates for role, each in by_role.items()},
             rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},

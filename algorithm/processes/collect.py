@@ -30,7 +30,6 @@ class Request:
     """A request to an actor: act with these weights until rollouts are complete.
 
     Attributes:
-        number: number of the request among those to this actor.
         version: version of the weights, the number of times that the learner has learned.
         updates: {role: updates of the learner}.
         rows_seen: {role: `rows_seen` of the learner}.
@@ -38,7 +37,6 @@ class Request:
         fraction_done: fraction of the run that is done, for curricula.
     """
 
-    number: int = 0
     version: int = 0
     updates: Mapping[str, int] = field(default_factory=dict)
     rows_seen: Mapping[str, int] = field(default_factory=dict)
@@ -51,7 +49,6 @@ class Experience(ServiceReply):
     """The experience that an actor has collected for a request.
 
     Attributes:
-        number: number of the request.
         version: version of the weights that acted.
         rollouts: rollouts that were completed, with their roles; lanes are those of the actor.
         env_steps: executed decisions since the last request.
@@ -63,7 +60,6 @@ class Experience(ServiceReply):
         statistics: metrics that the simulator has reported.
     """
 
-    number: int
     version: int
     rollouts: Sequence[tuple[str, Rollout]]
     env_steps: int
@@ -131,7 +127,6 @@ class CollectorService(Service):
         self._has_undecided_step = True
         cpu_seconds_before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
         experience = Experience(
-            number=request.number,
             version=request.version,
             rollouts=[(role, self._record_td_errors(role, rollout)) for role, rollout in rollouts],
             env_steps=actor.env_steps,

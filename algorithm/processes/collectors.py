@@ -23,16 +23,12 @@ class Collector:
         service: its service.
         is_ready: whether its environments are open.
         waiting: its experience that has not been learned from, oldest first.
-        n_requests: number of requests that were sent to the present process.
-        n_received: number of replies to these.
         env_steps: env steps of its last experience.
     """
 
     service: Supervised
     is_ready: bool = False
     waiting: deque[Experience] = field(default_factory=deque)
-    n_requests: int = 0
-    n_received: int = 0
     env_steps: int = 0
 
     @property
@@ -126,21 +122,19 @@ class Collectors:
         """Return the number of replies that have not been learned from."""
         return sum(len(actor.waiting) for actor in self.actors)
 
-    def request(self, publish: Callable[[], Any], make_request: Callable[[int], Request]) -> None:
+    def request(self, publish: Callable[[], Any], make_request: Callable[[], Request]) -> None:
         """Send requests to all actors that may get one.
 
         All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
 
         Args:
             publish: returns the reference to the newest weights; called if there is a request to send.
-            make_request: returns the request with the given number.
+            make_request: returns the request.
         """
         for actor in self.actors:
             calls = actor.service.calls
             while actor.is_ready and actor.n_in_flight < self.in_flight and len(calls) < max(1, self.in_flight - 1):
-                request = publish(), make_request(actor.n_requests)
-                self.supervisor.call(actor.service, "collect", *request, timeout=self.timeout)
-                actor.n_requests += 1
+                self.supervisor.call(actor.service, "collect", publish(), make_request(), timeout=self.timeout)
 
     def receive(self, timeout: float) -> list[tuple[Collector, Experience]]:
         """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
@@ -156,7 +150,7 @@ class Collectors:
         for service, reply in self.supervisor.poll(timeout):
             actor = self.actors[service.index]
             if isinstance(reply, Lost):
-                self._replace(actor, reply.reason)
+                self._replace(actor, reply)
             else:
                 received += self._receive(actor, reply)
         now = time.monotonic()
@@ -183,8 +177,6 @@ class Collectors:
         if isinstance(reply, Failure):
             reply.raise_error()
         if isinstance(reply, Experience):
-            assert reply.number == actor.n_received, (reply.number, actor.n_received)  # none is received twice
-            actor.n_received += 1
             actor.service.has_result = True
             actor.env_steps = reply.env_steps
             actor.waiting.append(reply)
@@ -194,15 +186,15 @@ class Collectors:
         self.roles, actor.is_ready = reply, True
         return []
 
-    def _replace(self, actor: Collector, reason: str) -> None:
+    def _replace(self, actor: Collector, reply: Lost) -> None:
         """Start another process in place of one that was lost; the experience that it has sent remains.
 
         Raises:
             EnvironmentCrashed: too many actors have ended.
         """
-        lost = (actor.n_requests - actor.n_received) * actor.env_steps
+        lost = reply.lost_calls * actor.env_steps if actor.is_ready else 0
         consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
-        self.supervisor.replace(actor.service, reason, consequence)
+        self.supervisor.replace(actor.service, reply.reason, consequence)
         self.lost_env_steps += lost
-        actor.is_ready, actor.n_requests, actor.n_received = False, 0, 0
+        actor.is_ready = False
         self.supervisor.call(actor.service, "open")

@@ -42,9 +42,15 @@ class Supervised:
 
 @dataclass(frozen=True)
 class Lost:
-    """The end of a process, in place of a reply; `reason` follows the name of its service in messages."""
+    """The end of a process, in place of a reply.
+
+    Attributes:
+        reason: what has happened, to follow the name of the service in messages.
+        lost_calls: the number of calls that it has not replied to.
+    """
 
     reason: str
+    lost_calls: int = 0
 
 
 class Supervisor:
@@ -109,8 +115,8 @@ class Supervisor:
         for each in by_ticket.values():
             limit = each.calls[0][1]
             if now - each.since > limit:
-                each.calls.clear()
-                events.append((each, Lost(f"has not replied for {limit:g} s ({self.time_limit})")))
+                reason = f"has not replied for {limit:g} s ({self.time_limit})"
+                events.append((each, self._lose(each, reason)))
         return events
 
     def replace(self, service: Supervised, reason: str, consequence: str = "") -> None:
@@ -149,6 +155,12 @@ class Supervisor:
         service.since, service.has_result = time.monotonic(), False
         service.calls.clear()
 
+    @staticmethod
+    def _lose(service: Supervised, reason: str) -> Lost:
+        lost = Lost(reason, len(service.calls))
+        service.calls.clear()
+        return lost
+
     def _receive(self, service: Supervised) -> Any:
         """Return the reply to the oldest call of a service, or Lost."""
         ticket, _ = service.calls[0]
@@ -157,8 +169,7 @@ class Supervisor:
         except ServiceLost as error:
             if error.__cause__:
                 LOG.info(f"{self.name(service.index)}: {error.__cause__}")
-            service.calls.clear()
-            return Lost(str(error))
+            return self._lose(service, str(error))
         service.calls.popleft()
         service.since = time.monotonic()
         for record in getattr(reply, "log", ()):

@@ -44,6 +44,9 @@ from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.updates import run_tick
 
+# Exceptions that a closed connection raises; the worker then closes its environments, and ends.
+MAIN_PROCESS_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
@@ -82,11 +85,6 @@ class Save:
 
     folder: Path
     iterations: int
-
-
-@dataclass(frozen=True)
-class Stop:
-    """To a worker: close the environments and end."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ def run_worker(task: WorkerTask, connection: Connection) -> None:
     try:
         forward_log(partial(_send_record, connection))
         train_worker(task, connection)
-    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+    except MAIN_PROCESS_ENDED:
         pass
     finally:
         sys.stdout.flush()
@@ -177,7 +175,7 @@ def train_worker(task: WorkerTask, connection: Connection) -> None:
         try:
             loop = _build(task, connection, stack)
             loop.run()
-        except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        except MAIN_PROCESS_ENDED:
             raise
         except BaseException as error:  # of the environment, or of a user's network
             connection.send(Report(failure=Failure.describe(error)))
@@ -194,9 +192,7 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
     environments = Environments(settings, folder)
     adapter = stack.enter_context(closing(environments.open_training(EnvironmentParameters(settings.reset))))
     connection.send(Ready(dict(adapter.roles)))
-    start = connection.recv()
-    if not isinstance(start, Start):
-        raise Stopped
+    start: Start = connection.recv()
     checkpoint = Checkpoint(start.checkpoint, task.index) if start.checkpoint else None
     if checkpoint and not checkpoint.has_experience:
         checkpoint = None
@@ -251,7 +247,7 @@ class WorkerLoop:
         self._iterations, self._rows = counters.iterations, 0  # of the last message
 
     def run(self) -> None:
-        """Make ticks until the main process ends the worker: `wait` then raises Stopped."""
+        """Make ticks until the main process closes the connection, which raises one of `MAIN_PROCESS_ENDED`."""
         self.wait()
         while True:
             run_tick(self.training, self.actor, self._record_update)
@@ -266,14 +262,8 @@ class WorkerLoop:
                     self.wait()
 
     def wait(self) -> None:
-        """Wait until the main process continues this worker, and save its experience on request.
-
-        Raises:
-            Stopped: the worker is to end.
-        """
+        """Wait until the main process continues this worker, and save its experience on request."""
         while not isinstance(message := self.connection.recv(), Continue):
-            if not isinstance(message, Save):
-                raise Stopped
             self._end_iteration(message.iterations)
             self.connection.send(self._save(message.folder))
         self._end_iteration(message.iterations)
@@ -322,7 +312,3 @@ class WorkerLoop:
             for role, components in self.training.by_role.items()
         }
         return Saved(digests=manifest.digests, metadata=metadata, learners=learners)
-
-
-class Stopped(Exception):
-    """The main process ends the worker."""

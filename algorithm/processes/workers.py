@@ -32,7 +32,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes
 from algorithm.processes.service import LogRecord, pickle_make_env
 from algorithm.processes.shared_memory import SharedLearner, SharedMemory
-from algorithm.processes.worker import Continue, Ready, Report, Save, Saved, Start, Stop, WorkerTask, run_worker
+from algorithm.processes.worker import Continue, Ready, Report, Save, Saved, Start, WorkerTask, run_worker
 from algorithm.specs import Role
 from algorithm.training.components import PHASES, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
@@ -206,15 +206,12 @@ class Workers:
         """End all workers; those that do not end in time are killed."""
         deadline = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
-            with suppress(OSError):
-                worker.connection.send(Stop())
+            worker.connection.close()
         self.pause()
         for worker in self.workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.connection.close()
+            worker.process.kill()
+            worker.process.join()
             worker.process.close()
         self.workers = []
         self.memory.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -19,51 +18,21 @@ from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
-from tests.processes.inline_host import InlineHost
-from tests.processes.learner_process import LearnerProcess, LearnerProcesses, VisibleLearner, pack_learner
+from tests.processes.learner_process import MixedHost, VisibleLearner, pack_learner
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
 from tests.processes.test_workers_runtime import new_run
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
-def process():
-    """Return a process for learner 1."""
-    with closing(LearnerProcess()) as process:
-        yield process
-
-
-class MixedHost(InlineHost):
-    """A host with learners in other processes, and all other services in this process."""
-
-    def __init__(self, process):
-        super().__init__()
-        self.learners = LearnerProcesses([process])
-
-    def start(self, spec, *numbers):
-        return (self.learners if spec.kind == "Learner" else super()).start(spec, *numbers)
-
-    def call(self, handle, method, *arguments):
-        return (self.learners if isinstance(handle, LearnerProcess) else super()).call(handle, method, *arguments)
-
-    def wait(self, tickets, timeout):
-        of_learners = isinstance(next(iter(tickets))[0], LearnerProcess)
-        return (self.learners if of_learners else super()).wait(tickets, timeout)
-
-    def fetch(self, ticket):
-        return (self.learners if isinstance(ticket[0], LearnerProcess) else super()).fetch(ticket)
-
-
 @pytest.fixture
-def hosts(monkeypatch, process):
-    """Let runs on a cluster use actors in this process and a learner in `process`. Return the hosts of learners."""
+def hosts(monkeypatch):
+    """Let runs on a cluster use actors in this process and learners in others. Return the hosts."""
     made = []
 
     def open_mixed(settings, local_cpus):
-        host = MixedHost(process)
-        made.append(host.learners)
-        return host
+        made.append(MixedHost())
+        return made[-1]
 
     monkeypatch.setattr(cluster, "open_host", open_mixed)
     monkeypatch.setattr(cluster, "LearnerService", VisibleLearner)
@@ -92,7 +61,7 @@ def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared,
     assert last.counters.updates > 5
     other = np.fromfile(last.folder / "worker-1" / "agent" / "shared", np.uint8)
     np.testing.assert_array_equal(other, shared[-1]["agent"])
-    assert hosts[0].calls.count("learn") > 3
+    assert hosts[0].learner_calls.count("learn") > 3
     rows = [row for row in read_table(folder.path / "metrics.csv").rows if row["cluster/learner_0_waiting"]]
     for rank in range(2):
         assert 0 < float(rows[-1][f"cluster/learner_{rank}_waiting"]) < 1
@@ -188,23 +157,18 @@ def test_the_number_of_learners_is_described():
     assert not list(list_learner_notes(resolve([]), None))
 
 
-def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, monkeypatch):
+def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
-    start, call = LearnerProcesses.start, LearnerProcesses.call
+    call = MixedHost.call
 
     def kill_and_call(self, handle, method, *arguments):
-        if method == "learn" and self.calls.count("learn") == 5:
-            handle.kill()
+        if method == "learn" and self.learner_calls.count("learn") == 5:
+            handle._process.kill()
         return call(self, handle, method, *arguments)
 
-    with monkeypatch.context() as patch, closing(LearnerProcess()) as other:
-        patch.setattr(LearnerProcesses, "call", kill_and_call)
-        patch.setattr(
-            LearnerProcesses,
-            "start",
-            lambda self, *arguments, **resources: start(LearnerProcesses([other]), *arguments, **resources),
-        )
-        message = r"^learner 1 ended \(killed\); resume from the last checkpoint$"
+    with monkeypatch.context() as patch:
+        patch.setattr(MixedHost, "call", kill_and_call)
+        message = r"^learner 1 crashed with signal SIGKILL; resume from the last checkpoint$"
         with pytest.raises(LearnerUnreachable, match=message):
             resume(folder, 400, 2)
     saved = folder.find_latest().counters
