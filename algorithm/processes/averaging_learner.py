@@ -176,21 +176,6 @@ def learn_together(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
-    """The part of one learner in a round.
-
-    Attributes:
-        role: the role that learns.
-        rollout: its rollout; None for a learner without one.
-        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
-    """
-
-    role: str
-    rollout: Rollout | None
-    schedule: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class RoundReport(ServiceReply):
     """The report of one learner on a round.
 
@@ -206,20 +191,22 @@ class RoundReport(ServiceReply):
 
 
 def get_schedule(scheduler: BatchScheduler) -> dict[str, Any]:
-    """Return the state of a scheduler, for `Round.schedule`."""
+    """Return the state of a scheduler, for `learn_round`."""
     return {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
 
 
 def learn_round(
     components: AgentComponents,
-    own: Round,
+    rollout: Rollout | None,
+    schedule: Mapping[str, Any],
     record_update: Callable[[LossReport], object] = lambda report: None,
 ) -> RoundReport:
     """Make the updates of a round, in which all learners take part.
 
     Args:
         components: the components of the role in this process.
-        own: the part of this learner.
+        rollout: the rollout of this learner; None if it has none.
+        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
         record_update: receives the report of each update from a batch of this learner.
 
     Raises:
@@ -228,9 +215,9 @@ def learn_round(
     learner, scheduler = components.learner, components.scheduler
     assert isinstance(learner, AveragingLearner)
     start, waited, updates = perf_counter(), learner.group.waiting_seconds, learner.updates
-    scheduler.rng.bit_generator.state = own.schedule["generator"]
-    scheduler.restore(own.schedule)
-    learn_together(learner, scheduler, own.rollout, record_update)
+    scheduler.rng.bit_generator.state = schedule["generator"]
+    scheduler.restore(schedule)
+    learn_together(learner, scheduler, rollout, record_update)
     return RoundReport(
         updates=learner.updates - updates,
         seconds=perf_counter() - start,

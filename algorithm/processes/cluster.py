@@ -19,7 +19,7 @@ from algorithm.processes.averaging_learner import make_learner_sharing
 from algorithm.processes.cluster_loop import ClusterLoop, ClusterStatistics
 from algorithm.processes.collect import CollectorService
 from algorithm.processes.collectors import Collectors
-from algorithm.processes.evaluate import EvaluationRequest, EvaluatorService, RemoteEvaluations
+from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, uses_replay
 from algorithm.processes.host import Host, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers, LearnerService, NoEnvironments
@@ -75,7 +75,7 @@ class ClusterFleet(Fleet):
         self._statistics = ClusterStatistics(self.collectors, self._peers)
 
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> AbstractContextManager[None]:
-        return self._peers.build(list(roles.items()), checkpoint) if self._peers else nullcontext()
+        return self._peers.build(roles, checkpoint) if self._peers else nullcontext()
 
     def make_evaluations(self, adapter: Adapter, make_plan: Callable[[int], EpisodePlan]) -> Evaluations | None:
         if self._evaluator is None:
@@ -84,9 +84,8 @@ class ClusterFleet(Fleet):
         return RemoteEvaluations(
             self._evaluator,
             publish=lambda: host.put(pack_all_weights(self.training.by_role)),
-            make_request=lambda confirmation_episodes: EvaluationRequest(
-                plan=make_plan(confirmation_episodes), parameters=self.parameters.state()
-            ),
+            make_plan=make_plan,
+            parameters=self.parameters,
             timeout=self.settings.cluster.evaluation_timeout,
         )
 

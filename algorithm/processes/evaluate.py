@@ -23,19 +23,6 @@ from algorithm.training.signals import raise_deferred
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRequest:
-    """A request to an evaluation actor.
-
-    Attributes:
-        plan: the episodes.
-        parameters: the state of the environment parameters of training.
-    """
-
-    plan: EpisodePlan
-    parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationReply(ServiceReply):
     """The outcome of an evaluation."""
 
@@ -50,17 +37,23 @@ class EvaluatorService(Service):
 
     _evaluator: Evaluator | None = None
 
-    def evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply | Failure:
-        """Play the episodes of a request with these weights. Return the outcome."""
-        return self.reply(self._evaluate, weights, request)
+    def evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply | Failure:
+        """Play the episodes of a plan with these weights. Return the outcome.
 
-    def _evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply:
+        Args:
+            weights: the weights.
+            plan: the episodes.
+            parameters: the state of the environment parameters of training.
+        """
+        return self.reply(self._evaluate, weights, plan, parameters)
+
+    def _evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply:
         evaluator = self._evaluator = self._evaluator or self._open()
         self._weights = weights
         for role, learner in self._learners.items():
             learner.load_weights(weights[role])
-        self._parameters.restore(request.parameters)
-        return EvaluationReply(outcome=request.plan.play(evaluator))
+        self._parameters.restore(parameters)
+        return EvaluationReply(outcome=plan.play(evaluator))
 
     def _open(self) -> Evaluator:
         settings, self._folder = self.task.settings, self.task.unpack()
@@ -92,7 +85,8 @@ class RemoteEvaluations(Evaluations):
     Args:
         supervisor: supervises the service, which has been started.
         publish: publishes the present weights, and returns the reference to them.
-        make_request: returns the request of an evaluation with the given number of episodes that confirm the goal.
+        make_plan: returns the episodes of an evaluation with the given number of those that confirm the goal.
+        parameters: the environment parameters of training.
         timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
             episodes.
     """
@@ -104,14 +98,15 @@ class RemoteEvaluations(Evaluations):
         supervisor: Supervisor,
         *,
         publish: Callable[[], Any],
-        make_request: Callable[[int], EvaluationRequest],
+        make_plan: Callable[[int], EpisodePlan],
+        parameters: EnvironmentParameters,
         timeout: float,
     ):
         self.supervisor, self.timeout = supervisor, timeout
-        self._publish, self._make_request = publish, make_request
+        self._publish, self._make_plan, self._parameters = publish, make_plan, parameters
 
     def start(self, confirmation_episodes: int) -> None:
-        self._arguments = self._publish(), self._make_request(confirmation_episodes)
+        self._arguments = self._publish(), self._make_plan(confirmation_episodes), self._parameters.state()
         self._send()
 
     def receive(self, timeout: float) -> Outcome | None:
@@ -129,6 +124,6 @@ class RemoteEvaluations(Evaluations):
         return None
 
     def _send(self) -> None:
-        plan = self._arguments[1].plan
+        plan = self._arguments[1]
         limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
         self.supervisor.call(self.supervisor.services[0], "evaluate", *self._arguments, timeout=limit)

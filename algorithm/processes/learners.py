@@ -25,7 +25,7 @@ from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import Round, RoundReport, get_schedule, learn_round, make_learner_sharing
+from algorithm.processes.averaging_learner import RoundReport, get_schedule, learn_round, make_learner_sharing
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.learner_group import LearnerGroup, close_group
 from algorithm.processes.service import (
@@ -42,19 +42,6 @@ from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildTask:
-    """The request to a learner to build its components.
-
-    Attributes:
-        roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
-        files: the files of the checkpoint with its experience; empty without one.
-    """
-
-    roles: Sequence[tuple[str, Role]]
-    files: PackedFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +88,18 @@ class LearnerService(Service):
         """Connect with the other learners."""
         return self._reply(self._join, make_group)
 
-    def build(self, task: BuildTask) -> ServiceReply | Failure:
-        """Build the components of all roles, while the other learners build theirs."""
-        return self._reply(self._build, task)
+    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply | Failure:
+        """Build the components of all roles, while the other learners build theirs.
 
-    def learn(self, own: Round) -> RoundReport | Failure:
-        """Make the updates of a round, while the other learners make them."""
-        return self._reply(lambda: learn_round(self._training.by_role[own.role], own))
+        Args:
+            roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
+            files: the files of the checkpoint with the experience of this learner; empty without one.
+        """
+        return self._reply(self._build, roles, files)
+
+    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport | Failure:
+        """Make the updates of a round, while the other learners make them; the arguments are those of `learn_round`."""
+        return self._reply(lambda: learn_round(self._training.by_role[role], rollout, schedule))
 
     def save(self) -> SavedLearner | Failure:
         """Return the files of a checkpoint with the experience of this learner."""
@@ -121,20 +113,20 @@ class LearnerService(Service):
         self._group = make_group(rank=self.rank)
         return ServiceReply()
 
-    def _build(self, task: BuildTask) -> ServiceReply:
+    def _build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply:
         settings = self.task.settings
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
-        adapter = RemoteEnvironments(dict(task.roles))
+        adapter = RemoteEnvironments(roles)
         self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
-            unpack_folder(task.files, Manifest(Path(folder)))
-            checkpoint = Checkpoint(Path(folder), self.rank) if task.files else None
+            unpack_folder(files, Manifest(Path(folder)))
+            checkpoint = Checkpoint(Path(folder), self.rank) if files else None
             sharing = make_learner_sharing(self._group)
             builder = ComponentsBuilder(
                 AgentConfigs(settings), self._folder, checkpoint, lambda line: None, sharing, seeds
             )
-            for name, role in task.roles:
+            for name, role in roles.items():
                 components = builder(name, role)
                 if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
                     components = builder.grow(name, components, role)
@@ -222,7 +214,7 @@ class LearnerPeers:
             self.group = make_group(rank=0)
 
     @contextmanager
-    def build(self, roles: Sequence[tuple[str, Role]], checkpoint: Checkpoint | None) -> Iterator[None]:
+    def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> Iterator[None]:
         """Let the learners build their components, while the block builds those of this process.
 
         Args:
@@ -232,7 +224,7 @@ class LearnerPeers:
         tasks = []
         for rank in range(1, self.size):
             saved = checkpoint if checkpoint and rank < checkpoint.n_learners else None
-            tasks.append((BuildTask(roles=roles, files=_pack_learner(saved, rank) if saved else {}),))
+            tasks.append((roles, _pack_learner(saved, rank) if saved else {}))
         with self._call_all("build", tasks):
             yield
 
@@ -259,9 +251,9 @@ class LearnerPeers:
         """
         components = training.get(role)
         schedule = get_schedule(components.scheduler)
-        own, *others = (Round(role=role, rollout=rollout, schedule=schedule) for rollout in rollouts)
-        with self._call_all("learn", [(each,) for each in others]) as replies:
-            report = learn_round(components, own, record_update)
+        own, *others = rollouts
+        with self._call_all("learn", [(role, rollout, schedule) for rollout in others]) as replies:
+            report = learn_round(components, own, schedule, record_update)
         self._reports.append([report, *replies])
         return report.updates
 

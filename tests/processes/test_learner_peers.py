@@ -182,11 +182,11 @@ class FailingLearner(VisibleLearner):
 
     rounds = 0
 
-    def learn(self, own):
+    def learn(self, *arguments):
         self.rounds += 1
         if self.rounds == 4:
             return self._reply(lambda: 1 // 0)
-        return super().learn(own)
+        return super().learn(*arguments)
 
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
