@@ -30,7 +30,7 @@ from algorithm.specs import Role
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.evaluations import EpisodePlan, Evaluations
 from algorithm.training.monitor import Monitor
-from algorithm.training.run_end import finish_at_end
+from algorithm.training.signals import DeferredSignals
 
 
 class ClusterFleet(Fleet):
@@ -99,17 +99,9 @@ class ClusterFleet(Fleet):
     def collect_metrics(self) -> Mapping[str, float]:
         return self._statistics.collect()
 
-    def run(self, monitor: Monitor, divergence: DivergenceDetector) -> None:
+    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         allow_read_only_arrays()
-        loop = ClusterLoop(self.training, self.collectors, self._peers, self._statistics, monitor, divergence)
-        with finish_at_end(monitor) as signals:
-            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
-            while not is_over:
-                loop.receive()
-                loop.learn()
-                is_over = monitor.do_due()
-                signals.raise_pending()
-            divergence.check()
+        return ClusterLoop(self.training, self.collectors, self._peers, self._statistics, monitor, divergence).advance
 
     def close(self) -> None:
         if self._host:

@@ -22,6 +22,7 @@ from algorithm.rollout import Rollout
 from algorithm.training.components import TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.signals import DeferredSignals
 from algorithm.training.updates import learn_from
 
 LOG = logging.getLogger(__name__)
@@ -65,7 +66,13 @@ class ClusterLoop:
         # By role and actor: lanes whose last rollout was dropped.
         self._broken = {name: np.zeros((collectors.count, role.lanes), bool) for name, role in collectors.roles.items()}
 
-    def receive(self) -> None:
+    def advance(self, signals: DeferredSignals) -> bool:
+        """Receive experience, and learn from some. Return whether the run is over."""
+        self._receive()
+        self._learn()
+        return self.monitor.do_due()
+
+    def _receive(self) -> None:
         """Count the experience that has arrived; wait for some if there is nothing to learn from."""
         self.collectors.request(self._publish, self._make_request)
         is_idle = not self.collectors.find_next(self._joins)
@@ -74,7 +81,7 @@ class ClusterLoop:
         self.training.timer.lap("environment")
         self.collectors.request(self._publish, self._make_request)
 
-    def learn(self) -> None:
+    def _learn(self) -> None:
         """Make the updates that follow the next experience, if it has been received."""
         by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
         actors = self.collectors.find_next(self._joins)

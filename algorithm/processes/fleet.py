@@ -17,6 +17,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_all
 from algorithm.config.loader import Settings
+from algorithm.errors import LearnerUnreachable
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -25,14 +26,13 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
+from algorithm.training.divergence import Diverged, DivergenceDetector
 from algorithm.training.episodes import Episode
 from algorithm.training.evaluations import EpisodePlan, Evaluations, ImmediateEvaluations
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
-from algorithm.training.run_end import finish_at_end
-from algorithm.training.signals import raise_deferred
+from algorithm.training.signals import DeferredSignals, raise_deferred
 from algorithm.training.updates import run_tick
 
 
@@ -120,9 +120,10 @@ class Fleet(ABC):
         """Return the metrics of the runtime since the last call, by name."""
         return {}
 
-    @abstractmethod
     def run(self, monitor: Monitor, divergence: DivergenceDetector) -> None:
-        """Train until the run is over. The monitor saves a final checkpoint, unless the run diverged.
+        """Train until the run is over, and save a final checkpoint.
+
+        There is none if the run diverged, or if another learner is lost, whose experience would be missing.
 
         Raises:
             Diverged: too many successive updates were skipped.
@@ -130,6 +131,28 @@ class Fleet(ABC):
             EnvironmentCrashed: too many processes have ended.
             Exception: another process has raised it.
         """
+        advance, finish = self.begin(monitor, divergence), monitor.finish
+        with DeferredSignals() as signals:
+            try:
+                is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
+                while not is_over:
+                    is_over = advance(signals)
+                    signals.raise_pending()
+                divergence.check()
+            except (Diverged, LearnerUnreachable):
+                finish = monitor.reporter.close  # logs the last metrics
+                raise
+            finally:
+                signals.defer_all()
+                self.settle()
+                finish()
+
+    @abstractmethod
+    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
+        """Return a function that continues the run for a tick or an update, and returns whether the run is over."""
+
+    def settle(self) -> None:
+        """Complete the ticks that have begun, before the final checkpoint. The default does nothing."""
 
     @abstractmethod
     def close(self) -> None:
@@ -153,18 +176,16 @@ class LocalFleet(Fleet):
     def save(self, manifest: Manifest) -> dict[str, Any]:
         return write_all(self.training, self._actor, manifest)
 
-    def run(self, monitor: Monitor, divergence: DivergenceDetector) -> None:
+    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         def record_update(role: str, report: LossReport) -> None:
             monitor.record_update(role, report)
             divergence.count_update()
 
-        with finish_at_end(monitor) as signals:
-            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
-            while not is_over:
-                run_tick(self.training, self._actor, record_update)
-                is_over = monitor.tick(self._actor)
-                signals.raise_pending()
-            divergence.check()
+        def advance(signals: DeferredSignals) -> bool:
+            run_tick(self.training, self._actor, record_update)
+            return monitor.tick(self._actor)
+
+        return advance
 
     def close(self) -> None:
         if hasattr(self, "adapter"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -38,7 +38,7 @@ from algorithm.training.components import PHASES, TrainingComponents
 from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
-from algorithm.training.run_end import finish_at_end
+from algorithm.training.signals import DeferredSignals
 
 LOG = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed
@@ -318,20 +318,18 @@ class WorkersFleet(Fleet):
     def save(self, manifest: Manifest) -> dict[str, Any]:
         return self._workers.save(self.training, self.counters, manifest)
 
-    def run(self, monitor: Monitor, divergence: DivergenceDetector) -> None:
+    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         self._monitor, self._divergence = monitor, divergence
-        with finish_at_end(monitor, self._settle) as signals:
-            is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
-            while not is_over:
-                self._resume()
-                self._receive()
-                if monitor.is_due or signals.is_pending:
-                    self._gather()
-                    is_over = monitor.do_due()
-                    signals.raise_pending()
-                else:
-                    monitor.show_progress()
-            divergence.check()
+        return self._advance
+
+    def _advance(self, signals: DeferredSignals) -> bool:
+        self._resume()
+        self._receive()
+        if self._monitor.is_due or signals.is_pending:
+            self._gather()
+            return self._monitor.do_due()
+        self._monitor.show_progress()
+        return False
 
     def close(self) -> None:
         if hasattr(self, "_workers"):
@@ -362,8 +360,8 @@ class WorkersFleet(Fleet):
             self._receive()
         self._fetch()
 
-    def _settle(self) -> None:
-        """Let the workers finish their ticks before the final checkpoint; those that do not are ended."""
+    def settle(self) -> None:
+        """Let the workers finish their ticks; those that do not are ended."""
         workers = self._workers
         workers.pause()
         deadline = time.monotonic() + SETTLE_SECONDS
