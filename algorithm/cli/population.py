@@ -55,12 +55,15 @@ def _train(
     from algorithm.parts.env_folder import find_folder
     from algorithm.population.member import LOG_FILE
     from algorithm.population.runner import train_population
-    from algorithm.tools.reports.report_files import ReportWriter
 
     env, name = options.env, folder.path.name
     if options.seconds:
         raise UserError("--seconds is for single runs: population_config.timeout limits the time of an interval")
-    reports = {member: ReportWriter(settings.report.report, member.path, output.log) for member in folder.members}
+    reports = {}
+    if settings.report.report:
+        from algorithm.tools.reports.report_files import ReportWriter
+
+        reports = {member: ReportWriter(member.path, output.log) for member in folder.members}
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")

@@ -11,8 +11,8 @@ from typing import Any
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.errors import UserError, summarize_error
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.temporary_folder import make_temporary_folder
 from algorithm.population.member import MemberReply, Members, MemberService
 from algorithm.population.member_files import ChangedFiles, MemberFiles, write_member
 from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask

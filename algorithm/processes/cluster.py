@@ -12,7 +12,8 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_all
-from algorithm.config.loader import Settings, Tree
+from algorithm.config.loader import Settings
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import make_learner_sharing

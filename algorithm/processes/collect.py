@@ -10,8 +10,8 @@ import numpy as np
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
+from algorithm.parts.components_builder import make_explorer
 from algorithm.parts.make_env import Environments
-from algorithm.parts.make_explorer import make_explorer
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.service import Failure, Service, ServiceReply, forbid_new_lanes, forbid_new_role

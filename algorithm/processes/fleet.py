@@ -255,4 +255,4 @@ def list_learner_notes(settings: Settings, checkpoint: Checkpoint | None) -> Ite
 
 def uses_replay(settings: Settings) -> bool:
     """Return whether the agents of all roles have a replay."""
-    return all(hasattr(each.agent, "replay_ratio") for each in (settings, *settings.roles.values()))
+    return all(each.agent.uses_replay for each in (settings, *settings.roles.values()))

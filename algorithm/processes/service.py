@@ -15,8 +15,8 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError, format_traceback, summarize_error
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.temporary_folder import make_temporary_folder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.parts.user_code import find_user_error
 from algorithm.specs import Role

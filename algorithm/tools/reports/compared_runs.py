@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import Tree, load_defaults, merge, read_yaml
+from algorithm.config.yaml_layers import Tree, load_defaults, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, ORIGIN_FILE, read_origin
 from algorithm.records_io import NumberTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from algorithm.config.trees import format_yaml
+from algorithm.config.yaml_layers import format_yaml
 from algorithm.errors import clean_text
 from algorithm.tools.reports.curve import CURVE_FILE
 from algorithm.tools.reports.outcome import describe_outcome, list_facts

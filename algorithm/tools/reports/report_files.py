@@ -43,28 +43,24 @@ def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
 
 
 class ReportWriter:
-    """A writer of the files at the end of a run, controlled by `report_config.report`.
+    """A writer of the files at the end of a run, if `report_config.report` is true.
 
     An error while they are written is a line, and does not change the result of the run.
 
     Args:
-        is_enabled: the setting.
         folder: the run folder.
         log: receives lines for the user.
 
     Raises:
-        UserError: the extra `report` is missing, and the setting is true.
+        UserError: the extra `report` is missing.
     """
 
-    def __init__(self, is_enabled: bool, folder: Path, log: Log):
-        self.is_enabled, self.folder, self.log = is_enabled, folder, log
-        if is_enabled:
-            check_packages()
+    def __init__(self, folder: Path, log: Log):
+        self.folder, self.log = folder, log
+        check_packages()
 
     def write(self) -> None:
-        """Write the files, if the setting is true."""
-        if not self.is_enabled:
-            return
+        """Write the files."""
         try:
             report, _ = write_files(self.folder, self.log)
         except Exception as error:  # no error of a report may change the result of a run

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import load_defaults
+from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock
@@ -25,7 +24,7 @@ from algorithm.tools.reports.run_metrics import RunMetrics, make_metrics
 from algorithm.training.metrics import TABLE_FILE, read_table_if_present
 
 FAULTS_FILE, ROLES_FILE, CONFIGS_FOLDER, NETWORKS_FILE = "faults.log", "roles.json", "configs", "networks.json"
-# Settings without an effect on the run: its name, and what only --tune reads.
+# Settings without an effect on the run: its name, and what only the command tune reads.
 WITHOUT_EFFECT = re.compile(r"base_config\.name|tune\..*")
 VIDEO_SUFFIXES = (".mp4", ".gif")
 MEMBER_NAME = re.compile(r"(?P<population>.+)-(?P<member>\d+)")

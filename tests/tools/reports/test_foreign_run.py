@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 from algorithm.cli import main
-from algorithm.config.trees import format_yaml, load_defaults, merge
+from algorithm.config.yaml_layers import format_yaml, load_defaults, merge
 from algorithm.tools.reports.model_card import MARK
 from algorithm.tools.reports.report_files import write_files
 from tests.tools.reports.run_folders import RESULT, SETTINGS, write_run
@@ -92,12 +92,12 @@ def test_the_terminal_receives_no_codes_of_a_run(run, capsys):
     (damaged / "config.yaml").write_text("")
     (damaged / "result.json").write_text(f"{{{CODES}")
     for arguments in (
-        ["--list"],
-        ["gym/cartpole", "--report", "-n", second.name],
-        ["gym/cartpole", "--report", "-n", f"nothing{CODES}"],
-        ["--compare", str(RUN), str(second)],
-        ["--compare", str(damaged)],
-        ["--list", "--json"],
+        ["list"],
+        ["report", "gym/cartpole", "-n", second.name],
+        ["report", "gym/cartpole", "-n", f"nothing{CODES}"],
+        ["compare", str(RUN), str(second)],
+        ["compare", str(damaged)],
+        ["list", "--json"],
     ):
         main.main(arguments)
         shown = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_a_comparison_shows_no_password(run, capsys):
         tree = merge(merge(load_defaults(), SETTINGS), {"tracker_config": {"address": address}})
         (folder / "config.yaml").write_text(format_yaml(tree))
     runs = [str(RUN.with_name(name)) for name in ("second", "third")]
-    assert main.main(["--compare", *runs, "--json"]) == 0
+    assert main.main(["compare", *runs, "--json"]) == 0
     shown = capsys.readouterr()
     pages = [path.read_text(encoding="utf-8") for path in Path().glob("**/compare*") if path.is_file()]
     assert len(pages) == 2 and not any("secret" in text for text in (shown.out, shown.err, *pages))

@@ -79,9 +79,8 @@ def test_a_readme_of_the_user_is_kept_and_a_model_card_is_replaced(tmp_path):
 
 def test_a_missing_extra_is_found_before_training(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ReportWriter(False, tmp_path, print).write()
     with pytest.raises(UserError, match=r"pip install .*\[report\]"):
-        ReportWriter(True, tmp_path, print)
+        ReportWriter(tmp_path, print)
     with pytest.raises(UserError, match=r"pip install .*\[report\]"):
         write_files(tmp_path, print)
     assert not list(tmp_path.iterdir())
@@ -92,7 +91,7 @@ def test_an_error_while_writing_is_a_line(monkeypatch, tmp_path):
         raise OSError("no space left")
 
     lines = []
-    writer = ReportWriter(True, tmp_path, lines.append)
+    writer = ReportWriter(tmp_path, lines.append)
     monkeypatch.setattr(report_files, "write_files", fail)
     writer.write()
     assert lines == ["no report: OSError: no space left"]
