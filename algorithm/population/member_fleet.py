@@ -30,11 +30,19 @@ Result = MemberReport | MemberFailed
 
 @dataclass(kw_only=True)
 class _Work:
-    """A task of a service, the time at which it has to end, and the lock of the run folder, if this process has it."""
+    """A task of a service.
+
+    Attributes:
+        task: the task.
+        deadline: the time at which it has to end.
+        lock: holds the lock of the run folder, if the service is on another machine.
+        is_stopping: whether the service was requested to stop.
+    """
 
     task: MemberTask
     deadline: float
     lock: ExitStack = field(default_factory=ExitStack)
+    is_stopping: bool = False
 
 
 class MemberFleet:
@@ -158,7 +166,7 @@ class MemberFleet:
         """
         if reply.files is not None:
             if reply.files.has_code:
-                raise ValueError("an actor has sent code")
+                raise ValueError("a service has sent code")
             write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
 
     def _release(self, service: Supervised) -> MemberTask:
@@ -180,9 +188,11 @@ class MemberFleet:
 
     def _stop_members(self) -> None:
         """Stop the members that train, and receive their last checkpoints."""
-        for service in self._work:
-            self.host.interrupt(service.handle)
-            self.supervisor.call(service, "stop", timeout=STOP_SECONDS)
+        for service, work in self._work.items():
+            if not work.is_stopping:
+                work.is_stopping = True  # a second signal would interrupt its tick
+                self.host.interrupt(service.handle)
+                self.supervisor.call(service, "stop", timeout=STOP_SECONDS)
         deadline = time.monotonic() + STOP_SECONDS
         while self._work and time.monotonic() < deadline:
             for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):

@@ -83,7 +83,7 @@ class CollectorService(Service):
         return self.reply(self._open)
 
     def collect(self, weights: Weights, request: Request) -> Experience | Failure:
-        """Make ticks with these weights until at least one rollout is complete. Return the experience since then."""
+        """Make ticks with these weights until at least one rollout is complete. Return the new experience."""
         return self.reply(self._collect, weights, request)
 
     def _open(self) -> Mapping[str, Role]:

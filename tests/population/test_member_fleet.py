@@ -190,7 +190,7 @@ def add_code(reply):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "an actor has sent code")]
+    ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "a service has sent code")]
 )
 def test_files_that_are_not_accepted_are_requested_again(make_runner, hosts, change, message, capsys):
     expected = train_new("here", **SHORT)
