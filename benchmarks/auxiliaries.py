@@ -13,7 +13,7 @@ from typing import Any
 
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.rollout import Rollout
 from algorithm.training.learner import Learner
 
@@ -49,7 +49,7 @@ def time_updates(env: str, variant: str, auxiliaries: str) -> dict[str, float]:
     compute, calls, seconds = Learner.compute_gradients, count(), []
 
     @wraps(compute)
-    def compute_gradients(learner: Learner, batch: Rollout) -> LossReport:
+    def compute_gradients(learner: Learner, batch: Rollout) -> LossResult:
         if next(calls) == FIRST_UPDATES:
             begin = time.process_time()
             for _ in range(REPETITIONS):

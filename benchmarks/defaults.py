@@ -2,7 +2,7 @@
 
 Each run has the same number of env steps as its counterparts. Then the last weights play 100 greedy episodes, which
 start in the same states for all learners; in FrozenLake, whose best policies 100 episodes cannot distinguish, the
-expected return is computed from the model of the environment. Samara trains with the settings that `--init` suggests,
+expected return is computed from the model of the environment. Samara trains with the settings that `init` suggests,
 without a goal and without evaluations, so that the CPU seconds of all learners are those of training alone. Results are
 kept in a folder, one file for each run, so that the table can be made in several calls.
 """

@@ -2,7 +2,7 @@
 
 - stock: torch's linear layers, with an operation of autograd for each layer, bias and ReLU.
 - norms: stock, but layers with batch norms are one operation for autograd, with a backward pass by hand.
-- products: stock, but large products by `networks.linear`, which orders their factors and may use oneDNN.
+- products: stock, but large products by `networks.fast_products`, which orders their factors and may use oneDNN.
 - fused: both.
 - manual: in addition gradients by hand, where an algorithm has them (SAC).
 
@@ -39,9 +39,10 @@ from algorithm.training.learner import Learner
 FORMS = ("stock", "norms", "products", "fused", "manual")
 NETWORKS = "algorithm.networks"
 STOCK_PRODUCTS = {
-    f"{NETWORKS}.linear.{name}": inf for name in ("MIN_MULTIPLICATIONS", "MIN_VALUES", "MIN_ORDERED_MULTIPLICATIONS")
+    f"{NETWORKS}.fast_products.{name}": inf
+    for name in ("MIN_MULTIPLICATIONS", "MIN_VALUES", "MIN_ORDERED_MULTIPLICATIONS")
 }
-SEPARATE_NORMS = {f"{NETWORKS}.{name}.can_fuse_steps": lambda x, steps: False for name in ("mlp", "residual")}
+SEPARATE_NORMS = {f"{NETWORKS}.{name}.can_fuse": lambda x, layers: False for name in ("mlp", "residual")}
 PATCHES = {
     "stock": STOCK_PRODUCTS | SEPARATE_NORMS,
     "norms": STOCK_PRODUCTS,

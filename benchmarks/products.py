@@ -23,7 +23,7 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import load_defaults
-from algorithm.networks import linear
+from algorithm.networks import fast_products
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.parts.user_code import load_blueprint
@@ -81,7 +81,7 @@ class ProductRecorder(TorchDispatchMode):
 def measure_variant(variant: str, rounds: int) -> dict[str, list[float]]:
     """Return the CPU milliseconds of an update, and of its products, in each round."""
     configure_torch()
-    linear.USES_ONEDNN = False  # while products are recorded; factors would have other layouts otherwise
+    fast_products.USES_ONEDNN = False  # while products are recorded; factors would have other layouts otherwise
     update = make_update(variant)
     for _ in range(2 * RECORDED):
         update()

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from algorithm import RunResult, train
-from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGroup, unroll
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, unroll
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
@@ -75,7 +75,7 @@ class AWR(Agent):
             scale=1.0, clip=None, reward_normalization="return_std", gamma=settings.gamma
         )
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings = self.settings
         features = unroll(self.policy.torso, rollout)  # [T+1, B, F]
         outputs = self.policy.compute_outputs(features)
@@ -91,7 +91,7 @@ class AWR(Agent):
         policy_loss = -imitation * policy.log_prob(rollout.raw_action)
         weights = mean_weights(rollout.valid, rollout.weight)  # [T, B], a sum with them is the mean over valid rows
         loss = (weights * (policy_loss + settings.value_coef * error.square())).sum()
-        report = LossReport(
+        report = LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": error.square(), "train/entropy": policy.entropy}),
             lambda: td_error_stats(rollout.valid, advantage),
             features,

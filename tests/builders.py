@@ -18,7 +18,7 @@ from algorithm.agents.a2c.agent import A2C
 from algorithm.agents.a2c.settings import A2CSettings
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.agent import Agent, LossReport
+from algorithm.agents.agent import Agent, LossResult
 from algorithm.agents.ppo.agent import Ppo
 from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.reactor.agent import Reactor
@@ -283,7 +283,7 @@ def to_float64(rollout: Rollout) -> Rollout:
     return rollout.convert(upload)
 
 
-def update(learner: Learner, rollout: Rollout) -> LossReport:
+def update(learner: Learner, rollout: Rollout) -> LossResult:
     """Make one update of a learner from one batch."""
     report = learner.compute_gradients(rollout)
     learner.apply_gradients()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGroup, unroll
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, unroll
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
@@ -311,7 +311,7 @@ class TwoGroups(Agent):
             "policy": surrogate_loss(weights.unsqueeze(-1) * direction, logits[:-1]),
             "critic": (weights * error).sum(),
         }
-        return losses, LossReport(
+        return losses, LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": error}),
             lambda: td_error_stats(rollout.valid, error.detach()),
             features,

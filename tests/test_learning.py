@@ -14,7 +14,7 @@ from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from algorithm.runs.trained_agent import load
-from algorithm.training import natural_step
+from algorithm.training import optimizers
 from tests.builders import PAIRS
 from tests.envs.folders import FOLDERS
 
@@ -259,7 +259,7 @@ def test_simple_decisions_are_learned(tmp_path, probe, space):
 
 @pytest.mark.parametrize("probe", [slow_case("choice"), "chain"])
 def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe, monkeypatch):
-    pairs, search = [], natural_step._line_search
+    pairs, search = [], optimizers._line_search
 
     def record(vector, step, divergence, limit, max_halvings):
         metrics = search(vector, step, divergence, limit, max_halvings)
@@ -267,7 +267,7 @@ def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe, mo
         pairs.append(((divergence.weights * policy.kl(divergence.average)).sum().item(), limit.item()))
         return metrics
 
-    monkeypatch.setattr(natural_step, "_line_search", record)
+    monkeypatch.setattr(optimizers, "_line_search", record)
     layer = {
         "base_config": {"env_name": probe, "max_step": 6000},
         "acer_config": {"trust_region": "full", "average_policy_decay": 0.9},

@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorEnv, EnvPoolVectorEnv
+from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorWrapper, EnvPoolVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
 from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
@@ -97,7 +97,8 @@ def _merge_settings(spec: EnvSpec, atari_args: Mapping[str, Any]) -> dict[str, A
     for key, value in atari_args.items():
         if key not in defaults:
             raise UnsupportedEnvironment(f"unknown setting env_args.{key}; ATARI has {', '.join(sorted(defaults))}")
-        if not _has_type_of(defaults[key], value) and not (key == "screen_size" and _is_pair(value)):
+        is_size = key == "screen_size" and isinstance(value, (list, tuple)) and len(value) == 2
+        if not is_size and not _has_type_of(defaults[key], value):
             raise UnsupportedEnvironment(f"env_args.{key} is {value!r}; its default is {defaults[key]!r}")
     settings = {**defaults, **atari_args}
     size = settings["screen_size"]
@@ -111,10 +112,6 @@ def _has_type_of(default: Any, value: Any) -> bool:
     return isinstance(value, (int, float) if isinstance(default, float) else type(default))
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2
-
-
 def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: Any) -> gymnasium.Env:
     ale_args = {key: settings[key] for key in ALE_ARGS}
     game = gymnasium.make(spec, frameskip=1, max_num_frames_per_episode=MAX_FRAMES, **ale_args, **env_args)
@@ -124,21 +121,16 @@ def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: A
 def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
     from ale_py.vector_env import AtariVectorEnv
 
-    width, height = settings["screen_size"]
     env = AtariVectorEnv(
         spec.kwargs["game"],
         n_envs,
-        **{key: settings[key] for key in (*ALE_ARGS, "noop_max")},
-        img_width=width,
-        img_height=height,
+        **_make_shared_args(settings),
         frameskip=settings["frame_skip"],
         maxpool=settings["frame_skip"] > 1,
         grayscale=settings["grayscale_obs"],
         episodic_life=settings["terminal_on_life_loss"],
         max_num_frames_per_episode=MAX_FRAMES,
-        stack_num=1,
         reward_clipping=False,
-        use_fire_reset=False,
         **vector_kwargs,
     )
     return AtariFrames(VectorTimeLimit(env, limit) if limit else env, settings)
@@ -149,31 +141,32 @@ def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dic
         raise UnsupportedEnvironment(
             "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as the other modes do; use one of them"
         )
-    width, height = settings["screen_size"]
     pool_args = {
-        **{key: settings[key] for key in (*ALE_ARGS, "noop_max", "frame_skip")},
-        "img_width": width,
-        "img_height": height,
+        **_make_shared_args(settings),
+        "frame_skip": settings["frame_skip"],
         "gray_scale": settings["grayscale_obs"],
         "max_episode_steps": min(limit or MAX_FRAMES, MAX_FRAMES // settings["frame_skip"]),
-        "stack_num": 1,
         "reward_clip": False,
-        "use_fire_reset": False,
     }
     return AtariFrames(EnvPoolVectorEnv(spec.id.removeprefix("ALE/"), n_envs, {**pool_args, **vector_kwargs}), settings)
+
+
+def _make_shared_args(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that ALE's vector environment and EnvPool have in common."""
+    width, height = settings["screen_size"]
+    shared = {key: settings[key] for key in (*ALE_ARGS, "noop_max")}
+    return {**shared, "img_width": width, "img_height": height, "stack_num": 1, "use_fire_reset": False}
 
 
 NATIVE_MODE = "vector_entry_point"
 VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
-class AtariFrames(BackgroundVectorEnv, VectorWrapper):
+class AtariFrames(BackgroundVectorWrapper):
     """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
 
-    A seed may be any integer; ALE's are int32. The environment inside has `send` and `recv`.
+    A seed may be any integer; ALE's are int32.
     """
-
-    env: Any
 
     def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
         super().__init__(env)
@@ -188,10 +181,6 @@ class AtariFrames(BackgroundVectorEnv, VectorWrapper):
         """Start an episode in every environment."""
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
         return self._unstack(obs), info
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        self.env.send(actions)
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
@@ -211,13 +200,11 @@ class AtariFrames(BackgroundVectorEnv, VectorWrapper):
         return obs.astype(np.float32) / 255 if self._is_scaled else obs
 
 
-class VectorTimeLimit(BackgroundVectorEnv, VectorWrapper):
+class VectorTimeLimit(BackgroundVectorWrapper):
     """A wrapper of ALE's vector environment that truncates episodes after `limit` steps.
 
     ALE's own limit counts frames, including those before the first step.
     """
-
-    env: Any
 
     def __init__(self, env: VectorEnv, limit: int):
         super().__init__(env)
@@ -228,10 +215,6 @@ class VectorTimeLimit(BackgroundVectorEnv, VectorWrapper):
         self._steps = np.zeros(self.num_envs, np.int64)
         self._truncated = self._done = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        self.env.send(actions)
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns.

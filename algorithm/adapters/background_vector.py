@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
@@ -40,6 +40,16 @@ class BackgroundVectorEnv(VectorEnv):
         """Step all environments in parallel."""
         self.send(actions)
         return self.recv()
+
+
+class BackgroundVectorWrapper(BackgroundVectorEnv, VectorWrapper):
+    """A wrapper of a vector environment that steps in the background."""
+
+    env: Any
+
+    def send(self, actions: Any) -> None:
+        """Start a step of all environments."""
+        self.env.send(actions)
 
 
 class TimeoutAsyncVectorEnv(BackgroundVectorEnv, AsyncVectorEnv):

@@ -69,12 +69,9 @@ class Curriculum:
         return self.lessons[self.index]
 
     def record_episode(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
-        """Record the end of an episode, which may start the next lesson.
+        """Record the end of an episode of a role, which may start the next lesson.
 
-        Args:
-            role: Role whose episode ended.
-            episode_return: Sum of its rewards.
-            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        `progress` returns the fraction of training that is over, and is called for lessons by progress only.
         """
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
@@ -109,25 +106,20 @@ class EnvironmentParameters:
     """
 
     def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
-        """Create the parameters, each at its first lesson.
+        """Create the parameters, by name, each at its first lesson.
 
-        Args:
-            parameters: Value or lessons of each parameter, by name.
-            progress: Function that returns the fraction of training that is over; called for lessons by progress only.
+        `progress` returns the fraction of training that is over, and is called for lessons by progress only.
         """
-        self._progress = progress
-        self._fixed: dict[str, Value] = {}
-        self.curricula: dict[str, Curriculum] = {}
-        for name, value in parameters.items():
-            if isinstance(value, Sequence):
-                self.curricula[name] = Curriculum(name, value)
-            else:
-                self._fixed[name] = value
+        self._parameters, self._progress = parameters, progress
+        self.curricula = {
+            name: Curriculum(name, value) for name, value in parameters.items() if isinstance(value, Sequence)
+        }
 
     @property
     def current(self) -> dict[str, Value]:
         """Return the current value of each parameter."""
-        return {**self._fixed, **{name: curriculum.lesson.value for name, curriculum in self.curricula.items()}}
+        fixed: dict[str, Any] = {name: value for name, value in self._parameters.items() if name not in self.curricula}
+        return {**fixed, **{name: curriculum.lesson.value for name, curriculum in self.curricula.items()}}
 
     def record_episode(self, role: str, episode_return: float) -> None:
         """Record the end of a training episode, which may start the next lesson of any parameter."""

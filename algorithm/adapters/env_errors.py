@@ -91,11 +91,9 @@ def require_env_name(env_name: EnvName, env_type: str) -> str:
 
 
 def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnvironment:
-    """Return the error for a missing package: it names the extra or the package to install.
+    """Return the error for a missing package, which names the extra or the package to install.
 
-    Args:
-        env_name: The environment that needs the package.
-        error: The exception, or a wrapper of the exception, that the failed import raised.
+    `error` is the exception, or a wrapper of the exception, that the failed import raised.
     """
     module = getattr(error.__cause__ or error, "name", None) or ""
     name = get_env_name(env_name)
@@ -114,21 +112,13 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
 
 
 def _find_extra(env_name: str, module: str) -> str | None:
-    """Return the extra that contains what an environment needs; None if no extra does.
-
-    Args:
-        env_name: The environment's name.
-        module: The top-level module that is missing; empty if unknown.
-    """
-    spec = gymnasium.registry.get(env_name.rpartition(":")[2])
+    """Return the extra with what an environment needs; None if no extra has it. `module` is missing; "" if unknown."""
+    env_id = env_name.rpartition(":")[2]
+    spec = gymnasium.registry.get(env_id)
     own_module = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
     own_extra = EXTRAS_BY_GYMNASIUM_MODULE.get(own_module[1]) if own_module else None
-    return EXTRAS_BY_MODULE.get(module) or EXTRAS_BY_NAMESPACE.get(_get_namespace(env_name)) or own_extra
+    return EXTRAS_BY_MODULE.get(module) or EXTRAS_BY_NAMESPACE.get(env_id.partition("/")[0]) or own_extra
 
 
 def _get_first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
-
-
-def _get_namespace(env_name: str) -> str:
-    return env_name.rpartition(":")[2].partition("/")[0]

@@ -33,14 +33,10 @@ LOG = logging.getLogger(__name__)
 
 
 def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
-    """Return `env` inside all wrappers, the last one outermost.
+    """Return an environment of Gymnasium or PettingZoo inside all wrappers, the last one outermost.
 
-    Args:
-        env: An environment of Gymnasium or PettingZoo.
-        wrappers: Lists among their arguments are converted to tuples, which YAML cannot express.
-
-    Raises:
-        UnsupportedEnvironment: A wrapper does not exist, or raised for this environment or these arguments.
+    Lists among their arguments are converted to tuples, which YAML cannot express. Raises UnsupportedEnvironment for a
+    wrapper that does not exist, or raises an error.
     """
     for path, arguments in wrappers:
         try:
@@ -128,11 +124,7 @@ class FaultTolerantEnv(gymnasium.Wrapper):
 
 
 def log_errors(info: Mapping[str, Any], first_env: int) -> dict[str, np.ndarray]:
-    """Log the errors that fault-tolerant environments report with a step or a reset.
-
-    Args:
-        info: The infos of all environments of a vector environment.
-        first_env: Number of its first environment, for messages.
+    """Log the errors in the infos of fault-tolerant environments, of which the first has the number `first_env`.
 
     Returns:
         {STEP_ERROR or RESET_ERROR: [n_envs] bool, the environments that raised}, without keys that `info` lacks.

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from algorithm.adapters.adapter import (
-    Adapter,
-    EnvConfig,
-    EnvironmentCrashed,
-    SimulatorError,
-    UnsupportedEnvironment,
-)
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedEnvironment
 from algorithm.adapters.background_vector import BackgroundVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
 from algorithm.adapters.env_wrappers import STEP_ERROR, log_errors
@@ -91,15 +86,8 @@ class GymAdapter(Adapter):
         obs, info = self._reset_env(seed)
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
-        step = Step(
-            lane=self._lanes,
-            obs=self._read_obs(obs, info),
-            first=self._all_true,
-            is_bootstrap_row=self._all_false,
-            reward=np.zeros(len(self._lanes), np.float32),
-            alive=self._all_true,
-        )
-        return {DEFAULT_ROLE: step}
+        reward = np.zeros(len(self._lanes), np.float32)
+        return {DEFAULT_ROLE: self._make_step(self._read_obs(obs, info), reward, first=self._all_true)}
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         self.send(actions)
@@ -144,14 +132,7 @@ class GymAdapter(Adapter):
     ) -> Step:
         """Return the Step in mode NEXT_STEP, where the step after an episode's end ignores the action and resets."""
         first, self._ended = self._ended, terminated | truncated
-        step = Step(
-            lane=self._lanes,
-            obs=self._read_obs(obs, info),
-            first=first,
-            is_bootstrap_row=self._ended,
-            reward=reward,
-            alive=~terminated,
-        )
+        step = self._make_step(self._read_obs(obs, info), reward, first=first, ended=self._ended, alive=~terminated)
         lost = self._record_errors(info)
         return step if lost is self._all_false else step.take(~lost)
 
@@ -174,14 +155,7 @@ class GymAdapter(Adapter):
         current_obs = self._read_obs(obs, info)
         ended = terminated | truncated
         if not ended.any():
-            return Step(
-                lane=self._lanes,
-                obs=current_obs,
-                first=self._all_false,
-                is_bootstrap_row=self._all_false,
-                reward=reward,
-                alive=self._all_true,
-            )
+            return self._make_step(current_obs, reward)
         has_final = truncated & ~terminated & ~self._record_errors(info)
         final = {name: value[has_final].copy() for name, value in current_obs.items()}
         obs, info = self._call_env(self.env.reset, options={"reset_mask": ended})
@@ -202,38 +176,35 @@ class GymAdapter(Adapter):
     ) -> Step:
         """Return the Step of a tick whose observations already start the next episodes.
 
-        If lanes have a final observation, the returned Step contains their bootstrap rows only, and the Step of all
-        lanes is pending.
-
-        Args:
-            obs: Observations of all lanes.
-            final: Final observations, of the lanes in `has_final`.
-            has_final: [lanes] bool, lanes whose episode was truncated and whose final observation is known.
-            reward: [lanes] float32.
-            terminated: [lanes] bool.
-            truncated: [lanes] bool.
+        If lanes have a final observation (`has_final` [lanes] bool: their episode was truncated and it is known), the
+        returned Step contains their bootstrap rows only, with the observations `final`, and the Step of all lanes is
+        pending.
         """
-        next_step = Step(
-            lane=self._lanes,
-            obs=obs,
-            first=terminated | truncated,
-            is_bootstrap_row=self._all_false,
-            reward=reward,
-            alive=~terminated,
-        )
+        next_step = self._make_step(obs, reward, first=terminated | truncated, alive=~terminated)
         if not has_final.any():
             return next_step
         self._pending_step = next_step
         next_step.reward = np.where(has_final, np.float32(0), reward)
-        lanes = np.flatnonzero(has_final)
-        all_true = self._all_true[lanes]
+        bootstrap_step = self._make_step({}, reward, ended=self._all_true).take(has_final)
+        return replace(bootstrap_step, obs=final)
+
+    def _make_step(
+        self,
+        obs: Obs,
+        reward: np.ndarray,
+        *,
+        first: np.ndarray | None = None,
+        ended: np.ndarray | None = None,
+        alive: np.ndarray | None = None,
+    ) -> Step:
+        """Return a Step of all lanes, in which by default no episode starts or ends."""
         return Step(
-            lane=lanes,
-            obs=final,
-            first=self._all_false[lanes],
-            is_bootstrap_row=all_true,
-            reward=reward[lanes],
-            alive=all_true,
+            lane=self._lanes,
+            obs=obs,
+            first=self._all_false if first is None else first,
+            is_bootstrap_row=self._all_false if ended is None else ended,
+            reward=reward,
+            alive=self._all_true if alive is None else alive,
         )
 
     def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -256,13 +227,7 @@ class GymAdapter(Adapter):
         return raised.get(STEP_ERROR, self._all_false)
 
     def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:
-        """Return named observations, with the masks in `info`.
-
-        Args:
-            obs: The environment's observations of `lanes`.
-            info: The infos of all lanes.
-            lanes: [lanes] bool, or a slice.
-        """
+        """Return the named observations of `lanes`, with the masks in the infos of all lanes."""
         try:
             named_obs = self._observations(obs)
             if self._masks:

@@ -43,12 +43,9 @@ def find_env_type(env_id: str) -> str:
 
 
 def register_plugins(namespace: str) -> None:
-    """Register the ids of a namespace that an installed package offers.
+    """Register the ids of a namespace, in any case, that an installed package offers.
 
     Packages offer namespaces as entry points of the group `gymnasium.envs`, as MinAtar does.
-
-    Args:
-        namespace: The namespace, in any case.
     """
     import gymnasium
 
@@ -116,20 +113,17 @@ def find_spec(env_id: str) -> EnvSpec:
     except (gymnasium.error.NamespaceNotFound, ModuleNotFoundError) as error:
         raise make_missing_error(env_id, error) from error
     except gymnasium.error.Error as error:
-        hint = ""
+        is_unknown = isinstance(error, gymnasium.error.NameNotFound) and not module
+        hint = f" If importing a module registers it, name the module: MODULE:{env_id}" if is_unknown else ""
         if full_id := add_module_prefix(env_id):
             hint = f" Its module registers it: use {full_id}"
-        elif isinstance(error, gymnasium.error.NameNotFound) and not module:
-            hint = f" If importing a module registers it, name the module: MODULE:{env_id}"
         raise UnsupportedEnvironment(f"env_name {env_id!r}: {str(error).splitlines()[0]}{hint}") from error
 
 
 def _prefer_namespaces(namespaces: list[str | None], preferred: str | None) -> list[str | None]:
     """Return the preferred namespace if it is among `namespaces`, else None if it is among them, else all."""
-    wanted = _normalize(preferred or "")
-    exact: list[str | None] = [one for one in namespaces if one and preferred and _normalize(one) == wanted]
-    without: list[str | None] = [one for one in namespaces if one is None]
-    return exact or without or namespaces
+    exact = [one for one in namespaces if one and preferred and _normalize(one) == _normalize(preferred)]
+    return [*exact] or ([None] if None in namespaces else namespaces)
 
 
 def _find_newest(specs: list[EnvSpec]) -> str:

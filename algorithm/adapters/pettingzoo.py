@@ -7,17 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from algorithm.adapters.adapter import (
-    Adapter,
-    EnvConfig,
-    EnvironmentCrashed,
-    SimulatorError,
-    UnsupportedEnvironment,
-)
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedEnvironment
 from algorithm.adapters.env_errors import EnvName, convert_start_errors, describe_error, suppress_warnings
 from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
 from algorithm.adapters.spaces import (
@@ -47,11 +41,11 @@ class PettingZooAdapter(Adapter):
         EnvironmentCrashed: The environment raised after the start.
     """
 
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
+        "env_timeout": "environments of PettingZoo run in this process"
+    }
+
     def __init__(self, config: EnvConfig):
-        if config.timeout is not None:
-            raise UnsupportedEnvironment(
-                f"env_timeout is {config.timeout:g}, but environments of PettingZoo run in this process"
-            )
         self._name = config.name
         self._config = config
         self._envs: list[EpisodicEnv] = []
@@ -82,7 +76,7 @@ class PettingZooAdapter(Adapter):
         rows: list[Row] = []
         for env in self._envs:
             try:
-                rows += env.reset() if env.needs_reset else env.step(actions_by_env[env.lane])
+                rows += env.step(actions_by_env[env.lane]) if env.active_obs else env.reset()
             except Exception as error:  # an environment may raise any exception
                 raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
         return self._make_steps(rows) if rows else self.step({})
@@ -136,11 +130,6 @@ class EpisodicEnv:
         self.env, self.lane, self.limit = env, lane, limit
         self._seeds = np.random.SeedSequence()
 
-    @property
-    def needs_reset(self) -> bool:
-        """Return whether the next call must be `reset`."""
-        return not self.active_obs
-
     def reset(self, seed: int | None = None) -> list[Row]:
         """Start an episode and return a row for each of its agents. Raises ValueError if there are none.
 
@@ -176,12 +165,9 @@ class EpisodicEnv:
                 rows.append(self._make_row(agent, obs.get(agent, last_obs), infos, reward=reward, **flags))
             elif not has_ended:
                 raise ValueError(f"the agent {agent!r} has no observation after its action, and its episode continues")
-        new_agents = [
-            agent for agent in self.env.agents if agent not in self.active_obs and agent not in self.ended_agents
-        ]
-        rows += [
-            self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents if self.steps != self.limit
-        ]
+        known = self.active_obs.keys() | self.ended_agents
+        new_agents = [agent for agent in self.env.agents if agent not in known and self.steps != self.limit]
+        rows += [self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents]
         self.active_obs = {row.agent: row.obs for row in rows if not row.is_bootstrap}
         return rows
 

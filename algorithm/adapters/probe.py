@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.rollout import Step
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
 
@@ -80,23 +79,22 @@ class ProbeAdapter(Adapter):
     A bootstrap row follows every episode, as in Gymnasium's mode NEXT_STEP. `unbounded_action_limit` has no effect.
 
     Raises:
-        UnsupportedEnvironment: The name is not in `PROBES`, or the configuration has a setting that probes do not
-            support: arguments, rendering, a timeout, wrappers, ignored observations.
+        UnsupportedEnvironment: The name is not in `PROBES`, or the probe is to be rendered.
     """
+
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
+        "env_args": "probes have no arguments",
+        "env_timeout": "probes run in this process",
+        "env_wrappers": "they wrap single environments, and a probe has none",
+        "ignore_observations": f"a probe has only the observation {OBS}",
+    }
 
     def __init__(self, config: EnvConfig):
         name, n_envs = config.name, config.n_envs
         if name not in PROBES:
             raise UnsupportedEnvironment(f"env_name {name!r}: the probes are {', '.join(PROBES)}")
-        if config.args:
-            raise UnsupportedEnvironment(f"env_args {dict(config.args)}: probes have no arguments")
         if config.render_mode:
             raise UnsupportedEnvironment("a probe cannot be rendered")
-        if config.timeout:
-            raise UnsupportedEnvironment(f"env_timeout is {config.timeout:g}, but probes run in this process")
-        if config.ignore_observations:
-            raise UnsupportedEnvironment(f"ignore_observations: a probe has only the observation {OBS}")
-        reject_wrappers(config, "a probe")
         self.probe = PROBES[name]
         self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
         obs_specs = {OBS: ObsSpec((self.probe.n_states,), "uint8")}

@@ -31,11 +31,7 @@ EnvMaker = Callable[[], gymnasium.Env]
 def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording: Recording | None) -> list[EnvMaker]:
     """Return the maker of each environment, those with an episode in `recording` inside RecordVideo.
 
-    Args:
-        make: Makes an environment that was asked for pictures.
-        name: Its name, for messages.
-        n_envs: Number of environments.
-        recording: The episodes to record; None for none.
+    `make` makes an environment that returns pictures.
 
     Raises:
         UnsupportedEnvironment: The package that writes videos is missing. The makers raise it, too, for an environment

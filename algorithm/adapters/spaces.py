@@ -153,18 +153,16 @@ def _iterate_spaces(space: spaces.Space) -> Iterator[tuple[Key, spaces.Space]]:
 
 
 def _check_observable(leaves: Mapping[str, spaces.Space]) -> None:
-    observed = {name: leaf for name, leaf in leaves.items() if name != ACTION_MASK}
-    unsupported = {
-        name: type(leaf).__name__ for name, leaf in observed.items() if not isinstance(leaf, OBSERVABLE_SPACES)
-    }
+    observed = [name for name in leaves if name != ACTION_MASK]
+    unsupported = [name for name in observed if not isinstance(leaves[name], OBSERVABLE_SPACES)]
     if not unsupported:
         return
-    name, found = next(iter(unsupported.items()))
+    name, found = unsupported[0], type(leaves[unsupported[0]]).__name__
     message = f"observation {name!r} is {found}; supported are {SUPPORTED_SPACES}"
     if len(unsupported) == len(observed):
         raise UnsupportedEnvironment(message)
     advice = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
-    raise UnsupportedObservations(f"{message}; {advice}", [*unsupported])
+    raise UnsupportedObservations(f"{message}; {advice}", unsupported)
 
 
 def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
@@ -236,9 +234,10 @@ def _make_box_part(key: Key, box: spaces.Box, unbounded_limit: float | None) -> 
         raise UnsupportedEnvironment(
             f"{_describe_action(key)} is a Box without bounds; set base_config.unbounded_action_limit to its limit"
         )
-    low = np.where(below, box.low, -(unbounded_limit or 0))
-    high = np.where(above, box.high, unbounded_limit or 0)
-    part = ActionPart(key=key, shape=box.shape, dtype=str(box.dtype), low=_to_floats(low), high=_to_floats(high))
+    limit = unbounded_limit or 0
+    bounds = np.where(below, box.low, -limit), np.where(above, box.high, limit)
+    low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in bounds)
+    part = ActionPart(key=key, shape=box.shape, dtype=str(box.dtype), low=low, high=high)
     if box.dtype.kind in "iu" and max(map(abs, part.low + part.high), default=0) > MAX_EXACT_INTEGER:
         raise UnsupportedEnvironment(
             f"{_describe_action(key)} is a Box of integers beyond {MAX_EXACT_INTEGER:,}; give it smaller bounds"
@@ -251,8 +250,4 @@ def _describe_action(key: Key) -> str:
 
 
 def _to_integers(values: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(value) for value in np.ravel(values))
-
-
-def _to_floats(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(value) for value in np.ravel(values))
+    return tuple(np.ravel(values).astype(int).tolist())

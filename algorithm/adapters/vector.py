@@ -48,14 +48,10 @@ def make_vector(config: EnvConfig) -> VectorEnv:
 
 
 def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
-    """Return the vector environment of a function of an env.py.
+    """Return the vector environment of the function `make` of an env.py, whose keyword arguments are `config.args`.
 
-    Args:
-        config: Its `args` are the keyword arguments of `make`.
-        make: A function that returns a single environment, or a vector environment if it has a parameter `num_envs`.
-
-    Raises:
-        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
+    It returns a single environment, or a vector environment if it has a parameter `num_envs`. Raises what `GymAdapter`
+    raises.
     """
     parameters = inspect.signature(make).parameters
     if config.render_mode and not {"render_mode", "kwargs"} & parameters.keys():
@@ -66,18 +62,14 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     reject_timeout(config.timeout)
     if config.render_mode == PIXELS:
         raise UnsupportedEnvironment("videos need single environments: make in env.py returns a VectorEnv")
-    env_args: dict[str, Any] = {**config.args, "num_envs": config.n_envs}
-    if config.max_episode_steps:
-        if "max_episode_steps" not in parameters:
-            raise UnsupportedEnvironment(
-                "max_step_each_iter: a VectorEnv limits its own episodes; add a parameter max_episode_steps to make "
-                "in env.py"
-            )
-        env_args["max_episode_steps"] = config.max_episode_steps
-    if config.render_mode:
-        env_args["render_mode"] = config.render_mode
+    if config.max_episode_steps and "max_episode_steps" not in parameters:
+        raise UnsupportedEnvironment(
+            "max_step_each_iter: a VectorEnv limits its own episodes; add a parameter max_episode_steps to make "
+            "in env.py"
+        )
+    optional = {"max_episode_steps": config.max_episode_steps, "render_mode": config.render_mode}
     with convert_start_errors(make):
-        env = make(**env_args)
+        env = make(**config.args, num_envs=config.n_envs, **{key: value for key, value in optional.items() if value})
     if not isinstance(env, VectorEnv) or env.num_envs != config.n_envs:
         found = f"a VectorEnv of {env.num_envs}" if isinstance(env, VectorEnv) else type(env).__name__
         raise UnsupportedEnvironment(
@@ -90,13 +82,8 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
 def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     """Return fault-tolerant environments, in this process (sync) or each in a worker process (async).
 
-    Args:
-        config: Its `args` contain `vectorization_mode`, `vector_kwargs` and the keyword arguments of `make`; its `name`
-            is the one in error messages.
-        make: A function that returns a single environment.
-
-    Raises:
-        UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
+    `make` returns a single environment. `config.args` contain `vectorization_mode`, `vector_kwargs` and its keyword
+    arguments; `config.name` is the name in messages. Raises what `GymAdapter` raises.
     """
     mode, vector_kwargs, env_args = split_env_args(config.args)
     timeout = config.timeout

@@ -88,7 +88,7 @@ class ParameterReset:
 
 
 @dataclass
-class LossReport:
+class LossResult:
     """The metrics and TD errors of an update, and the features of its forward pass.
 
     Metrics and errors are computed when their functions are called, without gradient: together they take a tenth of an
@@ -203,7 +203,7 @@ class Agent(ABC):
         raise NotImplementedError(f"{type(self).__name__} sets epochs, but has no `prepare`")
 
     @abstractmethod
-    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], LossResult]:
         """Return one loss for each group, whose gradient reaches the parameters of this group only, and a report.
 
         The losses are means over the valid rows (`mean_weights`), so that several learners can weight their gradients

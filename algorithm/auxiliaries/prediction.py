@@ -18,7 +18,7 @@ from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_m
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.distributions.gaussian import Gaussian
 from algorithm.networks import Mlp, TargetNetwork, Torso, Vector
-from algorithm.networks.linear import Linear
+from algorithm.networks.fast_products import Linear
 from algorithm.rollout import Rollout
 from algorithm.specs import ObsSpec, Role
 

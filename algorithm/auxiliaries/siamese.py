@@ -1,4 +1,8 @@
-"""The basis of auxiliaries that compare the agent's features of one observation with a slow copy's of another one."""
+"""Auxiliaries that compare the agent's features of one observation with a slow copy's of another one.
+
+Augmented temporal contrast (Stooke et al. 2021, arXiv 2009.08319) and bootstrap your own latent (Grill et al. 2020,
+arXiv 2006.07733).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from algorithm.agents.agent import Agent
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
-from algorithm.auxiliaries.settings import SiameseSettings
-from algorithm.networks import RandomShift, TargetNetwork
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.auxiliaries.settings import ByolSettings, SiameseSettings
+from algorithm.distributions import MASKED_LOGIT
+from algorithm.networks import Mlp, RandomShift, TargetNetwork
 from algorithm.networks.blueprint import Augmentation
 from algorithm.specs import ObsSpec, Role
 
@@ -178,3 +184,81 @@ def select_pairs(first: Tensor, steps: int, max_pairs: int) -> Pairs:
 def add_noise(rows: Tensor, std: float) -> Tensor:
     """Return rows with independent Gaussian noise of this standard deviation, in the unit of the observation."""
     return rows + std * torch.randn_like(rows)
+
+
+class AugmentedTemporalContrast(SiameseAuxiliary):
+    """A contrastive loss: the features of x_t identify x_t+k among all second observations of the batch.
+
+        c_t = compressor(phi(x_t)),   c'_t+k = target compressor(target phi(x_t+k))
+        p_t = c_t + predictor(c_t),   l_ij = p_i^T W c'_j,   loss = -mean_i log softmax_j(l_i)_i       (section 3)
+
+    The compressor is linear, the predictor has one hidden layer.
+    """
+
+    def build_heads(self, size: int) -> nn.ModuleDict:
+        settings, latent_size = self.settings, self.settings.latent_size
+        hidden = Mlp(settings.units)(latent_size)
+        self.predictor = nn.Sequential(hidden, nn.Linear(settings.units, latent_size))
+        self.bilinear = nn.Linear(latent_size, latent_size, bias=False)
+        projector = nn.Linear(size, latent_size)
+        return nn.ModuleDict({"projector": projector, "predictor": self.predictor, "bilinear": self.bilinear})
+
+    def compare(self, online: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        predicted = online + self.predictor(online)
+        logits = compute_logits(self.bilinear(predicted), target, valid)
+        label = torch.arange(len(logits), device=logits.device)
+        loss = masked_mean(nn.functional.cross_entropy(logits, label, reduction="none"), valid)
+        return loss, {"accuracy": masked_mean((logits.argmax(-1) == label).float(), valid)}
+
+
+def compute_logits(predicted: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """Return the product of each prediction with each target [n, n]; the targets of invalid pairs are never selected.
+
+    Args:
+        predicted: [n, D].
+        target: [n, D].
+        valid: The pairs that count [n] bool.
+    """
+    return (predicted @ target.T).masked_fill(~valid, MASKED_LOGIT)
+
+
+class BootstrapYourOwnLatent(SiameseAuxiliary):
+    """A loss of the features of one view of an observation, which predict a moving average's features of another view.
+
+        z_t = projector(phi(x_t)),   z'_t+k = target projector(target phi(x_t+k))
+        loss = mean_t 2 - 2 cos(predictor(z_t), z'_t+k)                                                        (Eq. 2)
+
+    With k = 0, as in the paper, the views are two augmentations of one observation. Projector and predictor have one
+    hidden layer with layer normalization in place of the paper's batch normalization, so that a row's features do not
+    depend on the other rows of a batch.
+    """
+
+    Settings = ByolSettings
+    settings: ByolSettings
+
+    def __init__(self, settings: ByolSettings):
+        super().__init__(settings)
+        self.is_symmetric = settings.symmetric
+
+    def build_heads(self, size: int) -> nn.ModuleDict:
+        units, latent_size = self.settings.units, self.settings.latent_size
+        projector = _make_network(size, units, latent_size)
+        self.predictor = _make_network(latent_size, units, latent_size)
+        return nn.ModuleDict({"projector": projector, "predictor": self.predictor})
+
+    def compare(self, online: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        target = normalize(target, dim=-1)
+        loss = masked_mean(compute_distance(self.predictor(online), target), valid)
+        # 1 if the targets point in all directions, 0 if all are equal: the features have collapsed.
+        mean = (target * valid.unsqueeze(-1)).sum(0) / valid.sum().clamp(min=1)
+        return loss, {"spread": 1 - mean.square().sum()}
+
+
+def compute_distance(predicted: Tensor, target: Tensor) -> Tensor:
+    """Return 2 - 2 cos(predicted, target) [n] of vectors [n, D]: from 0 for equal directions to 4."""
+    return 2 - 2 * nn.functional.cosine_similarity(predicted, target, dim=-1)
+
+
+def _make_network(inputs: int, units: int, outputs: int) -> nn.Module:
+    """Return a network with one hidden layer, normalized."""
+    return nn.Sequential(nn.Linear(inputs, units), nn.LayerNorm(units), nn.ReLU(), nn.Linear(units, outputs))

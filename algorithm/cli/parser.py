@@ -17,6 +17,7 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     advise_folder,
     find_folder,
+    find_similar_folders,
     is_id,
     list_environments,
     locate_environment,
@@ -276,7 +277,8 @@ def _check_words(arguments: Sequence[str], words: Sequence[str]) -> None:
             f"{', '.join(list_environments())}"
         )
     first, *others = arguments
-    if "/" not in first and find_folder(first) is None and (similar := get_close_matches(first, COMMANDS, 1)):
+    similar = get_close_matches(first, COMMANDS, 1) if "/" not in first and find_folder(first) is None else []
+    if similar and not find_similar_folders(first):
         raise UserError(f"no environment folder and no command {first!r}; did you mean: {get_command()} {similar[0]}?")
     if others:
         raise UserError(f"unexpected argument {others[0]!r}; put names and values with spaces in quotes")

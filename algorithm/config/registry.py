@@ -38,12 +38,12 @@ AUXILIARIES = {
     "prediction": "algorithm.auxiliaries.prediction:Prediction",
     "episodic": "algorithm.auxiliaries.episodic:Episodic",
     "rnd": "algorithm.auxiliaries.rnd:Rnd",
-    "atc": "algorithm.auxiliaries.atc:AugmentedTemporalContrast",
-    "byol": "algorithm.auxiliaries.byol:BootstrapYourOwnLatent",
+    "atc": "algorithm.auxiliaries.siamese:AugmentedTemporalContrast",
+    "byol": "algorithm.auxiliaries.siamese:BootstrapYourOwnLatent",
 }
 EXPLORERS = {
-    "action_noise": "algorithm.exploration.action_noise:ActionNoise",
-    "action_repeat": "algorithm.exploration.action_repeat:ActionRepeat",
+    "action_noise": "algorithm.exploration.lane_levels:ActionNoise",
+    "action_repeat": "algorithm.exploration.lane_levels:ActionRepeat",
     "noise_repeat": "algorithm.exploration.noise_repeat:NoiseRepeat",
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }

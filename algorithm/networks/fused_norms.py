@@ -1,8 +1,8 @@
 """Layers with batch norms as one operation, for which autograd calls one backward function.
 
-The layers are a sequence of steps. Each computes its outputs and what its gradient needs, and has a hand-written
+Each layer computes its outputs and what its gradient needs, and has a hand-written
 gradient, which is that of the same modules by autograd up to rounding. The modules remain for all cases that
-`can_fuse_steps` excludes. The gradients are differentiable once.
+`can_fuse` excludes. The gradients are differentiable once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_moments import BatchMoments
-from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
-from algorithm.networks.linear import compute_gradients, is_needed, linear, linear_by_output
-from algorithm.networks.normalization import BatchNorm, RmsNorm
+from algorithm.networks.fast_products import compute_gradients, is_needed, linear, linear_by_output
+from algorithm.networks.normalization import BatchMoments, BatchNorm, RmsNorm, RowWeights, get_batch_rows
 
 Gradients = tuple[Tensor | None, list[Tensor | None]]  # of the inputs, and of each parameter
 
 threshold_backward = torch.ops.aten.threshold_backward.default
 
 
-class Step(ABC):
-    """A step on rows [n, F], with its parameters in the order of their gradients."""
+class FusedLayer(ABC):
+    """A layer on rows [n, F], with its parameters in the order of their gradients."""
 
     parameters: Sequence[Tensor]
 
@@ -53,7 +51,7 @@ class Step(ABC):
         """
 
 
-class LinearStep(Step):
+class FusedLinear(FusedLayer):
     """A linear layer, with a ReLU after it if `activates`; `by_output` is the layout of `linear_by_output`."""
 
     def __init__(self, layer: nn.Linear, *, activates: bool = False, by_output: bool = False):
@@ -77,7 +75,7 @@ class LinearStep(Step):
         return x_gradient, [weight_gradient, gradient.sum(0) if needs_parameters else None]
 
 
-class BatchNormStep(Step):
+class FusedBatchNorm(FusedLayer):
     """A batch norm, with a ReLU after it if `activates`; by running statistics, or by those of the batch."""
 
     def __init__(self, norm: BatchNorm, *, activates: bool = False):
@@ -110,7 +108,7 @@ class BatchNormStep(Step):
         return x_gradient, [weight_gradient, bias_gradient]
 
 
-class RmsNormStep(Step):
+class FusedRmsNorm(FusedLayer):
     """An RMSNorm."""
 
     def __init__(self, norm: RmsNorm):
@@ -131,32 +129,34 @@ class RmsNormStep(Step):
         return scaled.addcmul_(normalized, mean, value=-1).mul_(inverse), [weight_gradient]
 
 
-class StepSequence(Step):
-    """Steps that follow each other."""
+class FusedSequence(FusedLayer):
+    """Layers that follow each other."""
 
-    def __init__(self, *steps: Step):
-        self.steps = steps
-        self.parameters = [parameter for step in steps for parameter in step.parameters]
+    def __init__(self, *layers: FusedLayer):
+        self.layers = layers
+        self.parameters = [parameter for layer in layers for parameter in layer.parameters]
 
     def run(self, x: Tensor, rows: RowWeights | None, commits: bool) -> tuple[Tensor, Any]:
         saved = []
-        for step in self.steps:
-            x, step_saved = step.run(x, rows, commits)
-            saved.append(step_saved)
+        for layer in self.layers:
+            x, layer_saved = layer.run(x, rows, commits)
+            saved.append(layer_saved)
         return x, saved
 
     def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
         result: Tensor | None = gradient
         gradients: list[Tensor | None] = []
-        for index in reversed(range(len(self.steps))):
-            assert result is not None  # the gradient of the inputs of the next step
-            result, part = self.steps[index].differentiate(result, saved[index], index > 0 or needs_x, needs_parameters)
+        for index in reversed(range(len(self.layers))):
+            assert result is not None  # the gradient of the inputs of the next layer
+            result, part = self.layers[index].differentiate(
+                result, saved[index], index > 0 or needs_x, needs_parameters
+            )
             gradients[:0] = part
         return result, gradients
 
 
-class ResidualStep(StepSequence):
-    """The inputs plus the outputs of steps that follow each other."""
+class FusedResidual(FusedSequence):
+    """The inputs plus the outputs of layers that follow each other."""
 
     def run(self, x: Tensor, rows: RowWeights | None, commits: bool) -> tuple[Tensor, Any]:
         y, saved = super().run(x, rows, commits)
@@ -167,8 +167,8 @@ class ResidualStep(StepSequence):
         return None if x_gradient is None else x_gradient.add_(gradient), gradients
 
 
-def can_fuse_steps(x: Tensor, steps: Step) -> bool:
-    """Return whether `run_steps` runs steps on x as one operation.
+def can_fuse(x: Tensor, layers: FusedLayer) -> bool:
+    """Return whether `run_fused` runs layers on x as one operation.
 
     It does so on the CPU, in float32, without autocast, if no gradients are recorded or all parameters are trained.
     """
@@ -178,31 +178,31 @@ def can_fuse_steps(x: Tensor, steps: Step) -> bool:
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
-        and (not torch.is_grad_enabled() or all(parameter.requires_grad for parameter in steps.parameters))
+        and (not torch.is_grad_enabled() or all(parameter.requires_grad for parameter in layers.parameters))
     )
 
 
-def run_steps(x: Tensor, steps: Step) -> Tensor:
-    """Return the outputs of steps: [..., F] -> [..., outputs]."""
+def run_fused(x: Tensor, layers: FusedLayer) -> Tensor:
+    """Return the outputs of layers: [..., F] -> [..., outputs]."""
     flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     batch_rows = get_batch_rows()
     rows, commits = (batch_rows.select(x.shape[:-1]), batch_rows.commits) if batch_rows else (None, False)
     if torch.is_grad_enabled():
-        outputs = _FusedSteps.apply(steps, rows, commits, flat, *steps.parameters)
+        outputs = _FusedFunction.apply(layers, rows, commits, flat, *layers.parameters)
     else:
-        outputs, _ = steps.run(flat, rows, commits)
+        outputs, _ = layers.run(flat, rows, commits)
     return outputs if x.ndim == 2 else outputs.view(*x.shape[:-1], -1)
 
 
-class _FusedSteps(torch.autograd.Function):
-    """Steps on rows [n, F]."""
+class _FusedFunction(torch.autograd.Function):
+    """Layers on rows [n, F]."""
 
     @staticmethod
     def forward(
-        ctx: Any, steps: Step, rows: RowWeights | None, commits: bool, x: Tensor, *parameters: Tensor
+        ctx: Any, layers: FusedLayer, rows: RowWeights | None, commits: bool, x: Tensor, *parameters: Tensor
     ) -> Tensor:
-        outputs, ctx.saved = steps.run(x, rows, commits)
-        ctx.steps = steps
+        outputs, ctx.saved = layers.run(x, rows, commits)
+        ctx.layers = layers
         ctx.save_for_backward(x, *parameters)  # so that autograd finds changes of them
         return outputs
 
@@ -211,5 +211,5 @@ class _FusedSteps(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         _, *parameters = ctx.saved_tensors
         needs_parameters = any(is_needed(ctx, index) for index in range(1, 1 + len(parameters)))
-        x_gradient, results = ctx.steps.differentiate(gradients[0], ctx.saved, is_needed(ctx, 0), needs_parameters)
+        x_gradient, results = ctx.layers.differentiate(gradients[0], ctx.saved, is_needed(ctx, 0), needs_parameters)
         return None, None, None, x_gradient, *results

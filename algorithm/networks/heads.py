@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import BranchFactory, build_module
-from algorithm.networks.linear import NumpyFunction, linear_by_output, make_numpy_form
+from algorithm.networks.fast_products import NumpyFunction, linear_by_output, make_numpy_form
 from algorithm.networks.mlp import Mlp, make_numpy_linear, run_with_head
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
@@ -261,3 +261,26 @@ class BoundedMeans(StdHead):
             return insert_std(np.concatenate((np.tanh(outputs[:, : self.n_means]), outputs[:, self.n_means :]), -1))
 
         return forward
+
+
+# Bounds of log alpha where it is used. A target entropy that no policy reaches would otherwise increase it without
+# limit. The learned value itself is not bounded, so its gradient brings it back into the bounds.
+LOG_ALPHA_BOUNDS = (-20.0, 5.0)
+
+
+class Temperature(nn.Module):
+    """Entropy temperatures alpha, stored as their logarithms.
+
+    Args:
+        count: Number of temperatures.
+        log_alpha: Initial logarithm of each.
+        trainable: Whether the logarithms are learned.
+    """
+
+    def __init__(self, count: int, log_alpha: float, trainable: bool):
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((count,), log_alpha), requires_grad=trainable)
+
+    def alpha(self) -> Tensor:
+        """Return the temperatures [count], without gradient."""
+        return self.log_alpha.detach().clamp(*LOG_ALPHA_BOUNDS).exp()

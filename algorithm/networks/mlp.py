@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.constraints import limit_spectral_norm
+from algorithm.networks.fast_products import Linear, NumpyFunction, linear, linear_by_output
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.fused_norms import BatchNormStep, LinearStep, StepSequence, can_fuse_steps, run_steps
-from algorithm.networks.linear import Linear, NumpyFunction, linear, linear_by_output
+from algorithm.networks.fused_norms import FusedBatchNorm, FusedLinear, FusedSequence, can_fuse, run_fused
 from algorithm.networks.normalization import BatchNorm, check_norm, make_norm
 
 MAX_SIZE = 2**31 - 1
@@ -106,16 +106,16 @@ class NormalizedStack(LayerStack):
         super().__init__(layers, make_numpy_linear, layers[-1].out_features, activation)
         self.is_linear = False
         self.norms: Any = nn.ModuleList(norms)
-        self.steps: StepSequence | None = None  # the layers as one operation, if they have batch norms and ReLUs
+        self.fused: FusedSequence | None = None  # the layers as one operation, if they have batch norms and ReLUs
         batch_norms = [norm for norm in norms if isinstance(norm, BatchNorm)]
         if activation == "relu" and len(batch_norms) == len(norms):
             pairs = zip(layers, batch_norms[1:], strict=True)
-            steps = [(LinearStep(layer, activates=True), BatchNormStep(norm)) for layer, norm in pairs]
-            self.steps = StepSequence(BatchNormStep(batch_norms[0]), *chain.from_iterable(steps))
+            fused = [(FusedLinear(layer, activates=True), FusedBatchNorm(norm)) for layer, norm in pairs]
+            self.fused = FusedSequence(FusedBatchNorm(batch_norms[0]), *chain.from_iterable(fused))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.steps and can_fuse_steps(x, self.steps):
-            return run_steps(x, self.steps)
+        if self.fused and can_fuse(x, self.fused):
+            return run_fused(x, self.fused)
         x = self.norms[0](x)
         for layer, norm in zip(self.layers, self.norms[1:], strict=True):
             x = norm(self.activate(layer.forward(x)))
@@ -145,10 +145,10 @@ def run_with_head(layers: nn.Module, head: nn.Linear, x: Tensor, *, by_output: b
         x: Inputs [..., F].
         by_output: Whether the result has the layout of `linear_by_output`.
     """
-    if body := getattr(layers, "steps", None):
-        steps = StepSequence(body, LinearStep(head, by_output=by_output))
-        if can_fuse_steps(x, steps):
-            return run_steps(x, steps)
+    if body := getattr(layers, "fused", None):
+        fused = FusedSequence(body, FusedLinear(head, by_output=by_output))
+        if can_fuse(x, fused):
+            return run_fused(x, fused)
     return (linear_by_output if by_output else linear)(layers.forward(x), head.weight, head.bias)
 
 

@@ -1,19 +1,190 @@
-"""Layers that normalize features: over the rows of a batch, or over the features of each row."""
+"""Layers that normalize features: over the rows of a batch, or over the features of each row.
+
+Batch norms use their running statistics, unless a pass through the network is within a block of `batch_statistics`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_moments import BatchMoments, BatchNormalization
-from algorithm.networks.batch_statistics import RowWeights, get_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
-from algorithm.networks.linear import NumpyFunction
+from algorithm.networks.fast_products import NumpyFunction
+
+ValidRows = Tensor | Callable[[], Tensor]  # bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowWeights:
+    """The weights of the rows of a batch in its statistics.
+
+    Without any valid row, the weights are those of all rows, and nothing is committed.
+    """
+
+    weights: Tensor | None  # [N] float32; the sum is 1; None for equal weights, which are found on the CPU only
+    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: factor that makes the variance of the batch unbiased
+    commits: Tensor  # 1 if statistics of this batch are committed, otherwise 0, a scalar
+
+
+class BatchRows:
+    """The rows of the batches that pass through a network in a block of `batch_statistics`."""
+
+    def __init__(self, valid: ValidRows, commits: bool):
+        self._valid, self.commits = valid, commits
+        self._weights: dict[torch.Size, RowWeights] = {}
+
+    def select(self, shape: torch.Size) -> RowWeights:
+        """Return the weights of the rows of an input [*shape, F], as `batch_statistics` describes them.
+
+        Raises:
+            ValueError: The shape of the input does not fit the rows of the batch.
+        """
+        if shape not in self._weights:
+            # Inference tensors could not be saved for the gradient of another pass.
+            with torch.inference_mode(False), torch.no_grad():
+                self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1))
+        return self._weights[shape]
+
+    def _expand(self, shape: torch.Size) -> Tensor:
+        """Return the valid rows in the shape of an input."""
+        if not isinstance(self._valid, Tensor):
+            self._valid = self._valid()
+        valid, axes = self._valid, self._valid.ndim
+        if len(shape) == 1 or axes == 1:
+            if shape.numel() % valid.numel() == 0:
+                return valid.reshape(-1, 1).expand(-1, shape.numel() // valid.numel())
+        elif len(shape) >= axes and shape[1 - axes :] == valid.shape[1:] and shape[-axes] <= len(valid):
+            return valid[: shape[-axes]].expand(shape)
+        raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
+
+
+_BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=None)
+
+
+@contextmanager
+def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Iterator[None]:
+    """Normalize with the statistics of each batch, in all passes through networks within the block.
+
+    Without batch normalization in the network, the block has no effect.
+
+    Args:
+        valid: The rows [T, B], or [n], bool whose values count in the statistics; all rows are normalized. A layer
+            whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
+            [..., T, B], the same for each; for [T * B * K], K values for each row. A function that returns them is
+            called only if a layer needs them. None: running statistics, as outside of a block.
+        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). Of
+            several passes through the same layer, the last one counts.
+    """
+    token = _BATCH_ROWS.set(None if valid is None else BatchRows(valid, commits))
+    try:
+        yield
+    finally:
+        _BATCH_ROWS.reset(token)
+
+
+def get_batch_rows() -> BatchRows | None:
+    """Return the rows of the innermost block of `batch_statistics`; None for running statistics."""
+    return _BATCH_ROWS.get()
+
+
+def _weigh_rows(valid: Tensor) -> RowWeights:
+    """Return the weights of rows [N] bool, without waiting for the device."""
+    rows = valid.float()
+    n = rows.sum()
+    has_rows = (n > 0).float()
+    weights: Tensor | None = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+    if _are_all_valid(valid):
+        weights = None
+    return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), commits=has_rows)
+
+
+def _are_all_valid(valid: Tensor) -> bool:
+    """Return whether all rows are valid, if that is known without waiting for the device."""
+    return valid.device.type == "cpu" and bool(valid.all())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchMoments:
+    """The moments of a batch, with the normalization by them, and its gradient that passes through them."""
+
+    x: Tensor  # [N, F]; with weights of rows, x - mean
+    weights: Tensor | None  # weights [N] of the rows in mean and variance; None for equal ones
+    mean: Tensor  # [F]
+    variance: Tensor  # [F], biased
+    inverse_std: Tensor  # [F]
+
+    @classmethod
+    def compute(cls, x: Tensor, weights: Tensor | None, epsilon: float) -> BatchMoments:
+        """Return the moments of rows x [N, F]; see the attributes."""
+        if weights is None:
+            mean, variance = torch.ops.aten.batch_norm_update_stats.default(x, None, None, 0.0)
+        else:
+            mean = weights @ x
+            x = x - mean
+            variance = weights @ x.square()
+        inverse_std = torch.rsqrt(variance + epsilon)
+        return cls(x=x, weights=weights, mean=mean, variance=variance, inverse_std=inverse_std)
+
+    def normalize(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return (x - mean) / std * weight + bias [N, F]."""
+        scale = self.inverse_std * weight
+        shift = torch.addcmul(bias, self.mean, scale, value=-1) if self.weights is None else bias
+        return torch.addcmul(shift, self.x, scale)
+
+    def differentiate(
+        self, gradient: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the gradients of x, weight and bias, given that of the result of `normalize`; None if not needed."""
+        if self.weights is None:
+            return torch.ops.aten.native_batch_norm_backward.default(
+                gradient,
+                self.x,
+                weight,
+                None,
+                None,
+                self.mean,
+                self.inverse_std,
+                True,
+                0.0,
+                [needs_x, needs_weight, needs_weight],
+            )
+        products = gradient * self.x
+        bias_gradient, weight_gradient = gradient.sum(0), products.sum(0).mul_(self.inverse_std)
+        if not needs_x:
+            return None, weight_gradient, bias_gradient
+        # scale * (gradient - weights * (bias_gradient + normalized * weight_gradient)), in the memory of `products`.
+        scale = self.inverse_std * weight
+        by_std = (scale * self.inverse_std).mul_(weight_gradient)
+        x_gradient = torch.addcmul(scale * bias_gradient, self.x, by_std, out=products)
+        x_gradient.mul_(self.weights.neg().unsqueeze(1)).addcmul_(gradient, scale)
+        return x_gradient, weight_gradient, bias_gradient
+
+
+class BatchNormalization(torch.autograd.Function):
+    """The normalization of x [N, F] by its moments, weight and bias [F]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch: BatchMoments, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.batch = batch
+        ctx.save_for_backward(weight)
+        return batch.normalize(weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None]:
+        (gradient,), (weight,) = gradients, ctx.saved_tensors
+        x_gradient, weight_gradient, bias_gradient = ctx.batch.differentiate(
+            gradient, weight, needs_x=ctx.needs_input_grad[0], needs_weight=True
+        )
+        return x_gradient, None, weight_gradient, bias_gradient
+
 
 Correction = tuple[Tensor, Tensor]  # r and d [F] of batch renormalization
 

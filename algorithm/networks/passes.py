@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.losses import surrogate_loss
+from algorithm.networks.fast_products import is_ordered_product, multiply_by_onednn, multiply_transposed, uses_onednn
 from algorithm.networks.heads import StdHead
-from algorithm.networks.linear import is_ordered_product, multiply_by_onednn, multiply_transposed, uses_onednn
 from algorithm.networks.mlp import LayerStack
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.

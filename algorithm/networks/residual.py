@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
 from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
+from algorithm.networks.fast_products import Linear, NumpyFunction, make_numpy_form
 from algorithm.networks.fused_norms import (
-    BatchNormStep,
-    LinearStep,
-    ResidualStep,
-    RmsNormStep,
-    StepSequence,
-    can_fuse_steps,
-    run_steps,
+    FusedBatchNorm,
+    FusedLinear,
+    FusedResidual,
+    FusedRmsNorm,
+    FusedSequence,
+    can_fuse,
+    run_fused,
 )
-from algorithm.networks.linear import Linear, NumpyFunction, make_numpy_form
 from algorithm.networks.mlp import check_sizes, make_numpy_linear
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
 
@@ -83,20 +83,20 @@ class ResidualLayers(nn.Module):
         self.blocks: Any = nn.ModuleList(ResidualBlock(settings) for _ in range(settings.blocks))
         self.output_norm: Any = RmsNorm(width, unit_weights=settings.unit_weights) if settings.norm else None
         # The layers as one operation, if they have batch norms.
-        self.steps: StepSequence | None = self._make_steps() if normalizes_batches else None
+        self.fused: FusedSequence | None = self._make_fused() if normalizes_batches else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.steps and can_fuse_steps(x, self.steps):
-            return run_steps(x, self.steps)
+        if self.fused and can_fuse(x, self.fused):
+            return run_fused(x, self.fused)
         x = self.input(self.input_norm(x) if self.input_norm else x)
         for block in self.blocks:
             x = block(x)
         return self.output_norm(x) if self.output_norm else x
 
-    def _make_steps(self) -> StepSequence:
-        blocks = [block.make_step() for block in self.blocks]
-        return StepSequence(
-            BatchNormStep(self.input_norm), LinearStep(self.input), *blocks, RmsNormStep(self.output_norm)
+    def _make_fused(self) -> FusedSequence:
+        blocks = [block.make_fused() for block in self.blocks]
+        return FusedSequence(
+            FusedBatchNorm(self.input_norm), FusedLinear(self.input), *blocks, FusedRmsNorm(self.output_norm)
         )
 
     def numpy(self) -> NumpyFunction:
@@ -122,11 +122,11 @@ class ResidualBlock(nn.Module):
             y = torch.relu_(norm(y) if norm else y)
         return x + y
 
-    def make_step(self) -> ResidualStep:
-        """Return the block, with batch norms, as a step of a fused operation."""
+    def make_fused(self) -> FusedResidual:
+        """Return the block, with batch norms, as a layer of a fused operation."""
         layers = ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
-        return ResidualStep(
-            *(step for linear, norm in layers for step in (LinearStep(linear), BatchNormStep(norm, activates=True)))
+        return FusedResidual(
+            *(part for linear, norm in layers for part in (FusedLinear(linear), FusedBatchNorm(norm, activates=True)))
         )
 
     def numpy(self) -> NumpyFunction:

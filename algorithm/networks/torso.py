@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_statistics import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
-from algorithm.networks.linear import make_numpy_form
+from algorithm.networks.fast_products import make_numpy_form
+from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 

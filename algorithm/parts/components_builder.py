@@ -252,16 +252,8 @@ def make_explorer(
 ) -> Explorer | None:
     """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
 
-    Args:
-        config: the settings of the role.
-        role: the role with its initial lanes.
-        lanes: the number of its lanes.
-        agent: its agent.
-        auxiliaries: its auxiliaries, by name.
-        part: number of this process and number of processes, whose explorers divide the lanes of all of them.
-
-    Raises:
-        UserError: the explorer does not suit the agent or the auxiliaries.
+    `role` has its initial lanes only. `part` is the number of this process and the number of processes, whose explorers
+    divide the lanes of all of them. Raises UserError if the explorer does not suit the agent or the auxiliaries.
     """
     process, processes = part
     for name, arguments in config.explorer.items():  # at most one

@@ -15,7 +15,7 @@ LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
 POPULATION_FILE = "population.json"  # file in the folder of a population with its state
 ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment, and the folder's format
-FORMAT = 1  # of run folders; a change after which earlier runs cannot be continued makes it larger
+FORMAT = 2  # of run folders; a change after which earlier runs cannot be continued makes it larger
 VIDEO_FOLDER = "videos"  # folder in a run folder
 RUNS = Path("runs")
 
@@ -211,12 +211,13 @@ def read_origin(run: Path) -> str | None:
 
 
 def check_format(run: Path) -> None:
-    """Raise UserError for a run folder of another format. One without a recorded format has the first one."""
-    found = next((line for line in _read_origin_lines(run)[1:] if line.startswith("format ")), "format 1")
-    if found != f"format {FORMAT}":
+    """Raise UserError for a run folder of another format; of the first one, if it records an environment only."""
+    lines = _read_origin_lines(run)
+    found = next((line for line in lines[1:] if line.startswith("format ")), "format 1")
+    if lines and found != f"format {FORMAT}":
         raise UserError(
-            f"{run / ORIGIN_FILE}: the run folder has {found}, which another version of this program has written; "
-            f"this version reads format {FORMAT}"
+            f"{run} has {found} of run folders, which another version of this program has written; this version reads "
+            f"format {FORMAT}"
         )
 
 

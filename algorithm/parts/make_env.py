@@ -37,17 +37,9 @@ class Environments:
 
     def __init__(self, settings: Settings, folder: RunFolder):
         """Resolve the settings of the environments; `folder` holds env.py and receives log files."""
-        base = settings.base
-        self.adapter_class: type[Adapter] = find_class("env_type", base.env_type)
-        self._make_adapter: Callable[[EnvConfig], Adapter] = self.adapter_class
-        self.config = make_env_config(base)
-        self._folder = folder
-        self._env_type, self._env_name = base.env_type.upper(), base.env_name
-        self._parameters, self._agents = settings.reset, settings.agents
-        self._observe_previous, self._max_restarts = base.observe_previous, base.max_env_restarts
-        self._n_groups = base.env_groups
-        self._evaluation_envs = min(count_evaluation_episodes(settings.goal), MAX_EVALUATION_ENVS)
-        self._error = _find_unsupported_setting(settings, self.adapter_class)
+        self._settings, self._folder = settings, folder
+        self.adapter_class: type[Adapter] = find_class("env_type", settings.base.env_type)
+        self.config = make_env_config(settings.base)
 
     def open(self, n_envs: int, render: bool = False) -> Adapter:
         """Open environments for playing, with the first lesson of each environment parameter.
@@ -55,7 +47,7 @@ class Environments:
         They are shown if `render` is true. Raises UserError if the settings do not suit the environment.
         """
         mode = "human" if render else None
-        return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._parameters))
+        return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._settings.reset))
 
     def open_recorded(self, n_envs: int, recording: Recording | None) -> Adapter:
         """Open environments for playing that return pictures, and record videos of the episodes in `recording`.
@@ -64,7 +56,7 @@ class Environments:
             UserError: If the settings do not suit the environment, or it has no pictures.
         """
         self.prepare_recording()
-        parameters = EnvironmentParameters(self._parameters)
+        parameters = EnvironmentParameters(self._settings.reset)
         return self._open(n_envs=n_envs, render_mode="rgb_array", recording=recording, parameters=parameters)
 
     def open_training(self, parameters: EnvironmentParameters, first_env: int = 0) -> Adapter:
@@ -79,7 +71,7 @@ class Environments:
         """
         teams = {name: role.teams for name, role in self._folder.read_roles().items()}
         fields = {"on_episode_end": parameters.record_episode, "first_env": first_env}
-        return self._open(teams, self._n_groups, parameters=parameters, **fields)
+        return self._open(teams, self._settings.base.env_groups, parameters=parameters, **fields)
 
     def prepare_recording(self) -> None:
         """Choose how environments render without a display; some libraries read that when they are imported.
@@ -88,7 +80,9 @@ class Environments:
             UserError: If videos cannot be recorded of environments of this type.
         """
         if not self.adapter_class.supports_recording:
-            raise UserError(f"videos cannot be recorded of environments with env_type {self._env_type}")
+            raise UserError(
+                f"videos cannot be recorded of environments with env_type {self._settings.base.env_type.upper()}"
+            )
         choose_offscreen_backends()
 
     def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
@@ -103,7 +97,8 @@ class Environments:
 
     def count_evaluation_envs(self) -> int:
         """Return the number of environments in which evaluation episodes are played."""
-        return self.adapter_class.count_evaluation_envs(self.config, self._evaluation_envs)
+        episodes = min(count_evaluation_episodes(self._settings.goal), MAX_EVALUATION_ENVS)
+        return self.adapter_class.count_evaluation_envs(self.config, episodes)
 
     def find_evaluation_obstacle(self) -> str | None:
         """Return why the run cannot be evaluated during training; None if it can."""
@@ -111,7 +106,7 @@ class Environments:
 
     def list_notes(self, evaluates: bool) -> Iterator[str]:
         """Yield lines for the user about environments that have been opened, in a run that `evaluates` or does not."""
-        if note := describe_missing_limit(self._env_type, self.config):
+        if note := describe_missing_limit(self._settings.base.env_type, self.config):
             yield note
         obstacle = self.find_evaluation_obstacle()
         if obstacle and evaluates:
@@ -124,18 +119,19 @@ class Environments:
 
         `teams` are the lanes of a resumed run, {agent: the team of each lane}; `n_groups` groups take turns.
         """
-        if self._error:
-            raise UserError(self._error)
-        name = self._folder.load_environment(self._env_name) if self.adapter_class.needs_name else ""
+        check_supported(self._settings)
+        base, agents = self._settings.base, self._settings.agents
+        name = self._folder.load_environment(base.env_name) if self.adapter_class.needs_name else ""
         config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
-        make: Callable[[], Adapter] = partial(self._make_adapter, config)
+        make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
+        make: Callable[[], Adapter] = partial(make_adapter, config)
         if n_groups > 1:
-            make = partial(EnvGroups, self._make_adapter, config, n_groups)
+            make = partial(EnvGroups, make_adapter, config, n_groups)
         try:
-            adapter: Adapter = RestartOnFailure(make, self._max_restarts)
-            if self._agents or adapter.shared_agents is not None:
-                adapter = SharedAgents(adapter, self._agents, teams)
-            return PreviousActionReward(adapter, self._observe_previous) if self._observe_previous else adapter
+            adapter: Adapter = RestartOnFailure(make, base.max_env_restarts)
+            if agents or adapter.shared_agents is not None:
+                adapter = SharedAgents(adapter, agents, teams)
+            return PreviousActionReward(adapter, base.observe_previous) if base.observe_previous else adapter
         except UnsupportedEnvironment as error:
             raise UserError(f"base_config: {error}") from error
 
@@ -169,9 +165,9 @@ def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
         raise UserError(f"{user} opens environments in several processes, but {obstacle}: {instead}")
 
 
-def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
-    """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
-    base = settings.base
+def check_supported(settings: Settings) -> None:
+    """Raise UserError for a setting that the adapter does not support."""
+    base, adapter_class = settings.base, find_class("env_type", settings.base.env_type)
     unsupported = {
         f"base_config.{name}": advice
         for name, advice in adapter_class.unsupported_settings.items()
@@ -180,8 +176,7 @@ def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) 
     if settings.reset and not adapter_class.takes_parameters:
         unsupported["reset_config"] = "base_config.env_args holds the arguments of its environments"
     for name, advice in unsupported.items():
-        return f"{name} is not for env_type {base.env_type.upper()}: {advice}"
-    return None
+        raise UserError(f"{name} is not for env_type {base.env_type.upper()}: {advice}")
 
 
 def find_episode_limit(env_type: str, config: EnvConfig) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec
-from algorithm.training.episodes import EpisodeReturns
+from algorithm.training.invalid_values import EpisodeReturns
 
 MAX_STEPS = 1000  # random actions in one environment
 MAX_SECONDS = 30.0  # wall time after which the play of a slow environment ends

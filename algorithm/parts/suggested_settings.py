@@ -18,7 +18,13 @@ from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
 from algorithm.networks.default_network import has_images, is_table
-from algorithm.parts.make_env import describe_missing_limit, find_episode_limit, make_env_config, read_roles
+from algorithm.parts.make_env import (
+    check_supported,
+    describe_missing_limit,
+    find_episode_limit,
+    make_env_config,
+    read_roles,
+)
 from algorithm.parts.random_play import RandomPlay, play_randomly
 from algorithm.specs import Role
 
@@ -125,7 +131,7 @@ def open_environment(
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     try:
-        roles = read_roles(*_choose_adapter(resolve([(source, tree)]).base, make_env))
+        roles = read_roles(*_choose_adapter(resolve([(source, tree)]), make_env))
     except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
         return open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}), make_env)
@@ -136,10 +142,11 @@ def open_environment(
 
 
 def _choose_adapter(
-    base: BaseConfig, make_env: str | Callable[..., Any] | None
+    settings: Settings, make_env: str | Callable[..., Any] | None
 ) -> tuple[type[Adapter], EnvConfig, int]:
-    """Return adapter class, configuration and seed of one environment."""
-    config = make_env_config(base)
+    """Return adapter class, configuration and seed of one environment. Raises UserError as `Environments` does."""
+    check_supported(settings)
+    base, config = settings.base, make_env_config(settings.base)
     config = replace(config, name=make_env or config.name, n_envs=1)
     return find_class("env_type", base.env_type), config, base.seed
 
@@ -348,9 +355,9 @@ def suggest_settings(
         threshold: the return at which the environment counts as solved, if one is known.
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
-    base, play = resolve([("suggested settings", opened)]).base, None
-    if not find_class("env_type", base.env_type).starts_programs:
-        play = play_randomly(*_choose_adapter(base, make_env))
+    settings, play = resolve([("suggested settings", opened)]), None
+    if not find_class("env_type", settings.base.env_type).starts_programs:
+        play = play_randomly(*_choose_adapter(settings, make_env))
     notes: tuple[str, ...] = ()
     if play and play.failure is not None:
         notes = (f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions",)

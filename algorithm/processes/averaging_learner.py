@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.processes.learner_group import LearnerGroup
@@ -78,7 +78,7 @@ class AveragingLearner(Learner):
                 self.group.broadcast(tensor, rank)
         self._mark_outdated()
 
-    def average_gradients(self, batch: Rollout | None, report: LossReport | None) -> bool:
+    def average_gradients(self, batch: Rollout | None, report: LossResult | None) -> bool:
         """Replace the gradient of a batch by the average over the learners.
 
         The changes of the running statistics of batch norms are averaged with the same weights.
@@ -149,9 +149,9 @@ def learn_together(
     learner: AveragingLearner,
     scheduler: BatchScheduler,
     rollout: Rollout | None,
-    record_update: Callable[[LossReport], object],
+    record_update: Callable[[LossResult], object],
 ) -> None:
-    """Make the updates that follow a collected rollout of each learner, as `learn_from` does for a single learner.
+    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
 
     All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
     a learner without one follows the gradients of the others.
@@ -199,7 +199,7 @@ def learn_round(
     components: AgentComponents,
     rollout: Rollout | None,
     schedule: Mapping[str, Any],
-    record_update: Callable[[LossReport], object] = lambda report: None,
+    record_update: Callable[[LossResult], object] = lambda report: None,
 ) -> RoundReport:
     """Make the updates of a round, in which all learners take part.
 

@@ -28,9 +28,9 @@ from algorithm.processes.service import RunTask, allow_read_only_arrays, start_s
 from algorithm.processes.supervisor import Supervisor
 from algorithm.processes.weights import pack_all_weights
 from algorithm.specs import Role
-from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluations import EpisodePlan, Evaluations
+from algorithm.training.evaluator import EpisodePlan, Evaluations
 from algorithm.training.monitor import Monitor
+from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.processes.collect import Experience, Request
 from algorithm.processes.collectors import Collector, Collectors
 from algorithm.processes.fleet import RemoteLanes
@@ -20,10 +20,10 @@ from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.weights import pack_all_weights
 from algorithm.rollout import Rollout
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import learn_from
+from algorithm.training.updates import run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
@@ -114,7 +114,7 @@ class ClusterLoop:
             before = counters.updates
             counters.updates = before + self.peers.learn(self.training, role, rollouts, record_update)
         elif rollouts[0]:
-            learn_from(self.training.get(role), rollouts[0], record_update)
+            run_updates(self.training.get(role), rollouts[0], record_update)
 
     def _place(self, index: int, role: str, rollout: Rollout, is_usable: bool) -> Rollout:
         """Return a rollout with the lanes of its learner. One after a rollout that was dropped does not continue it."""
@@ -129,7 +129,7 @@ class ClusterLoop:
         first_lane = index // self.collectors.n_learners * self.collectors.roles[role].lanes
         return replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
 
-    def _record_update(self, role: str, report: LossReport) -> None:
+    def _record_update(self, role: str, report: LossResult) -> None:
         self.monitor.record_update(role, report)
         self.divergence.count_update()
         if self._serves and (now := monotonic()) >= self._next_service:

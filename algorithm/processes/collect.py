@@ -22,7 +22,7 @@ from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.cpu_time import measure_cpu_seconds
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 
 
 @dataclass(frozen=True, kw_only=True)

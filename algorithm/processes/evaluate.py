@@ -17,8 +17,7 @@ from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.service import Failure, Service, ServiceReply
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
-from algorithm.training.evaluations import EpisodePlan, Evaluations, Outcome
-from algorithm.training.evaluator import Evaluator
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.signals import raise_deferred
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_all
@@ -26,12 +26,11 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.divergence import Diverged, DivergenceDetector
-from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import EpisodePlan, Evaluations, ImmediateEvaluations
-from algorithm.training.evaluator import Evaluator
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
+from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
+from algorithm.training.run_end import Diverged, DivergenceDetector
 from algorithm.training.signals import DeferredSignals, raise_deferred
 from algorithm.training.updates import run_tick
 
@@ -177,7 +176,7 @@ class LocalFleet(Fleet):
         return write_all(self.training, self._actor, manifest)
 
     def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        def record_update(role: str, report: LossReport) -> None:
+        def record_update(role: str, report: LossResult) -> None:
             monitor.record_update(role, report)
             divergence.count_update()
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentStartError
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
 from algorithm.checkpointing.manifest import MANIFEST, Manifest
 from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
@@ -233,7 +233,7 @@ class LearnerPeers:
         training: TrainingComponents,
         role: str,
         rollouts: Sequence[Rollout | None],
-        record_update: Callable[[LossReport], object],
+        record_update: Callable[[LossResult], object],
     ) -> int:
         """Make the updates of a round on all learners.
 

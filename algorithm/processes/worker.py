@@ -23,7 +23,7 @@ from torch import Tensor
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.process_setup import end_with_parent, prepare_worker
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_experience
@@ -39,7 +39,7 @@ from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.updates import run_tick
@@ -280,7 +280,7 @@ class WorkerLoop:
                 lanes[:] = False
         self._iterations = iterations
 
-    def _record_update(self, role: str, report: LossReport) -> None:
+    def _record_update(self, role: str, report: LossResult) -> None:
         self.memory.counts[self.worker, 1] += 1
         if is_sampled(self._samples[role], self._first_update + int(self.memory.counts[self.worker, 1])):
             self._samples[role].append(report.compute_metrics())

@@ -35,9 +35,9 @@ from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.processes.worker import Continue, Ready, Report, Save, Saved, Start, WorkerTask, run_worker
 from algorithm.specs import Role
 from algorithm.training.components import PHASES, TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
+from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
 
 LOG = logging.getLogger(__name__)

@@ -33,13 +33,13 @@ from algorithm.runs.trained_agent import copy_agent
 from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.specs import Role
 from algorithm.training.components import STARTING, Timer, TrainingComponents
-from algorithm.training.divergence import DivergenceDetector
-from algorithm.training.evaluations import EpisodePlan
+from algorithm.training.evaluator import EpisodePlan
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
+from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import Terminated
 
 Log = Callable[[str], None]

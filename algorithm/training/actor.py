@@ -11,7 +11,7 @@ import numpy as np
 
 from algorithm.rollout import Rollout, Step
 from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.episodes import Episode, get_lane_index
+from algorithm.training.invalid_values import Episode, get_lane_index
 from algorithm.training.rollout_buffer import Arrays, RolloutBuffer
 
 ADAPTER_KEY = "adapter"  # in the state of an actor: the state of the adapter, as JSON

@@ -1,8 +1,8 @@
-"""Learning: from a batch to a gradient, and from a gradient to a step of the optimizers."""
+"""Learning: from a batch to a gradient, and from a gradient to a step of the optimizers, or a reset of parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial, reduce
@@ -11,18 +11,58 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Divergence, LossReport
+from algorithm.agents.agent import Agent, Divergence, LossResult
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.passes import use_manual_passes
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
-from algorithm.training.group_step import make_group_steps
-from algorithm.training.resets import reset_if_due
+from algorithm.training.optimizers import OptimizerStep, make_optimizer_steps
 from algorithm.training.rewards import RewardNormalizer
+
+
+@torch.no_grad()
+def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[OptimizerStep], update: int) -> None:
+    """Reset the parameters of an agent after an update, if it has resets and one of them is due (see ParameterReset).
+
+    Target networks are reset with the same new parameters as their sources, and the running statistics of batch norms
+    in the same way. The moments of the agent's optimizers become 0. Auxiliaries are not reset.
+
+    Args:
+        agent: The agent; its groups are the first of `parameters`.
+        parameters: The flat parameters.
+        steps: The steps of all groups.
+        update: The number of the update (the first is 1).
+    """
+    reset = agent.reset
+    if not reset or update % reset.every:
+        return
+    modules = [group.module for group in reset.make_groups().values()]
+    new_tensors = [
+        torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()]),
+        torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))]),
+    ]
+    vectors = [
+        vector[: len(new)]
+        for vector, new in zip((parameters.vector, parameters.batch_statistics), new_tensors, strict=True)
+    ]
+    old_tensors = [vector.clone() for vector in vectors]
+    for vector, new in zip(vectors, new_tensors, strict=True):
+        vector.copy_(new)
+    for target in agent.target_networks.values():  # whose sources have the new parameters now
+        target.polyak_update(1 - reset.shrink)
+    for vector, old in zip(vectors, old_tensors, strict=True):
+        vector.lerp_(old, reset.shrink)
+    parameters.reset_increments()
+    parameters.complete_step()
+    parameters.apply_target_constraints()
+    for step in steps:
+        if step.name in agent.groups:
+            step.optimizer.moments.zero_()
 
 
 class Learner:
@@ -88,7 +128,7 @@ class Learner:
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        self._steps = make_group_steps(groups, self.parameters, self._compute_divergence, self.device, place)
+        self._steps = make_optimizer_steps(groups, self.parameters, self._compute_divergence, self.device, place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
 
@@ -133,7 +173,7 @@ class Learner:
         prepared = self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
         return prepared if self.auxiliaries.modules else prepared.drop_last_observation()
 
-    def compute_gradients(self, rollout: Rollout) -> LossReport:
+    def compute_gradients(self, rollout: Rollout) -> LossResult:
         """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
 
         Args:
@@ -158,7 +198,7 @@ class Learner:
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         # Without features and losses, which keep the graph of this update alive.
-        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
+        return LossResult(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.

@@ -9,14 +9,18 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from algorithm.adapters.adapter import SimulatorError
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.training.actor import Actor
-from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import EvaluatedVersion, EvaluationQueue, Evaluations, Outcome, Results
-from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.goal import GoalCheck
-from algorithm.training.intervals import Intervals
-from algorithm.training.limits import Limits
+from algorithm.training.evaluator import (
+    EvaluatedVersion,
+    EvaluationQueue,
+    EvaluationResult,
+    Evaluations,
+    Outcome,
+    Results,
+)
+from algorithm.training.invalid_values import Episode
+from algorithm.training.limits import GoalCheck, Intervals, Limits
 from algorithm.training.progress import Counters, History, RecentEpisodes
 from algorithm.training.reporter import Reporter
 
@@ -104,7 +108,7 @@ class Monitor:
         self._next_display = -inf
         self._checks_goal = True  # episodes have ended since the goal was last checked, perhaps before a resume
 
-    def record_update(self, role: str, report: LossReport) -> None:
+    def record_update(self, role: str, report: LossResult) -> None:
         """Count an update, and record its metrics."""
         self.counters.updates += 1
         self.reporter.record_update(role, report)

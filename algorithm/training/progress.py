@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.training.components import STARTING, TrainingComponents
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 
 WINDOW = 20  # training episodes whose mean return must reach the goal
 

@@ -1,4 +1,4 @@
-"""Reports of a run: rows of metrics, lines of text, and its progress for a display."""
+"""Reports of a run: rows of metrics, histograms, lines of text, and its progress for a display."""
 
 from __future__ import annotations
 
@@ -10,13 +10,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import Agent, LossResult
 from algorithm.specs import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.histograms import collect_actions, collect_weights
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import EvaluatedMean, History, Progress, RoleProgress, Snapshot, Throughput
+
+
+def collect_actions(agent: Agent, raw_action: np.ndarray, suffix: str) -> dict[str, np.ndarray]:
+    """Return each dimension and branch of actions, `actions/<number><suffix>`.
+
+    Args:
+        agent: the agent.
+        raw_action: raw actions [T, B, size]; the histograms are of the executed actions.
+        suffix: the end of the names.
+    """
+    actions = agent.family.to_action(raw_action.reshape(-1, raw_action.shape[-1]))
+    return _keep_finite({f"actions/{number}{suffix}": values for number, values in enumerate(actions.T)})
+
+
+def collect_weights(agent: Agent, suffix: str) -> dict[str, np.ndarray]:
+    """Return the parameters of each layer, `weights/<group>/<parameter><suffix>`."""
+    return _keep_finite(
+        {
+            f"weights/{name}/{parameter}{suffix}": values.detach().cpu().numpy().ravel()
+            for name, group in agent.groups.items()
+            for parameter, values in group.module.named_parameters()
+        }
+    )
+
+
+def _keep_finite(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays without values that are not finite, which have no place in a histogram, and no empty array."""
+    finite = {name: array[np.isfinite(array)] for name, array in arrays.items()}
+    return {name: array for name, array in finite.items() if len(array)}
+
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed
@@ -76,7 +105,7 @@ class Reporter:
         self._start = self._last_row = self._take_snapshot()
         self._throughput = Throughput.between(self._last_row, self._last_row)
 
-    def record_update(self, role: str, report: LossReport) -> None:
+    def record_update(self, role: str, report: LossResult) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
         if is_sampled(self._sampled[role], self.history.counters.updates):
             self._sampled[role].append(report.compute_metrics())

@@ -8,8 +8,7 @@ import numpy as np
 
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.training.components import AgentComponents
-from algorithm.training.episodes import EpisodeReturns, get_lane_index
-from algorithm.training.sanitize import StepSanitizer
+from algorithm.training.invalid_values import EpisodeReturns, StepSanitizer, get_lane_index
 
 Arrays = dict[str, np.ndarray]
 # At most 2 lanes - 1 slots are full at a time (one tick may fill one per lane), and each lane writes to one more.

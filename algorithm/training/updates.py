@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.rollout import Rollout
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents, TrainingComponents
 
 
-def run_tick(training: TrainingComponents, actor: Actor, record_update: Callable[[str, LossReport], object]) -> None:
+def run_tick(training: TrainingComponents, actor: Actor, record_update: Callable[[str, LossResult], object]) -> None:
     """Make one tick of the environments, and the updates that follow the rollouts that it completes.
 
     Agents without a replay learn first; the actor decides and sends the actions; agents with a replay learn while
@@ -27,7 +27,7 @@ def run_tick(training: TrainingComponents, actor: Actor, record_update: Callable
     """
 
     def learn(role: str, rollout: Rollout) -> None:
-        learn_from(training.get(role), rollout, lambda report: record_update(role, report))
+        run_updates(training.get(role), rollout, lambda report: record_update(role, report))
         training.timer.lap("learning")
 
     overlapping = []
@@ -42,7 +42,7 @@ def run_tick(training: TrainingComponents, actor: Actor, record_update: Callable
     actor.receive()
 
 
-def learn_from(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossReport], object]) -> None:
+def run_updates(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossResult], object]) -> None:
     """Make the updates that follow a collected rollout of the role of `components`.
 
     Args:
@@ -62,7 +62,7 @@ def learn_from(components: AgentComponents, rollout: Rollout, record_update: Cal
         record_update(report)
 
 
-def complete_report(report: LossReport, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
+def complete_report(report: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
     """Set the priorities of a batch that was learned from, and add to its report what the agent does not have.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
 
 import numpy as np
@@ -165,6 +166,11 @@ class RowOfLane:
     def __init__(self, step: Step, i: int):
         self.first, self.is_bootstrap = bool(step.first[i]), bool(step.is_bootstrap_row[i])
         self.reward, self.alive = float(step.reward[i]), bool(step.alive[i])
+
+
+def make_contract(make: Callable[[], Adapter], ticks: int = 150) -> type:
+    """Return the tests of the adapter that `make` returns; a module assigns them to a name that starts with Test."""
+    return type("TestAdapter", (AdapterContract,), {"make": lambda self: make(), "ticks": ticks})
 
 
 def _random_actions(adapter: Adapter, steps: dict[str, Step], rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnviron
 from algorithm.adapters.atari import AtariAdapter
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, play_lanes
+from tests.adapters.contract import AdapterContract, make_contract, play_lanes
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -29,18 +29,10 @@ def atari(how, n_envs=2, name="Breakout", limit=None, **env_args):
     return AtariAdapter(config(name, n_envs, {"vectorization_mode": how, **env_args}, limit))
 
 
-class TestNative(AdapterContract):
-    ticks = 24
-
-    def make(self):
-        return atari(NATIVE, limit=9)
-
-
-class TestSyncSameStep(AdapterContract):
-    ticks = 24
-
-    def make(self):
-        return atari(SYNC, limit=9, vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
+TestNative = make_contract(lambda: atari(NATIVE, limit=9), ticks=24)
+TestSyncSameStep = make_contract(
+    lambda: atari(SYNC, limit=9, vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), ticks=24
+)
 
 
 class TestEnvPool(AdapterContract):

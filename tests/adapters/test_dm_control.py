@@ -6,17 +6,13 @@ import pytest
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.dm_control import DmControlAdapter
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import make_contract
 
 pytest.importorskip("shimmy")
 pytest.importorskip("dm_control")
 
 
-class TestSync(AdapterContract):
-    ticks = 60
-
-    def make(self):
-        return DmControlAdapter(config("cartpole-swingup", 2, {}, max_episode_steps=20))
+TestSync = make_contract(lambda: DmControlAdapter(config("cartpole-swingup", 2, {}, max_episode_steps=20)), ticks=60)
 
 
 @pytest.mark.parametrize("name", ["cartpole-swingup", "dm_control/cartpole-swingup-v0", "dm_control/cartpole-swingup"])

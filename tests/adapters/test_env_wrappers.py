@@ -9,7 +9,6 @@ from gymnasium.vector import SyncVectorEnv
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
 from algorithm.adapters.env_wrappers import apply_wrappers
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from tests.adapters.configs import config
 from tests.adapters.raising import Raising
@@ -67,8 +66,6 @@ def test_native_vector_environments_and_probes_reject_wrappers():
         UnsupportedEnvironment, match="TimeAwareObservation.* and vectorization_mode vector_entry_point"
     ):
         GymAdapter(config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, wrappers=[TIME]))
-    with pytest.raises(UnsupportedEnvironment, match="and a probe has none"):
-        ProbeAdapter(config("chain", wrappers=[TIME]))
 
 
 @pytest.mark.parametrize(
@@ -135,5 +132,3 @@ def test_unsupported_parts_are_an_error_with_the_setting_that_ignores_them():
 def test_ignored_names_must_exist_and_leave_an_observation(ignored, message):
     with pytest.raises(UnsupportedEnvironment, match=message):
         GymAdapter(sampling(spaces.Dict(PARTS), ignore_observations=ignored))
-    with pytest.raises(UnsupportedEnvironment, match="ignore_observations"):
-        ProbeAdapter(config("chain", ignore_observations=["obs"]))

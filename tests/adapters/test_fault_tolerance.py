@@ -20,7 +20,7 @@ from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import AdapterContract, make_contract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
 from tests.adapters.waiting import Slow
@@ -66,9 +66,7 @@ def make_crashing(*args) -> GymAdapter:
     return GymAdapter(config(NowAndThenRaising, *args), lambda config: Crashing(make_vector(config)))
 
 
-class TestRestartOnFailure(AdapterContract):
-    def make(self):
-        return RestartOnFailure(lambda: make_crashing(3), None)
+TestRestartOnFailure = make_contract(lambda: RestartOnFailure(lambda: make_crashing(3), None))
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:

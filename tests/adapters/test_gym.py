@@ -16,7 +16,7 @@ from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import make_contract
 from tests.adapters.counted import (
     BOTH,
     TERMINATED,
@@ -36,31 +36,26 @@ def vectorized(how: str, mode: AutoresetMode) -> dict:
     return {"vectorization_mode": how, "vector_kwargs": {"autoreset_mode": mode}}
 
 
-class TestNative(AdapterContract):
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20))
+def make_cartpole(n_envs: int, args: dict) -> GymAdapter:
+    return GymAdapter(config("CartPole-v1", n_envs, args, max_episode_steps=20))
 
 
-class TestSyncNextStep(AdapterContract):
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20))
-
-
-class TestSyncSameStep(AdapterContract):
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20))
-
-
-class TestSyncDisabled(AdapterContract):
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20))
-
-
-class TestAsync(AdapterContract):
-    ticks = 60
-
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20))
+TestNative = make_contract(
+    lambda: GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20))
+)
+TestSyncNextStep = make_contract(
+    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20))
+)
+TestSyncSameStep = make_contract(
+    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20))
+)
+TestSyncDisabled = make_contract(
+    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20))
+)
+TestAsync = make_contract(
+    lambda: GymAdapter(config("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20)),
+    ticks=60,
+)
 
 
 # The rows of a lane, computed from one environment in a plain loop: (obs, action, reward, alive, memory, next obs,
@@ -387,9 +382,7 @@ class Ticks(VectorEnv):
         return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
 
 
-class TestVectorEnvOfEnvFile(AdapterContract):
-    def make(self):
-        return GymAdapter(config(Ticks, 3))
+TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))
 
 
 def test_a_function_that_takes_num_envs_makes_one_vector_environment():

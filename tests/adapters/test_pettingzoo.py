@@ -12,26 +12,16 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, random_actions
+from tests.adapters.contract import AdapterContract, make_contract, random_actions
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
 
 NAME = "tests.adapters.parallel:make"
 
 
-class TestTerminated(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 3))
-
-
-class TestTruncated(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 2, {"kind": "truncated", "ant": 7, "late": 5}))
-
-
-class TestSilentWithMasks(AdapterContract):
-    def make(self):
-        return PettingZooAdapter(config(NAME, 2, {"silent": True, "how": "info"}))
+TestTerminated = make_contract(lambda: PettingZooAdapter(config(NAME, 3)))
+TestTruncated = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"kind": "truncated", "ant": 7, "late": 5})))
+TestSilentWithMasks = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"silent": True, "how": "info"})))
 
 
 class TestRockPaperScissors(AdapterContract):
@@ -214,7 +204,6 @@ def test_every_environment_is_closed():
         ("tests.adapters.parallel:nothing", {}, "tests.adapters.parallel has no function or class 'nothing'"),
         (lambda: object(), {}, "cannot be opened: TypeError: object is not a ParallelEnv"),
         (lambda: parallel_to_aec(Race()), {}, None),
-        (NAME, {"timeout": 1.0}, "env_timeout is 1, but environments of PettingZoo run in this process"),
     ],
 )
 def test_an_unsupported_environment_is_an_error_of_one_line(name, settings, message):

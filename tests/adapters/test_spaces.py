@@ -16,7 +16,7 @@ from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.spaces import InfoMasks, ObservationConverter, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, random_actions
+from tests.adapters.contract import AdapterContract, make_contract, random_actions
 from tests.adapters.counted import TRUNCATED, CountedEpisodes, EchoingActions
 from tests.adapters.spaced import BRANCHES, Masked, MaskedLate, Sampling, allowed
 
@@ -356,14 +356,10 @@ def test_a_role_without_masks_has_none():
     assert ACTION_MASK not in adapter.reset(seed=0)["agent"].obs
 
 
-class TestMasked(AdapterContract):
-    def make(self):
-        return GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP)))
-
-
-class TestMaskedDisabled(AdapterContract):
-    def make(self):
-        return GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary")))
+TestMasked = make_contract(lambda: GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP))))
+TestMaskedDisabled = make_contract(
+    lambda: GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary")))
+)
 
 
 class TestSampledTuple(AdapterContract):

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from algorithm.auxiliaries.atc import AugmentedTemporalContrast
 from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
-from algorithm.auxiliaries.byol import BootstrapYourOwnLatent
+from algorithm.auxiliaries.siamese import AugmentedTemporalContrast, BootstrapYourOwnLatent
 from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, Vector
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algorithm.auxiliaries.byol import compute_distance
+from algorithm.auxiliaries.siamese import compute_distance
 from tests.auxiliaries.siamese_cases import compute_loss, make, make_learner, make_rollout
 
 

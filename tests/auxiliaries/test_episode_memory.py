@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from algorithm.auxiliaries.episode_memory import AVERAGED_ARRIVALS, EmbeddingMemory, VisitCounts
+from algorithm.auxiliaries.episodic import AVERAGED_ARRIVALS, EmbeddingMemory, VisitCounts
 
 EPSILON, NEIGHBORS = 1e-3, 3
 

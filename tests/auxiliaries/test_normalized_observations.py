@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.auxiliaries import normalized_observations
-from algorithm.auxiliaries.normalized_observations import NormalizedObservations
+from algorithm.auxiliaries import rnd
+from algorithm.auxiliaries.rnd import NormalizedObservations
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, Torso, Vector
 from algorithm.networks.encoders.image import ConvEncoder
 from algorithm.networks.encoders.vector import VectorEncoder
@@ -44,7 +44,7 @@ def make(encoder, spec: ObsSpec) -> NormalizedObservations:
 )
 @pytest.mark.parametrize("max_values", [1, 100, 2**20])
 def test_statistics_are_those_of_all_collected_rows_and_values_are_clipped(encoder, spec, max_values, monkeypatch):
-    monkeypatch.setattr(normalized_observations, "MAX_VALUES", max_values)
+    monkeypatch.setattr(rnd, "MAX_VALUES", max_values)
     normalizer, rng = make(encoder, spec), np.random.default_rng(0)
     scale = 100 if spec.dtype == "uint8" else 3
     rollouts = [(scale * rng.random((5, 3, *spec.shape))).astype(spec.dtype) for _ in range(3)]

@@ -40,134 +40,92 @@ from algorithm.networks import (
 from tests.fakes import RunningSum
 blueprint = Blueprint(encoders={{"*": {encoder}}}, body={body}{memory})
 """
+REPLAYED = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 1.5}
 SETTINGS = {
     "base_config": {"n_envs": 3, "max_step": 230, "log_every": 40, "save_every": 37, "keep_checkpoints": 9},
     "replay_config": {"capacity": 150},  # full before the end of the run
-    "acer_config": {
-        "rollout_length": 8,
-        "sequence_length": 12,
-        "batch_size": 4,
-        "learning_starts": 32,
-        "replay_ratio": 1.5,
-    },
-    "sac_config": {
-        "rollout_length": 8,
-        "sequence_length": 12,
-        "batch_size": 4,
-        "learning_starts": 32,
-        "replay_ratio": 1.5,
-    },
-    "reactor_config": {
-        "rollout_length": 8,
-        "sequence_length": 12,
-        "batch_size": 4,
-        "learning_starts": 32,
-        "replay_ratio": 1.5,
-        "n_atoms": 11,
-        "update_target_per_step": 7,
-    },
+    "acer_config": REPLAYED,
+    "sac_config": REPLAYED,
+    "reactor_config": {**REPLAYED, "n_atoms": 11, "update_target_per_step": 7},
     "a2c_config": {"rollout_length": 8},
     "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
 }
+HYBRID = {"continuous": 1, "branches": [3]}
+ENV_TYPES = {"any": "ANY_ACTION", "growing": "GROWING", "roles": "TWO_ROLES", "skipping": "SKIPPING"}
+
+
+def base(env_name, **settings):
+    """Return the section base_config of a run in a fake environment, or in a probe."""
+    return {"env_type": ENV_TYPES.get(env_name, "PROBE"), "env_name": env_name, **settings}
+
+
 # Further settings of each run.
 RUNS = {
-    "probe": {"base_config": {"env_type": "PROBE", "env_name": "chain"}},
-    "normalised observations": {
-        "base_config": {"env_type": "PROBE", "env_name": "leak"},
-        "encoder": "Vector(normalize=True)",
-    },
+    "probe": {"base_config": base("chain")},
+    "normalised observations": {"base_config": base("leak"), "encoder": "Vector(normalize=True)"},
     "goal and evaluation": {
-        "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
+        "base_config": base("choice", evaluate_every=50, evaluate_greedy=False),
         "acer_config": {"reward_normalization": "return_std", "optimizer": "rmsprop"},
         "goal": {"return": 0.85},  # reached by chance in training, and not in every evaluation
     },
-    "recurrent and skipping": {"base_config": {"env_type": "SKIPPING", "env_name": "skipping"}, "memory": "RunningSum"},
+    "recurrent and skipping": {"base_config": base("skipping"), "memory": "RunningSum"},
     "gru and last action": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain", "observe_previous": ["action", "reward"]},
+        "base_config": base("chain", observe_previous=["action", "reward"]),
         "acer_config": {"burn_in_step": 3},
         "memory": "Gru(6)",
     },
     "attention, skipping": {
-        "base_config": {"env_type": "SKIPPING", "env_name": "skipping", "observe_previous": ["action"]},
+        "base_config": base("skipping", observe_previous=["action"]),
         "memory": "Attention(8, heads=2, window=5)",
     },
     "frame stack and lstm, skipping": {
-        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping"),
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
     },
     # A critic that samples actions draws from torch's global generator.
     "continuous, noisy and normalised": {
-        "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
+        "base_config": base("any", env_args={"continuous": 2}),
         "acer_config": {"std": "learned"},
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
-    "repeated actions": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain"},
-        "explorer": {"action_repeat": [0.3, 0.9]},
-    },
+    "repeated actions": {"base_config": base("chain"), "explorer": {"action_repeat": [0.3, 0.9]}},
     "prioritized": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "base_config": base("chain"),
         "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
     },
     "lazy, gru and skipping": {
-        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping"),
         "replay_config": {"capacity": 300, "sampler": "lazy"},
         "acer_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
         "memory": "Gru(6)",
     },
-    "noisy layers": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50, "evaluate_greedy": False},
-        "body": "NoisyMlp(8)",
-    },
+    "noisy layers": {"base_config": base("chain", evaluate_every=50, evaluate_greedy=False), "body": "NoisyMlp(8)"},
     "batch statistics and unit weights, sac": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID, evaluate_every=50),
         "sac_config": {"n_step": 1},
         "body": "Residual(6, 1, norm='batch_renorm', unit_weights=True)",
         "memory": "None, critic=Residual(6, 1), policy=Mlp(5, norm='batch')",
     },
     "batch statistics, gru": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "base_config": base("chain", evaluate_every=50),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"curiosity": {"units": 8}},
         "body": "Residual(6, 1)",
         "memory": "Gru(6)",
     },
     "hybrid": {
-        "base_config": {
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3, 2]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", env_args={"continuous": 1, "branches": [3, 2]}, evaluate_every=50),
         "acer_config": {"std": "state_dependent", "tanh_squash": True},
     },
     "full trust region, hybrid and recurrent": {
-        "base_config": {
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", env_args=HYBRID, evaluate_every=50),
         "acer_config": {"trust_region": "full", "std": "learned", "burn_in_step": 3, "replay_ratio": 0.5},
         "memory": "Gru(6)",
     },
     "sac, hybrid and recurrent": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-            "evaluate_every": 50,
-            "evaluate_greedy": False,
-        },
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID, evaluate_every=50, evaluate_greedy=False),
         "sac_config": {
             "n_step": 3,
             "burn_in_step": 3,
@@ -178,18 +136,12 @@ RUNS = {
         "memory": "Gru(6)",
     },
     "sac, shifted images and recurrent": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"branches": [3], "shape": [2, 5, 4]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", algorithm="SAC", env_args={"branches": [3], "shape": [2, 5, 4]}, evaluate_every=50),
         "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
         "memory": "Gru(6), augmentations={'*': RandomShift(1)}",
     },
     "sac, categorical and residual, with resets": {
-        "base_config": {"algorithm": "SAC", "env_type": "ANY_ACTION", "env_name": "any", "env_args": {"continuous": 2}},
+        "base_config": base("any", algorithm="SAC", env_args={"continuous": 2}),
         "sac_config": {
             "critic": "categorical",
             "n_atoms": 11,
@@ -207,211 +159,166 @@ RUNS = {
         "memory": "None, policy=Residual(4, unit_weights=True), critic=Residual(5, unit_weights=True)",
     },
     "sac without target critics, hybrid": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID, evaluate_every=50),
         "sac_config": {"target": "none", "policy_update_every": 3, "optimizer_beta1": 0.5, "reset_every": 11},
         "body": "Mlp(8, norm='batch_renorm')",
         "memory": "None, policy=Mlp(6, norm='batch_renorm'), critic=Mlp(7, norm='batch_renorm')",
     },
     "sac like dqn": {
-        "base_config": {"algorithm": "SAC", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "base_config": base("chain", algorithm="SAC", evaluate_every=50),
         "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
     },
     "reactor, lazy": {
-        "base_config": {"algorithm": "REACTOR", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "base_config": base("chain", algorithm="REACTOR", evaluate_every=50),
         "replay_config": {"capacity": 300, "sampler": "lazy"},
         "reactor_config": {"reward_normalization": "return_std"},
         "encoder": "Vector(normalize=True)",
     },
     "reactor, lazy, memories of policy and critic, skipping": {
-        "base_config": {"algorithm": "REACTOR", "env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping", algorithm="REACTOR"),
         "replay_config": {"capacity": 300, "sampler": "lazy"},
         "reactor_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
         "encoder": "FrameStack(3, Vector())",
         "memory": "Gru(5), policy=Lstm(4), critic=Gru(6)",
     },
     "reactor, scalar, combinations": {
-        "base_config": {
-            "algorithm": "REACTOR",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"branches": [3, 2]},
-            "evaluate_every": 50,
-            "evaluate_greedy": False,
-        },
+        "base_config": base(
+            "any", algorithm="REACTOR", env_args={"branches": [3, 2]}, evaluate_every=50, evaluate_greedy=False
+        ),
         "reactor_config": {"critic": "scalar", "loo_beta": "truncated", "importance_clip": 3},
         "explorer": {"action_repeat": [0.3, 0.9]},
     },
     "agents that are added, reactor": {
-        "base_config": {"algorithm": "REACTOR", "env_type": "GROWING", "env_name": "growing"},
+        "base_config": base("growing", algorithm="REACTOR"),
         "replay_config": {"capacity": 150, "sampler": "lazy"},
         "memory": "Gru(4), policy=Gru(5)",
     },
     "a2c": {
-        "base_config": {"algorithm": "A2C", "env_type": "PROBE", "env_name": "chain", "evaluate_every": 50},
+        "base_config": base("chain", algorithm="A2C", evaluate_every=50),
         "a2c_config": {"reward_normalization": "return_std"},
         "encoder": "Vector(normalize=True)",
     },
     "a2c, hybrid and recurrent": {
-        "base_config": {
-            "algorithm": "A2C",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-            "evaluate_every": 50,
-        },
+        "base_config": base("any", algorithm="A2C", env_args=HYBRID, evaluate_every=50),
         "a2c_config": {"optimizer": "adam", "learning_rate_schedule": "linear"},
         "memory": "Gru(6)",
     },
     "ppo": {
-        "base_config": {
-            "algorithm": "PPO",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 2},
-            "evaluate_every": 50,
-            "evaluate_greedy": False,
-        },
+        "base_config": base(
+            "any", algorithm="PPO", env_args={"continuous": 2}, evaluate_every=50, evaluate_greedy=False
+        ),
         "ppo_config": {"clip_ratio_schedule": "linear", "target_kl": 0.002, "value_clip": 0.2},
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
     "ppo, recurrent and skipping": {
-        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping", algorithm="PPO"),
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
     },
     "agents that are added, ppo": {
-        "base_config": {"algorithm": "PPO", "env_type": "GROWING", "env_name": "growing"},
+        "base_config": base("growing", algorithm="PPO"),
         "ppo_config": {"reward_normalization": "return_std"},
         "memory": "Gru(6)",
     },
     "agents that are added": {
-        "base_config": {"env_type": "GROWING", "env_name": "growing", "observe_previous": ["action"]},
+        "base_config": base("growing", observe_previous=["action"]),
         "acer_config": {"reward_normalization": "return_std"},
         "explorer": {"action_noise": [0.0, 0.4]},
     },
     "agents that are added, prioritized": {
-        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "base_config": base("growing", evaluate_every=50),
         "replay_config": {"capacity": 150, "sampler": "prioritized", "initial_priorities": "td_error"},
     },
     "agents that are added, lazy and recurrent": {
-        "base_config": {"env_type": "GROWING", "env_name": "growing", "evaluate_every": 50},
+        "base_config": base("growing", evaluate_every=50),
         "replay_config": {"capacity": 150, "sampler": "lazy"},
         "memory": "Gru(6)",
     },
     "prediction, frame stack and gru, skipping": {
-        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping"),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"prediction": {"units": 8}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
     "prediction, ppo, several roles": {
-        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "PPO"},
+        "base_config": base("roles", algorithm="PPO"),
         "auxiliaries": {"prediction": {"units": 8, "adaptive": False}},
     },
     "episodic bonus, replayed, gru": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "base_config": base("chain"),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"episodic": {"strength": 0.1}},
         "memory": "Gru(6)",
     },
     "episodic bonus by embeddings, ppo and skipping": {
-        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping", algorithm="PPO"),
         "auxiliaries": {"episodic": {"memory": "embeddings", "units": 8, "embedding_size": 4, "neighbors": 3}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
     },
     "episodic bonus by features, agents that are added": {
-        "base_config": {"env_type": "GROWING", "env_name": "growing"},
+        "base_config": base("growing"),
         "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
         "memory": "Gru(6)",
     },
-    "episodic bonus, several roles": {
-        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "A2C"},
-        "auxiliaries": {"episodic": {}},
-    },
+    "episodic bonus, several roles": {"base_config": base("roles", algorithm="A2C"), "auxiliaries": {"episodic": {}}},
     "rnd, images, gru and replayed sequences": {
-        "base_config": {"env_type": "ANY_ACTION", "env_name": "any", "env_args": {"branches": [3], "shape": [2, 5, 4]}},
+        "base_config": base("any", env_args={"branches": [3], "shape": [2, 5, 4]}),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
         "memory": "Gru(6)",
     },
     "rnd, agents that are added, ppo": {
-        "base_config": {"algorithm": "PPO", "env_type": "GROWING", "env_name": "growing"},
+        "base_config": base("growing", algorithm="PPO"),
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "memory": "Gru(6)",
     },
     "rnd of actions, novel actions, sac": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-        },
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID),
         "sac_config": {"n_step": 1},
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50, "input": "observation_and_action"}},
         "explorer": {"novel_action": {"n_samples": 3}},
     },
     "repeated noise, sac, hybrid": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 2, "branches": [3]},
-        },
+        "base_config": base("any", algorithm="SAC", env_args={"continuous": 2, "branches": [3]}),
         "sac_config": {"n_step": 1},
         "explorer": {"noise_repeat": 16},
     },
     "curiosity, gru and normalized": {
-        "base_config": {"env_type": "PROBE", "env_name": "chain"},
+        "base_config": base("chain"),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"curiosity": {"units": 8}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
     "curiosity about features of the agent, sac, hybrid": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"continuous": 1, "branches": [3]},
-        },
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID),
         "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
     },
     "curiosity, ppo, recurrent and skipping": {
-        "base_config": {"algorithm": "PPO", "env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping", algorithm="PPO"),
         "auxiliaries": {"curiosity": {"units": 8}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
     },
     "curiosity, a2c, agents that are added": {
-        "base_config": {"algorithm": "A2C", "env_type": "GROWING", "env_name": "growing"},
+        "base_config": base("growing", algorithm="A2C"),
         "auxiliaries": {"curiosity": {"units": 8, "model": "inverse"}},
     },
     "atc, frame stack and gru, skipping": {
-        "base_config": {"env_type": "SKIPPING", "env_name": "skipping"},
+        "base_config": base("skipping"),
         "auxiliaries": {"atc": {"steps": 2, "noise": 0.1, "max_pairs": 20, "adaptive": True}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
     "byol, sac": {
-        "base_config": {
-            "algorithm": "SAC",
-            "env_type": "ANY_ACTION",
-            "env_name": "any",
-            "env_args": {"branches": [3]},
-        },
+        "base_config": base("any", algorithm="SAC", env_args={"branches": [3]}),
         "auxiliaries": {"byol": {"noise": 0.1, "symmetric": True, "action_values": True}},
     },
     "several roles, one of them late": {
-        "base_config": {"env_type": "TWO_ROLES", "env_name": "roles", "algorithm": "TWO_GROUPS"},
+        "base_config": base("roles", algorithm="TWO_GROUPS"),
         "auxiliaries": {"distillation": {"weight": 0.5}},
         "explorer": {"mixture": {"epsilon": 0.3}},
         "memory": "RunningSum",

@@ -122,30 +122,18 @@ COMMANDS = [
     ("list mine/task --seed 1", "unknown option --seed"),
     # old names
     ("mine/task --lr 1e-3", "it is now --set acer_config.learning_rate=..."),
-    ("mine/task --num-workers 4", "it is now --set base_config.runtime=WORKERS --set base_config.n_workers=N, or"),
     ("mine/task --t-max 1000", "it is now --max-step"),
     ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
-    ("mine/task --no-lock", "it is now --set base_config.runtime=WORKERS --set base_config.worker_lock=none"),
-    ("mine/task --no-lock-update", "--set base_config.runtime=WORKERS --set base_config.worker_lock=gradients"),
     ("mine/task --set base_config.write_summary_per_step=9", "it is now base_config.log_every"),
-    ("mine/task --set acer_config.save_model_per_step=9", "it is now base_config.save_every"),
     (
         "mine/task --set base_config.reset_on_iteration=true",
         "not supported: every agent starts its next episode automatically",
     ),
-    ("mine/task --set base_config.port=5006", "it is now base_config.unity_args.base_port"),
     ("mine/task --set sac_config.learning_rate=1e-3", "it is now learning_rate_critic, learning_rate_policy and"),
-    (
-        "mine/task --set sac_config.siamese=ATC",
-        "--set: unknown setting sac_config.siamese; it is now auxiliaries: {atc: {}} or auxiliaries: {byol: {}}",
-    ),
     (
         "mine/task --set sac_config.curiosity_strength=1",
         "unknown setting sac_config.curiosity_strength; it is now auxiliaries: {curiosity: {strength: ...}}",
     ),
-    ("mine/task --set sac_config.use_prediction=true", "it is now auxiliaries: {prediction: {}}"),
-    ("mine/task --set sac_config.rnd_n_sample=8", "it is now explorer: {novel_action: n_samples}, with auxiliaries: "),
-    ("mine/task --set sac_config.use_extra_data=true", "not needed: auxiliaries: {prediction: {}} predicts from"),
     (
         "mine/task --set auxiliaries.curiosity.strength=-1",
         "--set: auxiliaries.curiosity.strength is -1.0; it must be at least 0",
@@ -168,17 +156,7 @@ COMMANDS = [
     ),
     ("mine/task --set explorer.noise_repeat=16", "explorer.noise_repeat: noise_repeat is for continuous actions; for "),
     ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings that inherits"),
-    (
-        "mine/task --set net_config.learner_port=61001",
-        "--ray local, auto or HOST:PORT, which starts or joins a cluster",
-    ),
-    ("mine/task --u_timescale 5", "it is now --set base_config.unity_args.time_scale=..."),
     ("mine/task --u-port 5006", "it is now --port"),
-    ("mine/task --replay-start 9", "it is now --set acer_config.learning_starts=..."),
-    (
-        "mine/task --set acer_config.entropy=0.1",
-        "unknown setting acer_config.entropy; it is now acer_config.entropy_coef",
-    ),
     ("mine/task --tau 0.99", "it is now --set acer_config.average_policy_decay=..."),
     # places
     ("mine/tusk", "did you mean mine/task?"),

@@ -153,6 +153,7 @@ def test_the_error_for_an_old_name_names_an_existing_option(name):
         ("--json list", "the command list comes first: python main.py list --json"),
         ("tuen gym/cartpole", "no environment folder and no command 'tuen'; did you mean: python main.py tune?"),
         ("lst", "no environment folder and no command 'lst'; did you mean: python main.py list?"),
+        ("lights", "no environment folder 'lights' with a config.yaml under ./envs; did you mean masked/lights?"),
         ("list --seed 1", "unknown option --seed; python main.py list --help lists every option"),
         ("export gym/cartpole --barracda", "unknown option --barracda; did you mean --barracuda?"),
         ("tune", "the following arguments are required: ENV; python main.py tune --help lists every option"),

@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.agents.acer.agent import Acer
 from algorithm.cli import main
-from algorithm.exploration.action_noise import ActionNoise
+from algorithm.exploration.lane_levels import ActionNoise
 from algorithm.parts.run_folder import RunFolder
 from algorithm.rollout import Decision, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks import Mlp, Residual, batch_statistics, mlp, residual
-from algorithm.networks.fused_norms import can_fuse_steps
+from algorithm.networks.fused_norms import can_fuse
 from algorithm.networks.mlp import make_orthogonal_linear, run_with_head
 from algorithm.networks.normalization import find_batch_norms
 
@@ -86,8 +86,8 @@ def test_steps_have_the_numbers_of_modules(monkeypatch, layers, rows, statistics
     x = make_inputs(*ROWS[rows])
     fused = compute_results(layers, x, STATISTICS[statistics], kind, commits)
     for module in (mlp, residual):
-        monkeypatch.setattr(module, "can_fuse_steps", lambda *args: False)
-        monkeypatch.setattr(module, "run_steps", None)  # raises if it is called
+        monkeypatch.setattr(module, "can_fuse", lambda *args: False)
+        monkeypatch.setattr(module, "run_fused", None)  # raises if it is called
     separate = compute_results(layers, x, STATISTICS[statistics], kind, commits)
     for ours, expected in zip(fused, separate, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
@@ -117,15 +117,15 @@ def test_a_change_of_the_parameters_before_the_backward_pass_is_an_error(layers)
 
 def test_modules_are_separate_where_they_cannot_be_fused(layers):
     x = make_inputs(6)
-    assert can_fuse_steps(x, layers.steps)
-    assert not can_fuse_steps(x.to("meta"), layers.steps)
-    assert not can_fuse_steps(x.double(), layers.steps)
+    assert can_fuse(x, layers.fused)
+    assert not can_fuse(x.to("meta"), layers.fused)
+    assert not can_fuse(x.double(), layers.fused)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not can_fuse_steps(x, layers.steps)
+        assert not can_fuse(x, layers.fused)
     layers.requires_grad_(False)
-    assert not can_fuse_steps(x, layers.steps)
+    assert not can_fuse(x, layers.fused)
     with torch.no_grad():
-        assert can_fuse_steps(x, layers.steps)
+        assert can_fuse(x, layers.fused)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @pytest.fixture(params=["oneDNN", "MKL"])
 def _products(request, monkeypatch):
     """Large products by each library; a processor has one of the two."""
-    module = "algorithm.networks.linear"
+    module = "algorithm.networks.fast_products"
     if request.param == "oneDNN" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(f"{module}.USES_ONEDNN", request.param == "oneDNN")
@@ -92,7 +92,7 @@ def test_rows_without_gradient_change_nothing(n):
 
 def test_passes_that_overlap_have_buffers_of_their_own(monkeypatch):
     """Buffers are taken again only after their pass has ended; further passes make none."""
-    monkeypatch.setattr("algorithm.networks.linear.USES_ONEDNN", False)
+    monkeypatch.setattr("algorithm.networks.fast_products.USES_ONEDNN", False)
     network, buffers = Network(*SIZES["narrow"]), Buffers()
     plain = network.make_stack(buffers)
     batches, gradient = [torch.randn(ROWS, 5) for _ in range(3)], torch.randn(ROWS, 2)

@@ -100,7 +100,7 @@ def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_firs
 def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
     printed = call("../my/task -n a", capsys)
     assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
-    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\nformat 1\n"
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\nformat 2\n"
     assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
@@ -152,7 +152,7 @@ def test_a_run_folder_of_another_format_is_refused(outside, command, capsys):
     words = ["../my/task", *command.split()]
     assert main.main(words if command.startswith("-") else words[::-1]) == 2
     assert (
-        "environment.txt: the run folder has format 7, which another version of this program has"
+        "runs/my/task/a has format 7 of run folders, which another version of this program has"
         in capsys.readouterr().err
     )
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]

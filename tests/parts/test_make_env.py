@@ -36,6 +36,31 @@ def open_environments(tmp_path, **base) -> Environments:
     return Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (
+            {"env_name": "chain", "env_args": {"length": 3}},
+            "env_args is not for env_type PROBE: probes have no arguments",
+        ),
+        ({"env_name": "chain", "env_timeout": 1}, "env_timeout is not for env_type PROBE: probes run in this process"),
+        ({"env_name": "chain", "env_wrappers": ["a:B"]}, "env_wrappers is not for env_type PROBE: they wrap"),
+        (
+            {"env_name": "chain", "ignore_observations": ["obs"]},
+            "ignore_observations is not for .*only the observation",
+        ),
+        (
+            {"env_type": "PETTINGZOO", "env_name": "a_v1", "env_timeout": 1},
+            "env_timeout is not for env_type PETTINGZOO",
+        ),
+    ],
+)
+def test_a_setting_that_the_adapter_does_not_support_is_an_error(base, message, tmp_path):
+    environments = open_environments(tmp_path, **{"env_type": "PROBE", **base})
+    with pytest.raises(UserError, match=f"^base_config.{message}"):
+        environments.open(1)
+
+
 def test_only_training_environments_take_turns(tmp_path):
     args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
     environments = open_environments(tmp_path, env_name="CartPole-v1", n_envs=2, env_groups=2, env_args=args)

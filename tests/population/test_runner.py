@@ -25,8 +25,7 @@ from algorithm.population.rounds import MemberFailed
 from algorithm.population.runner import create_population, resume_population, train_population
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, find_population, plan_runs
-from algorithm.training.evaluations import EpisodePlan, Outcome
-from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.evaluator import EpisodePlan, EvaluationResult, Outcome
 from tests.task_folder import NN, write_task
 
 CONFIG = """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable, UserError
@@ -24,7 +24,7 @@ from algorithm.processes.learner_group import LearnerGroup
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner
-from algorithm.training.updates import learn_from
+from algorithm.training.updates import run_updates
 from tests.builders import (
     PassThrough,
     make_a2c,
@@ -146,7 +146,7 @@ def learn(learner, scheduler, rollout):
         learn_together(learner, scheduler, rollout, reports.append)
     else:
         components = mock.Mock(learner=learner, scheduler=scheduler)
-        learn_from(components, rollout, reports.append)
+        run_updates(components, rollout, reports.append)
     assert all(report.raw_action is rollout.raw_action for report in reports)
     return len(reports)
 
@@ -270,7 +270,7 @@ def end_epochs_together(group):
     column = random_rollout(np.random.default_rng(0), rows=(1, 3)[group.rank], columns=1)
     batch = replace(column, first=np.zeros_like(column.first))
     return [
-        learner.average_gradients(batch, LossReport(dict, dict, kl_excess=excess[group.rank]))
+        learner.average_gradients(batch, LossResult(dict, dict, kl_excess=excess[group.rank]))
         for excess in ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
     ]
 

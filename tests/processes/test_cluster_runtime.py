@@ -160,13 +160,13 @@ def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(host
 
 def record_rollouts(monkeypatch):
     """Return a list that receives every rollout that is learned from."""
-    rollouts, learn_from = [], cluster.learn_from
+    rollouts, run_updates = [], cluster.run_updates
 
     def record(components, rollout, record_update):
         rollouts.append(rollout)
-        learn_from(components, rollout, record_update)
+        run_updates(components, rollout, record_update)
 
-    monkeypatch.setattr(cluster, "learn_from", record)
+    monkeypatch.setattr(cluster, "run_updates", record)
     return rollouts
 
 
@@ -257,12 +257,12 @@ def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
 def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
     """Collections that arrive during updates are followed by requests with the weights before them."""
     events, is_learning = [], []
-    learn_from, call, wait, put = cluster.learn_from, InlineHost.call, InlineHost.wait, InlineHost.put
+    run_updates, call, wait, put = cluster.run_updates, InlineHost.call, InlineHost.wait, InlineHost.put
 
     def learn(components, rollout, record_update):
         is_learning.append(True)
         events.append("begin")
-        learn_from(components, rollout, record_update)
+        run_updates(components, rollout, record_update)
         events.append("end")
         is_learning.clear()
 
@@ -271,7 +271,7 @@ def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
         return ready if is_learning else ready[:1] if timeout else []
 
     monkeypatch.setattr(cluster, "SERVICE_SHARE", 1e9)
-    monkeypatch.setattr(cluster, "learn_from", learn)
+    monkeypatch.setattr(cluster, "run_updates", learn)
     monkeypatch.setattr(InlineHost, "wait", wait_late)
     monkeypatch.setattr(InlineHost, "call", lambda *each: events.append(each[2]) or call(*each))
     monkeypatch.setattr(InlineHost, "put", lambda *each: events.append("put") or put(*each))
@@ -345,15 +345,15 @@ ERRORS = {"replay_config": {"sampler": "prioritized", "initial_priorities": "td_
 @pytest.mark.parametrize("algorithm", ["ACER", "REACTOR"])
 def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_path, monkeypatch):
     """Those of Reactor depend on the target network, too."""
-    differences, learn_from = [], cluster.learn_from
+    differences, run_updates = [], cluster.run_updates
 
     def compare(components, rollout, record_update):
         expected = components.learner.record_td_errors(rollout).records[TD_ERROR]
         differences.append(np.abs(rollout.records[TD_ERROR] - expected).max())
         assert np.abs(expected).max() > 0
-        learn_from(components, rollout, record_update)
+        run_updates(components, rollout, record_update)
 
-    monkeypatch.setattr(cluster, "learn_from", compare)
+    monkeypatch.setattr(cluster, "run_updates", compare)
     layer = {"base_config": {"algorithm": algorithm}, "reactor_config": {"update_target_per_step": 7}}
     one = on_ray(actors=1, rollouts_in_flight=1)
     _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, one)

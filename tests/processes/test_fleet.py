@@ -12,8 +12,8 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from algorithm.runs.faults import describe_end
 from algorithm.training.evaluator import Evaluator
+from algorithm.training.invalid_values import InvalidEpisodes
 from algorithm.training.metrics import mean_evaluations, read_table
-from algorithm.training.sanitize import InvalidEpisodes
 from algorithm.training.signals import Terminated
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run

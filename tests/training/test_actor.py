@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algorithm.training.actor import Actor
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
 
 # Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then

@@ -12,8 +12,8 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.training import evaluator
 from algorithm.training.evaluator import EvaluationResult, Evaluator
+from algorithm.training.invalid_values import InvalidEpisodes
 from algorithm.training.learner import Learner
-from algorithm.training.sanitize import InvalidEpisodes
 from tests.adapters.configs import config
 from tests.builders import make_acer
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, make_step

@@ -31,7 +31,7 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
     """
     equal_rows = []
 
-    def learn_from(components, rollout, record_update):
+    def run_updates(components, rollout, record_update):
         policy, state = components.agent.policy, rollout.memory
         rows = []
         for t in range(ROWS):
@@ -44,8 +44,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         learn(components, rollout, record_update)
         assert not components.learner.parameters.vector.equal(before)
 
-    learn = updates.learn_from
-    monkeypatch.setattr(updates, "learn_from", learn_from)
+    learn = updates.run_updates
+    monkeypatch.setattr(updates, "run_updates", run_updates)
     source = tmp_path / "source"
     source.mkdir()
     layers = f"body=Mlp(8){', memory=Gru(4)' if memory else ''}"

@@ -14,9 +14,8 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
-from algorithm.training.episodes import Episode
-from algorithm.training.evaluations import Evaluations, ImmediateEvaluations, Outcome
-from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.evaluator import EvaluationResult, Evaluations, ImmediateEvaluations, Outcome
+from algorithm.training.invalid_values import Episode
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor

@@ -13,7 +13,7 @@ from algorithm.distributions import (
     Gaussian,
     make_family,
 )
-from algorithm.training.natural_step import FisherMatrix, NaturalStep, conjugate_gradient, solve_trust_region
+from algorithm.training.optimizers import FisherMatrix, NaturalStep, conjugate_gradient, solve_trust_region
 
 LOGITS, ACTION, ADVANTAGE, DELTA = (0.2, 0.0, -0.2), 2, 3.0, 0.01
 DAMPING = 1e-9  # the Fisher matrix of logits is singular: equal changes of all logits have no effect

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.training.group_step import GroupStep, compute_rate_scale
-from algorithm.training.optimizers import Adam, AdamW, RmsProp, make_optimizer
+from algorithm.training.optimizers import Adam, AdamW, OptimizerStep, RmsProp, compute_rate_scale, make_optimizer
 from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")
@@ -129,7 +128,7 @@ def test_the_metrics_of_a_step_are_the_rate_and_the_norm_before_clipping(checks_
         make_acer().groups["acer"], learning_rate=0.5, learning_rate_schedule="linear", max_grad_norm=max_grad_norm
     )
     gradient = torch.tensor([3.0, 0, 0, -4])
-    step = GroupStep(
+    step = OptimizerStep(
         name="auxiliary/curiosity",
         group=group,
         vector=torch.zeros(4),

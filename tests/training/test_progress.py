@@ -3,7 +3,7 @@ from math import isnan
 
 import numpy as np
 
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 from algorithm.training.progress import WINDOW, Counters, History, RecentEpisodes
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components

@@ -5,10 +5,10 @@ import csv
 import pytest
 import torch
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.training.components import PHASES, Timer
-from algorithm.training.episodes import Episode
 from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.invalid_values import Episode
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History
@@ -42,7 +42,7 @@ class Run:
             self.counters.updates += 1
             number = torch.tensor(float(self.counters.updates))
             metrics = {"train/entropy": number, "train/kl_to_average": -number, "train/critic_loss": 10 * number}
-            self.reporter.record_update("agent", LossReport(lambda metrics=metrics: metrics, lambda: None))
+            self.reporter.record_update("agent", LossResult(lambda metrics=metrics: metrics, lambda: None))
 
     @property
     def rows(self):
@@ -120,7 +120,7 @@ def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
     run = Run(tmp_path)
     numbers = torch.arange(4.0)
     names = ["train/entropy_discrete", "train/entropy_continuous", "train/alpha_discrete", "train/alpha_continuous"]
-    run.reporter.record_update("agent", LossReport(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
+    run.reporter.record_update("agent", LossResult(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
     run.reporter.show_progress()
     assert run.shown[-1].roles["agent"].policy_metrics == {
         "discrete entropy": 0,

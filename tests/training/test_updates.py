@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.agents.agent import LossReport
+from algorithm.agents.agent import LossResult
 from algorithm.training.batch_scheduler import OnPolicyScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
-from algorithm.training.updates import learn_from
+from algorithm.training.updates import run_updates
 from tests.builders import make_a2c, make_ppo, make_role, random_rollout
 
 LANES, ROWS = 4, 6
@@ -40,7 +40,7 @@ class RecordingComponents:
 
     def compute_gradients(self, batch):
         self.calls.append(("compute", batch))
-        return LossReport(dict, f"errors {batch}", kl_excess=1.0 if batch in self.ending else -1.0)
+        return LossResult(dict, f"errors {batch}", kl_excess=1.0 if batch in self.ending else -1.0)
 
     def apply_gradients(self):
         self.calls.append(("apply",))
@@ -54,7 +54,7 @@ class RecordingComponents:
 
 def learn(components, rollout="rollout"):
     recorded = []
-    learn_from(components, rollout, recorded.append)
+    run_updates(components, rollout, recorded.append)
     return recorded
 
 
@@ -91,7 +91,7 @@ def collect(seed: int = 0):
 def test_a2c_makes_one_update_from_each_rollout():
     components = make_components(make_a2c(make_role(LANES)))
     reports = learn(components, collect())
-    assert len(reports) == components.learner.updates == 1 and isinstance(reports[0], LossReport)
+    assert len(reports) == components.learner.updates == 1 and isinstance(reports[0], LossResult)
     assert components.learner.rows_seen == collect().valid.sum()
 
 

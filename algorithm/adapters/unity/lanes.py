@@ -86,12 +86,7 @@ class LaneAssignment:
         return final, next_step, returns
 
     def order_actions(self, step_lanes: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the actions for this scene, in the order of the scene.
-
-        Args:
-            step_lanes: [n], lanes of the role's last Step, ascending.
-            actions: [n, size], one for each of these lanes.
-        """
+        """Return the actions in the order of the scene, from those [n, size] for the ascending lanes [n] of a Step."""
         return actions[np.searchsorted(step_lanes, self.active_lanes)]
 
     def _forget_agents(self) -> None:
@@ -123,13 +118,11 @@ class LaneAssignment:
             return None, returns
         lanes = np.array(sorted(final_rows))
         rows = np.array([final_rows[lane] for lane in lanes.tolist()])
-        all_true, all_false = np.ones(len(rows), bool), np.zeros(len(rows), bool)
-        obs = {name: value[rows] for name, value in terminals.obs.items()}
         return Step(
             lane=self.numbers[lanes],
-            obs=obs,
-            first=all_false,
-            is_bootstrap_row=all_true,
+            obs={name: value[rows] for name, value in terminals.obs.items()},
+            first=np.zeros(len(rows), bool),
+            is_bootstrap_row=np.ones(len(rows), bool),
             reward=terminals.reward[rows],
             alive=terminals.interrupted[rows].copy(),
         ), returns
@@ -147,10 +140,9 @@ class LaneAssignment:
             row = int(np.searchsorted(lanes, lane))
             reward[row], alive[row] = last_reward, False
         self._in_episode[lanes] = True
-        obs = {name: value[order] for name, value in decisions.obs.items()}
         return Step(
             lane=self.numbers[lanes],
-            obs=obs,
+            obs={name: value[order] for name, value in decisions.obs.items()},
             first=first,
             is_bootstrap_row=np.zeros(len(lanes), bool),
             reward=reward,

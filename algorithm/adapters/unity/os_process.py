@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from algorithm.adapters.adapter import EnvironmentStartError
@@ -24,14 +25,9 @@ class UnityProcess:
     """A player under a watchdog, which ends it when this object's pipe to the watchdog is closed or broken."""
 
     def __init__(self, command: Sequence[str], log: Path | None = None):
-        """Start the player.
+        """Start the player by the command, program and arguments, with the file of its log.
 
-        Args:
-            command: Program and arguments.
-            log: File to which the player writes its log. An existing file is renamed to `<name>-prev.log`.
-
-        Raises:
-            EnvironmentStartError: If the program cannot be started.
+        An existing log is renamed to `<name>-prev.log`. Raises EnvironmentStartError if the program cannot be started.
         """
         self._log_file, self._last_output = log, ""
         if log and log.exists():
@@ -74,15 +70,14 @@ class UnityProcess:
 
     def close(self, at_once: bool = False) -> None:
         """Wait until the player has quit; kill it after `GRACE_SECONDS`, or at once. A second call does nothing."""
-        pipes = self._watchdog.stdin, self._watchdog.stdout
-        if not pipes[0] or pipes[0].closed:
+        stdin, stdout = self._watchdog.stdin, self._watchdog.stdout
+        assert stdin and stdout, "pipes"
+        if stdin.closed:
             return
-        try:
+        with suppress(OSError):  # raised if the watchdog has ended
             if at_once:
-                pipes[0].write(b"k")
-            pipes[0].close()
-        except OSError:  # the watchdog has ended
-            pass
+                stdin.write(b"k")
+            stdin.close()
         try:
             self._watchdog.wait(2 * GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -90,9 +85,8 @@ class UnityProcess:
             self._watchdog.kill()
             self._watchdog.wait()
         self.get_exit_reason()
-        for pipe in pipes:
-            if pipe:
-                pipe.close()
+        stdin.close()
+        stdout.close()
 
     def _read_line(self) -> str:
         return self._watchdog.stdout.readline().decode().strip() if self._watchdog.stdout else ""

@@ -79,24 +79,21 @@ class SceneProcess:
         self._sent_parameters |= changed
         self.awaits_actions, self.is_stepping = False, True
         self._deadline = self._get_deadline(1)
-        try:
+        with suppress(OSError):  # `receive` returns why the process ended
             self.pipe.send((actions, changed))  # type: ignore[union-attr]
-        except OSError:
-            pass  # `receive` returns why the process ended
 
     def receive(self) -> SceneTick | PlayerExited | None:
         """Return the next tick, or why the scene failed; None if the scene has time left to answer."""
         if self.pipe is None:
             return None
+        message: SceneTick | PlayerExited
         try:
-            if not self.pipe.poll():
-                if self._deadline is None or time.monotonic() < self._deadline:
-                    return None
-                message: SceneTick | PlayerExited = PlayerExited(
-                    f"{self.launch.name} did not answer in {self.launch.timeout:g} seconds"
-                )
-            else:
+            if self.pipe.poll():
                 message = self.pipe.recv()
+            elif self._deadline is None or time.monotonic() < self._deadline:
+                return None
+            else:
+                message = PlayerExited(f"{self.launch.name} did not answer in {self.launch.timeout:g} seconds")
         except (EOFError, OSError):
             message = PlayerExited(f"the process of {self.launch.name} ended without a message")
         if isinstance(message, SceneTick):

@@ -13,7 +13,7 @@ from algorithm.adapters.adapter import SimulatorError
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api
 from algorithm.adapters.unity.launch import LaunchConfig, find_player
-from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, PlayerExited, SceneStatistics, SceneTick
+from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, PlayerExited, SceneTick
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 
 MAX_IDLE_TICKS = 1000  # consecutive ticks in which no agent requests a decision
@@ -23,23 +23,14 @@ class Simulation:
     """One open scene with its behaviors."""
 
     def __init__(self, launch: LaunchConfig, number: int, seed: int, parameters: Mapping[str, Value]):
-        """Open scene `number` of a launch configuration.
+        """Open scene `number` of a launch configuration, with the environment parameters of the first episodes.
 
-        Args:
-            launch: Configuration of the scenes.
-            number: Number of this scene among the scenes of the configuration.
-            seed: Seed of the scene and of the samplers of its parameters.
-            parameters: Environment parameters of the first episodes.
-
-        Raises:
-            EnvironmentStartError: If the scene does not open.
+        The seed is that of the scene and of the samplers of its parameters. Raises EnvironmentStartError if the scene
+        does not open.
         """
         self._seed = seed
-        self._engine, self._parameters, self._statistics = (
-            api.EngineConfigurationChannel(),
-            api.EnvironmentParametersChannel(),
-            api.StatsSideChannel(),
-        )
+        self._parameters, self._statistics = api.EnvironmentParametersChannel(), api.StatsSideChannel()
+        engine = api.EngineConfigurationChannel()
         log_file = launch.make_log_file(number)
         self._client = UnityClient(
             None if launch.path is None else find_player(Path(launch.path)),
@@ -49,10 +40,10 @@ class Simulation:
             arguments=launch.make_arguments(log_file),
             seed=seed,
             log=log_file,
-            channels=[self._engine, self._parameters, self._statistics],
+            channels=[engine, self._parameters, self._statistics],
         )
         self._readers: dict[str, BehaviorReader] = {}
-        self._engine.set_configuration_parameters(**vars(launch.engine))
+        engine.set_configuration_parameters(**vars(launch.engine))
         self._set_parameters(parameters)
 
     def start(self) -> SceneTick:
@@ -74,19 +65,15 @@ class Simulation:
         )
 
     def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> SceneTick:
-        """Execute actions and return the next tick.
+        """Execute actions {behavior: [n, size]} and return the next tick; `parameters` are those that have changed.
 
-        Args:
-            actions: {behavior: [n, size]} for the agents that await a decision, in the order of the last tick.
-            parameters: Environment parameters that have changed.
-
-        Raises:
-            EnvironmentCrashed: If the player fails.
+        Agents that await a decision are in the order of the last tick. Raises EnvironmentCrashed if the player fails.
         """
         self._set_parameters(parameters)
         for name, behavior_actions in actions.items():
-            continuous, discrete = self._readers[name].to_unity_actions(behavior_actions)
-            self._client.set_actions(name, api.ActionTuple(continuous, discrete))
+            n_continuous = self._readers[name].agent_specs.action_spec.continuous
+            continuous, discrete = np.split(behavior_actions, [n_continuous], axis=1)
+            self._client.set_actions(name, api.ActionTuple(np.clip(continuous, -1, 1), discrete.astype(np.int32)))
         self._client.step()
         return self._read_tick()
 
@@ -107,7 +94,11 @@ class Simulation:
                 self._parameters.set_float_parameter(name, value)
 
     def _read_tick(self) -> SceneTick:
-        tick = SceneTick({}, statistics=self._take_statistics())
+        statistics = {
+            name: [(value, aggregation.value) for value, aggregation in values]
+            for name, values in self._statistics.get_and_reset_stats().items()
+        }
+        tick = SceneTick({}, statistics=statistics)
         for name, spec in self._client.behavior_specs.items():
             if name not in self._readers:
                 self._readers[name] = BehaviorReader(spec, self._client.list_compressed(name))
@@ -116,13 +107,6 @@ class Simulation:
             reader = self._readers[name]
             tick.batches[name] = reader.read_decisions(decisions), reader.read_terminals(terminals)
         return tick
-
-    def _take_statistics(self) -> SceneStatistics:
-        """Return the statistics that the scene has recorded since the last tick."""
-        statistics = self._statistics.get_and_reset_stats()
-        return {
-            name: [(value, aggregation.value) for value, aggregation in values] for name, values in statistics.items()
-        }
 
 
 def make_player_exited(error: Exception) -> PlayerExited:
@@ -141,12 +125,7 @@ class BehaviorReader:
     """
 
     def __init__(self, spec: Any, compressed: Sequence[bool]):
-        """Create a reader.
-
-        Args:
-            spec: ML-Agents' BehaviorSpec.
-            compressed: For each sensor, whether it sends compressed images.
-        """
+        """Create a reader, from ML-Agents' BehaviorSpec and, for each sensor, whether it sends compressed images."""
         self._branches = tuple(spec.action_spec.discrete_branches)
         action = ActionSpec(int(spec.action_spec.continuous_size), self._branches)
         names = [sensor.name for sensor in spec.observation_specs]
@@ -170,15 +149,6 @@ class BehaviorReader:
         """Return the agents whose episode ended, from ML-Agents' TerminalSteps."""
         return self._read_batch(steps, np.array(steps.interrupted, bool), None)
 
-    def to_unity_actions(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Convert actions [n, size] to ML-Agents' two arrays.
-
-        Returns:
-            Continuous actions [n, continuous] float32, and the choices of the discrete branches [n, branches] int32.
-        """
-        n_continuous = self.agent_specs.action_spec.continuous
-        return np.clip(actions[:, :n_continuous], -1, 1), actions[:, n_continuous:].astype(np.int32)
-
     def _read_batch(self, steps: Any, interrupted: np.ndarray, masks: list[np.ndarray] | None) -> Batch:
         obs = {}
         for name, values in zip(self._names, steps.obs, strict=True):
@@ -186,15 +156,11 @@ class BehaviorReader:
             array = np.rint(255 * values) if spec.dtype == "uint8" else values
             obs[name] = np.asarray(array, spec.dtype).reshape(len(steps), *spec.shape)
         if self._branches:
-            obs[ACTION_MASK] = self._read_masks(len(steps), masks)
+            obs[ACTION_MASK] = np.ones((len(steps), sum(self._branches)), np.uint8)
+            if masks is not None:  # they are True if forbidden
+                obs[ACTION_MASK] = (~np.concatenate(masks, -1)).astype(np.uint8)
         reward = np.asarray(steps.reward, np.float32) + np.asarray(steps.group_reward, np.float32)
         return Batch(agent=np.asarray(steps.agent_id, np.int64), obs=obs, reward=reward, interrupted=interrupted)
-
-    def _read_masks(self, n_agents: int, masks: list[np.ndarray] | None) -> np.ndarray:
-        """Return the action mask [n, sum of branches], 1 if allowed, from masks that are True if forbidden."""
-        if masks is None:
-            return np.ones((n_agents, sum(self._branches)), np.uint8)
-        return (~np.concatenate(masks, -1)).astype(np.uint8)
 
 
 def _make_obs_spec(shape: tuple[int, ...], is_compressed: bool) -> ObsSpec:

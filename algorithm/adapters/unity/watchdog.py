@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 MAX_LINES, MAX_WIDTH = 5, 200  # largest number of lines that are reported, and of characters in each
@@ -68,10 +69,8 @@ def kill_player(pid: int) -> None:
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)
         return
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
-        pass
 
 
 def make_detach_args() -> dict[str, Any]:
@@ -83,10 +82,8 @@ def make_detach_args() -> dict[str, Any]:
 
 def send_line(line: str) -> None:
     """Send a line to the trainer, if it still reads."""
-    try:
+    with suppress(OSError):
         os.write(1, f"{line}\n".encode())
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

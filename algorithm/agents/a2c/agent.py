@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.a2c.settings import A2CSettings
-from algorithm.agents.agent import LossReport, select_statistics_rows, unroll
+from algorithm.agents.agent import LossResult, select_statistics_rows, unroll
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
@@ -42,7 +42,7 @@ class A2C(StateValueAgent):
         super().__init__(settings, blueprint, role, rng, streams=streams)
         self.settings = settings
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings, valid = self.settings, rollout.valid
         with batch_statistics(partial(select_statistics_rows, rollout), commits=True):
             features = unroll(self.policy.torso, rollout)
@@ -81,4 +81,4 @@ class A2C(StateValueAgent):
             }
 
         loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
-        return {"actor_critic": loss}, LossReport(compute_metrics, lambda: td_error_stats(valid, error), features)
+        return {"actor_critic": loss}, LossResult(compute_metrics, lambda: td_error_stats(valid, error), features)

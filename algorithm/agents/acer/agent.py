@@ -24,7 +24,7 @@ from algorithm.agents.agent import (
     Agent,
     DataSchedule,
     Divergence,
-    LossReport,
+    LossResult,
     check_burn_in,
     select_statistics_rows,
     unroll,
@@ -114,7 +114,7 @@ class Acer(Agent):
     def supports_streams(cls, settings: Any) -> bool:
         return bool(settings.critic == "state_value")
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
             features = unroll(self.policy.torso, rollout)
@@ -161,7 +161,7 @@ class Acer(Agent):
 
     def _compute_ascent_direction(
         self, rollout: Rollout, average: ClosedFormDistribution, output: CriticOutput
-    ) -> tuple[Tensor, Tensor | None, LossReport]:
+    ) -> tuple[Tensor, Tensor | None, LossResult]:
         """Return ascent directions of outputs [T, B, S + values] and advantages, weighted for a sum over rows."""
         settings, valid, v = self.settings, rollout.valid, output.v[:-1]
         policy, behavior = output.policy, self.family(rollout.behavior)
@@ -213,7 +213,7 @@ class Acer(Agent):
         return (
             ascent_direction,
             advantage_direction,
-            LossReport(compute_metrics, lambda: td_error_stats(valid, error), compute_row_errors=lambda: error),
+            LossResult(compute_metrics, lambda: td_error_stats(valid, error), compute_row_errors=lambda: error),
         )
 
     def _make_estimator_inputs(

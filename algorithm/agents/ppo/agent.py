@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import LossReport, unroll
+from algorithm.agents.agent import LossResult, unroll
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.rows import mean_weights, td_error_stats
@@ -60,7 +60,7 @@ class Ppo(StateValueAgent):
             },
         )
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings, valid, targets = self.settings, rollout.valid, rollout.targets
         rows = slice(len(rollout))
         obs = {name: value[rows] for name, value in rollout.obs.items()}  # for auxiliaries, there is one more row
@@ -115,7 +115,7 @@ class Ppo(StateValueAgent):
                 **compute_diagnostics(weights, targets["value"], v, {"train/policy_objective": objective}),
             }
 
-        report = LossReport(
+        report = LossResult(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report

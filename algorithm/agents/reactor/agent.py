@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group
-from algorithm.agents.agent import Agent, DataSchedule, LossReport, check_burn_in, select_statistics_rows
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, check_burn_in, select_statistics_rows
 from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
@@ -76,7 +76,7 @@ class Reactor(Agent):
             self.settings.policy_uniform_fraction,
         )
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings, network = self.settings, self.policy
         rows = partial(select_statistics_rows, rollout)
         with batch_statistics(rows, commits=True):
@@ -130,7 +130,7 @@ class Reactor(Agent):
         loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
             value_direction.clone(), outputs.values[:-1]
         )
-        report = LossReport(
+        report = LossResult(
             compute_metrics,
             lambda: td_error_stats(valid, critic.error),
             outputs.features,

@@ -1,9 +1,9 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for actions of every kind.
 
 Equations without another source are from that paper, in its order: in `critics` the critics (Eq. 5, with V of Eq. 3),
-in `actors` the policy (Eq. 7) and the temperatures (Eq. 17), then the target critics (Algorithm 1). Discrete branches
-are summed over exactly (Christodoulou 2019, arXiv 1910.07207); for each of their K combinations the continuous
-dimensions are sampled, with gradient.
+in `policy_learners` the policy (Eq. 7) and the temperatures (Eq. 17), then the target critics (Algorithm 1). Discrete
+branches are summed over exactly (Christodoulou 2019, arXiv 1910.07207); for each of their K combinations the
+continuous dimensions are sampled, with gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
-    LossReport,
+    LossResult,
     ParameterReset,
     check_burn_in,
     select_statistics_rows,
@@ -28,10 +28,15 @@ from algorithm.agents.agent import (
 from algorithm.agents.metrics import compute_diagnostics, weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
-from algorithm.agents.sac.actors import ActorLosses, PolicySteps, SacActor, SoftPolicy
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.epsilon_greedy import EpsilonGreedy
 from algorithm.agents.sac.evaluation import ActionEvaluator
+from algorithm.agents.sac.policy_learners import (
+    EpsilonGreedy,
+    PolicyLosses,
+    PolicySteps,
+    SacPolicyLearner,
+    SoftPolicy,
+)
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
@@ -67,7 +72,7 @@ class Sac(Agent):
             self.target_networks = {"target": self.target}
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
-        self.actor: SacActor = (
+        self.actor: SacPolicyLearner = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
             else SoftPolicy(settings, self.family, blueprint, torso, role)
@@ -119,7 +124,7 @@ class Sac(Agent):
         memory = self.policy.compute_memory(step.obs, memory)
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
         is_manual = not self.torso_is_trainable and self.critics.is_manual and self.actor.is_manual
@@ -128,7 +133,7 @@ class Sac(Agent):
 
     def _compute_losses(
         self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
-    ) -> tuple[dict[str, Tensor], LossReport]:
+    ) -> tuple[dict[str, Tensor], LossResult]:
         """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
@@ -143,7 +148,7 @@ class Sac(Agent):
             experience = self._make_experience(rollout, target_features, policy, critic_indices)
             critic = self.critic.evaluate(taken.outputs, next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
-        losses, actor_losses = {"critic": taken.make_loss(direction)}, ActorLosses()
+        losses, actor_losses = {"critic": taken.make_loss(direction)}, PolicyLosses()
         if policy.learned:
             evaluate_actions = partial(
                 self.evaluator.evaluate_policy_actions, self.critic, acting_features[:-1], values, critic_indices
@@ -164,7 +169,7 @@ class Sac(Agent):
                 **compute_diagnostics(plain_weights, critic.compute_target_values(), values, further_values),
             }
 
-        report = LossReport(
+        report = LossResult(
             compute_metrics,
             lambda: td_error_stats(valid, critic.compute_error()),
             features,

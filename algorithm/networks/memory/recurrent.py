@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.linear import Linear
+from algorithm.networks.fast_products import Linear
 from algorithm.networks.mlp import check_sizes
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,14 @@ EXTRA_CHECKPOINTS = 2  # in addition to keep_checkpoints: the best checkpoint, a
 def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
     """Yield the checks of the run that the options request. Raises UserError if the settings are not valid."""
     ((_, settings),) = plan_runs(make_request(options))
-    trial_run = TrialRun(options)
+    read_outcomes = cache(partial(_read_outcomes, vars(options)))  # one trial for all of its checks
     extra = settings.base.env_type.casefold().replace("_", "-")
     if extra in list_extras():
         yield make_extra_check(extra).as_required()
     if settings.base.export != "never":
         yield make_extra_check("onnx").as_required()
         yield make_onnx_check().as_required()
-    yield trial_run.make_check("device")
+    yield _make_trial_check("device", read_outcomes)
     environments = Environments(settings, RunFolder(find_environment_folder(options.env)))
     if environments.adapter_class.starts_programs:
         # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
@@ -70,29 +70,23 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
             yield make_adapter_check(check).as_required()
     else:
         for name in ("environment", "agent", "replay", "checkpoints"):
-            yield trial_run.make_check(name)
+            yield _make_trial_check(name, read_outcomes)
 
 
-class TrialRun:
-    """The trial in a subprocess, which runs once for all checks that read its outcomes."""
+def _make_trial_check(name: str, read_outcomes: Callable[[], Mapping[str, Outcome]]) -> Check:
+    """Return the check of one outcome of `run_trial`."""
+    return Check(name, lambda: read_outcomes().get(name, (MISSING, "not checked, since an earlier check failed")))
 
-    def __init__(self, options: argparse.Namespace):
-        self._options = vars(options)
-        self._outcomes: dict[str, Outcome] | None = None
 
-    def make_check(self, name: str) -> Check:
-        """Return the check of one outcome of `run_trial`."""
-        return Check(name, partial(self._get_outcome, name))
-
-    def _get_outcome(self, name: str) -> Outcome:
-        if self._outcomes is None:
-            try:
-                self._outcomes = run_in_subprocess("algorithm.tools.doctor.trial:run_trial", self._options)
-            except SubprocessTimeout as error:
-                self._outcomes = {"device": (TIMEOUT, f"the start of a run: {error}")}
-            except SubprocessFailed as error:
-                self._outcomes = {"device": (BROKEN, f"the start of a run fails: {error}")}
-        return self._outcomes.get(name, (MISSING, "not checked, since an earlier check failed"))
+def _read_outcomes(options: dict[str, Any]) -> Mapping[str, Outcome]:
+    """Return what `run_trial` returns, in a subprocess."""
+    try:
+        outcomes: Mapping[str, Outcome] = run_in_subprocess(f"{__name__}:run_trial", options)
+        return outcomes
+    except SubprocessTimeout as error:
+        return {"device": (TIMEOUT, f"the start of a run: {error}")}
+    except SubprocessFailed as error:
+        return {"device": (BROKEN, f"the start of a run fails: {error}")}
 
 
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:

@@ -18,7 +18,7 @@ from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
-from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads, SharedHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
@@ -27,7 +27,6 @@ from algorithm.networks.mlp import NormalizedStack
 from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
 from algorithm.networks.policy import GreedyQPolicy
 from algorithm.networks.residual import ResidualBlock, ResidualLayers
-from algorithm.networks.running_statistics import Normalizer
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
 from algorithm.tools.export.onnx_friendly_memory import OnnxAttention, OnnxAttentionLayer, OnnxGru, OnnxLstm

@@ -65,65 +65,53 @@ def check_parity(agent: Agent, role: Role, signature: Signature, content: bytes)
     comparison = _Comparison(agent, role, signature, session, rng, report)
     for batch in BATCHES:
         for _ in range(-(-OBSERVATIONS // batch)):
-            comparison.start(batch)
-            comparison.step()
+            comparison.run(batch, steps=1)
     if signature.memory:
-        comparison.start(BATCHES[-1])
-        for _ in range(STEPS):
-            comparison.step()
+        comparison.run(BATCHES[-1], STEPS)
     if signature.branches:
         _check_masks(signature, role, session, rng, report)
     return report
 
 
+@dataclass(frozen=True)
 class _Comparison:
     """An agent and its file in the same episodes, each with its own memory."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        role: Role,
-        signature: Signature,
-        session: Any,
-        rng: np.random.Generator,
-        report: ParityReport,
-    ):
-        self.agent, self.role, self.signature, self.session, self.rng = agent, role, signature, session, rng
-        self.report = report
+    agent: Agent
+    role: Role
+    signature: Signature
+    session: Any
+    rng: np.random.Generator
+    report: ParityReport
 
-    def start(self, batch: int) -> None:
-        """Start episodes in `batch` lanes."""
-        self.first = np.ones(batch, bool)
-        self.memory = np.zeros((batch, self.agent.state_size), np.float32)
-        self.previous = np.zeros((batch, self.signature.previous), np.float32)
-        self.file_memory = np.zeros((batch, self.signature.memory), np.float32)
-
-    def step(self) -> None:
-        """Compare one decision of the agent and of the file, for the same random observations."""
-        n, signature = len(self.first), self.signature
-        obs = sample_observations(self.role, self.rng, n)
-        outputs = run_session(self.session, signature.make_feed(obs, self.file_memory))
-        if signature.previous:
-            obs[PREVIOUS_ACTION] = self.previous
-        all_false = np.zeros(n, bool)
-        step = Step(
-            lane=np.arange(n),
-            obs=obs,
-            first=self.first,
-            is_bootstrap_row=all_false,
-            reward=np.zeros(n, np.float32),
-            alive=~all_false,
+    def run(self, n: int, steps: int) -> None:
+        """Compare the decisions at the first steps of `n` episodes, for the same random observations."""
+        signature, all_false = self.signature, np.zeros(n, bool)
+        memory, previous, file_memory = (
+            np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
         )
-        decision = self.agent.greedy(step, self.memory)
-        self._compare_actions(outputs, decision)
-        self.memory, self.first = decision.memory, all_false
-        expected = decision.memory
-        if signature.previous:
-            self.previous = self.role.action_spec.encode(_read_actions(outputs))
-            expected = np.concatenate((expected, self.previous), -1)
-        if signature.memory:
-            self.file_memory = outputs[MEMORY_OUT].reshape(n, -1)
-            self.report.compare(MEMORY_OUT, self.file_memory, expected)
+        for number in range(steps):
+            obs = sample_observations(self.role, self.rng, n)
+            outputs = run_session(self.session, signature.make_feed(obs, file_memory))
+            if signature.previous:
+                obs[PREVIOUS_ACTION] = previous
+            step = Step(
+                lane=np.arange(n),
+                obs=obs,
+                first=np.full(n, number == 0),
+                is_bootstrap_row=all_false,
+                reward=np.zeros(n, np.float32),
+                alive=~all_false,
+            )
+            decision = self.agent.greedy(step, memory)
+            self._compare_actions(outputs, decision)
+            memory = expected = decision.memory
+            if signature.previous:
+                previous = self.role.action_spec.encode(_read_actions(outputs))
+                expected = np.concatenate((expected, previous), -1)
+            if signature.memory:
+                file_memory = outputs[MEMORY_OUT].reshape(n, -1)
+                self.report.compare(MEMORY_OUT, file_memory, expected)
 
     def _compare_actions(self, outputs: dict[str, np.ndarray], decision: Decision) -> None:
         """Compare the most probable actions; another index with the same probability is accepted."""

@@ -8,7 +8,7 @@ import pytest
 from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
 from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.training.actor import Actor
-from algorithm.training.episodes import Episode
+from algorithm.training.invalid_values import Episode
 from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
 
 NOT = ()

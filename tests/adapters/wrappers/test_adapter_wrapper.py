@@ -8,18 +8,11 @@ from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import make_contract
 from tests.fakes import TwoRoles
 
-
-class TestProbeOnDemand(AdapterContract):
-    def make(self):
-        return OnDemand(lambda: ProbeAdapter(config("chain", 3, {})))
-
-
-class TestLateRolesOnDemand(AdapterContract):
-    def make(self):
-        return OnDemand(lambda: TwoRoles(config("", 2, {})))
+TestProbeOnDemand = make_contract(lambda: OnDemand(lambda: ProbeAdapter(config("chain", 3, {}))))
+TestLateRolesOnDemand = make_contract(lambda: OnDemand(lambda: TwoRoles(config("", 2, {}))))
 
 
 def test_the_adapter_is_opened_once_by_its_first_use():

@@ -20,7 +20,7 @@ from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, play_lanes
+from tests.adapters.contract import AdapterContract, make_contract, play_lanes
 from tests.adapters.counted import CountedEpisodes
 from tests.adapters.raising import NowAndThenRaising, Raising
 from tests.adapters.waiting import Slow
@@ -58,16 +58,12 @@ class TestGroups(AdapterContract):
         return EnvGroups(Grouped, config("CartPole-v1", 5, args, max_episode_steps=20), 3)
 
 
-class TestGroupsOfRaisingEnvironments(AdapterContract):
-    def make(self):
-        return EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2)
-
-
-class TestGroupsOfWorkerProcesses(AdapterContract):
-    ticks = 120
-
-    def make(self):
-        return EnvGroups(GymAdapter, config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20), 2)
+TestGroupsOfRaisingEnvironments = make_contract(
+    lambda: EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2)
+)
+TestGroupsOfWorkerProcesses = make_contract(
+    lambda: EnvGroups(GymAdapter, config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20), 2), ticks=120
+)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

@@ -10,36 +10,20 @@ from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward, PreviousTracker
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import make_contract
 from tests.doubles import Row, ScriptedAdapter, make_step
 from tests.fakes import LATE, MORE, AnyAction, Growing, Skipping, TwoRoles
 
 BOTH = ("action", "reward")
 
 
-class TestProbe(AdapterContract):
-    def make(self):
-        return PreviousActionReward(ProbeAdapter(config("chain", 3, {})), BOTH)
-
-
-class TestSkippingLanes(AdapterContract):
-    def make(self):
-        return PreviousActionReward(Skipping(config("", 3, {})), BOTH)
-
-
-class TestLateRoles(AdapterContract):
-    def make(self):
-        return PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
-
-
-class TestAddedLanes(AdapterContract):
-    def make(self):
-        return PreviousActionReward(Growing(config("", 2, {})), BOTH)
-
-
-class TestHybridActions(AdapterContract):
-    def make(self):
-        return PreviousActionReward(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
+TestProbe = make_contract(lambda: PreviousActionReward(ProbeAdapter(config("chain", 3, {})), BOTH))
+TestSkippingLanes = make_contract(lambda: PreviousActionReward(Skipping(config("", 3, {})), BOTH))
+TestLateRoles = make_contract(lambda: PreviousActionReward(TwoRoles(config("", 2, {})), BOTH))
+TestAddedLanes = make_contract(lambda: PreviousActionReward(Growing(config("", 2, {})), BOTH))
+TestHybridActions = make_contract(
+    lambda: PreviousActionReward(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
+)
 
 
 def test_each_lane_observes_its_last_action_and_reward_and_zeros_at_a_start():

@@ -12,24 +12,13 @@ from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.specs import ObsSpec
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract
+from tests.adapters.contract import make_contract
 from tests.doubles import Row, ScriptedAdapter, make_step
 from tests.fakes import Skipping, TwoRoles
 
-
-class TestNoSharing(AdapterContract):
-    def make(self):
-        return SharedAgents(TwoRoles(config("", 2, {})), {}, {})
-
-
-class TestAnotherName(AdapterContract):
-    def make(self):
-        return SharedAgents(Skipping(config("", 3, {})), {"agent": "player"}, {})
-
-
-class TestProbe(AdapterContract):
-    def make(self):
-        return SharedAgents(ProbeAdapter(config("chain", 3, {})), {}, {})
+TestNoSharing = make_contract(lambda: SharedAgents(TwoRoles(config("", 2, {})), {}, {}))
+TestAnotherName = make_contract(lambda: SharedAgents(Skipping(config("", 3, {})), {"agent": "player"}, {}))
+TestProbe = make_contract(lambda: SharedAgents(ProbeAdapter(config("chain", 3, {})), {}, {}))
 
 
 class Game(ScriptedAdapter):

@@ -10,7 +10,7 @@ from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from algorithm.training.natural_step import FisherMatrix
+from algorithm.training.optimizers import FisherMatrix
 from tests.builders import make_acer, make_role, random_rollout, update
 
 ROWS, COLUMNS, DELTA = 8, 4, 0.01

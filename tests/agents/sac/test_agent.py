@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
+from algorithm.agents.sac.policy_learners import KINDS, PolicyOutput
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.passes import AutogradPass

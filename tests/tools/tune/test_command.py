@@ -12,7 +12,7 @@ import pytest
 from algorithm.cli import main
 from algorithm.config.yaml_layers import read_yaml
 from algorithm.tools.tune.study import Study
-from algorithm.training.divergence import Diverged
+from algorithm.training.run_end import Diverged
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = """# A probe.

@@ -8,10 +8,9 @@ import pytest
 
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.training import sanitize
+from algorithm.training import invalid_values
 from algorithm.training.actor import Actor
-from algorithm.training.episodes import Episode, EpisodeReturns
-from algorithm.training.sanitize import InvalidEpisodes
+from algorithm.training.invalid_values import Episode, EpisodeReturns, InvalidEpisodes
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
 
 NAN, INF = np.nan, np.inf
@@ -128,22 +127,22 @@ def test_an_invalid_value_is_logged_once_per_episode(caplog):
 def test_large_numbers_and_bytes_are_finite():
     step = make_step(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = sanitize.StepSanitizer("agent", EpisodeReturns(2), ())(step)
+    shown, stored = invalid_values.StepSanitizer("agent", EpisodeReturns(2), ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
 
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
-    monkeypatch.setattr(sanitize, "MAX_LOST_TICKS", 5)
-    look = sanitize.StepSanitizer("agent", EpisodeReturns(1), ())
+    monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 5)
+    look = invalid_values.StepSanitizer("agent", EpisodeReturns(1), ())
     for _ in range(5):
         look(make_step(Row(0, NAN, first=True)))
     with pytest.raises(InvalidEpisodes, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(make_step(Row(0, NAN, first=True)))
 
 
-def play_episodes(look: sanitize.StepSanitizer, *ends: float) -> None:
+def play_episodes(look: invalid_values.StepSanitizer, *ends: float) -> None:
     """Play an episode of two decisions in each lane, whose second observations are `ends`."""
     for rows in (
         [Row(lane, 1, first=True) for lane in range(len(ends))],
@@ -155,8 +154,8 @@ def play_episodes(look: sanitize.StepSanitizer, *ends: float) -> None:
 
 @pytest.mark.parametrize(("ends", "episodes"), [((NAN,), 10), ((NAN, INF), 5)])
 def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
-    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
-    look = sanitize.StepSanitizer("agent", EpisodeReturns(len(ends)), ())
+    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
+    look = invalid_values.StepSanitizer("agent", EpisodeReturns(len(ends)), ())
     for _ in range(episodes):
         play_episodes(look, *ends)
     kind = "infinite" if INF in ends else "NaN"
@@ -165,8 +164,8 @@ def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
 
 
 def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
-    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
-    look = sanitize.StepSanitizer("agent", EpisodeReturns(3), ())
+    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
+    look = invalid_values.StepSanitizer("agent", EpisodeReturns(3), ())
     for _ in range(10):
         play_episodes(look, 1, NAN, 1)
     with pytest.raises(InvalidEpisodes, match="all 11 episodes of lane 1 of role 'agent'"):
@@ -174,9 +173,9 @@ def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
 
 
 def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
-    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
-    monkeypatch.setattr(sanitize, "MAX_LOST_TICKS", 10)
-    look = sanitize.StepSanitizer("agent", EpisodeReturns(2), ())
+    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
+    monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 10)
+    look = invalid_values.StepSanitizer("agent", EpisodeReturns(2), ())
     for _ in range(5):
         for _ in range(4):
             play_episodes(look, NAN, NAN)
@@ -186,15 +185,15 @@ def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
 
 
 def test_many_lanes_may_begin_with_an_invalid_episode(monkeypatch):
-    monkeypatch.setattr(sanitize, "MAX_DISCARDED", 10)
-    look = sanitize.StepSanitizer("agent", EpisodeReturns(30), ())
+    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
+    look = invalid_values.StepSanitizer("agent", EpisodeReturns(30), ())
     play_episodes(look, *[NAN] * 20, *[1] * 10)
     assert look.episode_returns.discarded_in_row == 20
 
 
 def test_an_episode_is_discarded_once(monkeypatch):
     episode_returns = EpisodeReturns(1)
-    look = sanitize.StepSanitizer("agent", episode_returns, ())
+    look = invalid_values.StepSanitizer("agent", episode_returns, ())
     for row in (
         START,
         Row(0, NAN, 1),
@@ -210,7 +209,7 @@ def test_an_episode_is_discarded_once(monkeypatch):
 
 def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
     scores = EpisodeReturns(2)
-    look = sanitize.StepSanitizer("agent", scores, ())
+    look = invalid_values.StepSanitizer("agent", scores, ())
     for step in (make_step(Row(0, 1, first=True), Row(1, 5, first=True)), make_step(Row(0, NAN), Row(1, 6, 2))):
         shown, stored = look(step)
         scores.add(shown if stored is None else shown.take(stored))
@@ -291,7 +290,7 @@ def test_the_mask_of_a_start_after_a_termination_counts():
 
 def test_a_lost_lane_keeps_its_mask():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = sanitize.StepSanitizer("agent", EpisodeReturns(1), (3, 2))(step)
+    shown, stored = invalid_values.StepSanitizer("agent", EpisodeReturns(1), (3, 2))(step)
     assert stored.tolist() == [False]
     assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
@@ -301,7 +300,7 @@ def test_an_observation_is_logged_by_its_name(caplog):
     step = make_step(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = sanitize.StepSanitizer("driver", EpisodeReturns(3), ())(step)
+    shown, stored = invalid_values.StepSanitizer("driver", EpisodeReturns(3), ())(step)
     assert stored.tolist() == [True, False, True]
     assert all(np.isfinite(value).all() for value in shown.obs.values())
     (messages,) = [record.getMessage() for record in caplog.records]

@@ -1,4 +1,4 @@
-"""Detection of divergence: updates that are skipped because their loss or gradient is not finite."""
+"""The detection of divergence, which ends a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actors of SAC: what an actor is, and the stochastic policy with its temperatures."""
+"""The part of SAC that selects actions and learns from the critics: a stochastic policy, or the best action."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from algorithm.losses import surrogate_loss
 from algorithm.networks import (
     ActorCritic,
     Blueprint,
+    CriticEnsemble,
+    GreedyQPolicy,
     Policy,
     StdHead,
     Temperature,
     Torso,
     batch_statistics,
 )
-from algorithm.networks.batch_statistics import ValidRows
-from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.normalization import ValidRows, find_batch_norms
 from algorithm.networks.passes import AutogradPass, Pass
 from algorithm.specs import Role
 
@@ -67,14 +68,14 @@ class PolicySteps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorLosses:
+class PolicyLosses:
     """The losses of an actor, one for each group, of which only the gradient has a meaning; and their metrics."""
 
     by_group: Mapping[str, Tensor] = field(default_factory=dict)
     compute_metrics: Callable[[], dict[str, Tensor]] = dict  # of each row [T, B]
 
 
-class SacActor(ABC):
+class SacPolicyLearner(ABC):
     """The part of SAC that selects actions and learns from the critics."""
 
     policy: Policy
@@ -120,7 +121,7 @@ class SacActor(ABC):
     @abstractmethod
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> ActorLosses:
+    ) -> PolicyLosses:
         """Return the losses of a batch.
 
         Args:
@@ -135,7 +136,7 @@ class SacActor(ABC):
         return {}
 
 
-class SoftPolicy(SacActor):
+class SoftPolicy(SacPolicyLearner):
     """A stochastic policy with an entropy bonus, and a temperature for each kind of action dimension."""
 
     def __init__(self, settings: SacSettings, family: HybridFamily, blueprint: Blueprint, torso: Torso, role: Role):
@@ -202,7 +203,7 @@ class SoftPolicy(SacActor):
 
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> ActorLosses:
+    ) -> PolicyLosses:
         """Return losses with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
@@ -229,7 +230,7 @@ class SoftPolicy(SacActor):
             }
             return {**entropies, "train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
 
-        return ActorLosses(by_group=losses, compute_metrics=compute_metrics)
+        return PolicyLosses(by_group=losses, compute_metrics=compute_metrics)
 
     def get_temperatures(self) -> dict[str, Tensor]:
         return {
@@ -263,3 +264,39 @@ def compute_target_entropy(settings: SacSettings) -> float:
     """
     std = settings.target_entropy_std
     return -settings.target_c_alpha if std is None else 0.5 * math.log(2 * math.pi * math.e * std**2)
+
+
+class EpsilonGreedy(SacPolicyLearner):
+    """Selection of the combination with the highest value, as in double DQN (van Hasselt et al. 2016).
+
+    Raises:
+        ValueError: The action has continuous dimensions.
+    """
+
+    def __init__(self, settings: SacSettings, family: HybridFamily, critics: CriticEnsemble, role: Role):
+        if family.n_continuous:
+            raise ValueError(f"discrete_dqn_like needs discrete branches only; the actions are {role.action_spec}")
+        self.family = family
+        self.q_policy = self.policy = GreedyQPolicy(critics, family, role.obs_specs, settings.discrete_dqn_epsilon)
+        self.groups = {}
+
+    @torch.no_grad()
+    def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
+        policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
+        return PolicyOutput(
+            policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
+        )
+
+    def evaluate_for_update(
+        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
+    ) -> tuple[PolicyOutput, Pass]:
+        output = self.evaluate(features, obs)
+        return output, AutogradPass(output.policy.statistics)  # of which no loss is made, since nothing is trained
+
+    def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
+        return raw_action.new_zeros(raw_action.shape[:-1])
+
+    def compute_losses(
+        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
+    ) -> PolicyLosses:
+        return PolicyLosses()
