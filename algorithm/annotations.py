@@ -51,9 +51,17 @@ class Range:
 
 
 class Condition(ABC):
-    """A condition on other settings of the same section: a value for each name, or a tuple of alternatives."""
+    """A condition on other settings: a value for each name, or a tuple of alternatives.
 
-    def __init__(self, **values: Any):
+    Args:
+        section: the section of the other settings; None for the section of the setting itself.
+        values: their values.
+    """
+
+    section: str | None = None
+
+    def __init__(self, section: str | None = None, /, **values: Any):
+        self.section = section
         self.values = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
 
     @abstractmethod

@@ -41,7 +41,6 @@ from measure import describe_setup, format_sleeping_env, format_spread, run_in_s
 
 from algorithm import train
 from algorithm.parts.torch_setup import configure_torch
-from algorithm.processes.ray_host import RayHost
 from tests.unity_player.launcher import make_player
 
 INSIDE = "SAMARA_BENCHMARK_NAMESPACE"
@@ -284,8 +283,8 @@ def measure_costs(repeats: int) -> dict[str, tuple[list[Measurement], list[Measu
         [measure_rollouts(ROLLOUT_LENGTH, shape, actors, repeats) for shape, actors in each]
         for each in (sizes, held_out_sizes)
     )
-    host = open_host(RayHost, CopyingServer)
-    handles = start_actors(host, 8)
+    host = open_host()
+    handles = start_actors(host, CopyingServer, 8)
 
     def measure_broadcasts(settings: list[tuple[int, int]]) -> tuple[list[Measurement], list[Measurement]]:
         published, received = [], []

@@ -18,9 +18,12 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.actor_group import ActorGroup
-from algorithm.processes.collection import Collection, Request, pack_weights
+from algorithm.processes.collect import Experience, Request
+from algorithm.processes.collectors import Collectors
+from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
+from algorithm.processes.supervisor import Supervisor
+from algorithm.processes.weights import pack_weights
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -69,17 +72,15 @@ class RolloutServer:
         """Return the role."""
         return {"agent": self.role}
 
-    def collect(self, weights: Any, request: Request) -> Collection:
+    def collect(self, weights: Any, request: Request) -> Experience:
         """Return the same rollout for every request."""
         rows, lanes = self.rollout.reward.shape
-        return Collection(
-            number=request.number,
+        return Experience(
             version=request.version,
             rollouts=[("agent", self.rollout)],
             env_steps=rows * lanes,
             episodes=[],
             active_lanes={"agent": np.ones(lanes, bool)},
-            log=[],
             waiting_seconds=0.0,
             seconds=0.0,
             cpu_seconds=0.0,
@@ -89,9 +90,10 @@ class RolloutServer:
 class OneActorHost(RayHost):
     """A host whose actors are all the same process, so that a group of many actors needs no memory for them."""
 
-    def start(self, index: int, replacements: int) -> Any:
-        if index == 0:
-            self.handle = super().start(index, replacements)
+    handle: Any = None
+
+    def start(self, spec: ServiceSpec, *numbers: int) -> Any:
+        self.handle = self.handle or super().start(spec, *numbers)
         return self.handle
 
 
@@ -115,32 +117,38 @@ def make_rollout(
     )
 
 
-def open_host(host_class: type[RayHost], server: Any) -> RayHost:
+def open_host(host_class: type[RayHost] = RayHost) -> RayHost:
     """Return a local cluster."""
-    return host_class(server, address="local", cpus=0.1, gpus=0, local_cpus=2, uses_tokens=False)
+    return host_class(address="local", local_cpus=2, uses_tokens=False)
 
 
-def start_actors(host: RayHost, actors: int) -> list[Any]:
+def make_spec(server: Any) -> ServiceSpec:
+    """Return the data from which actors start."""
+    return ServiceSpec(kind="Actor", make=server, cpus=0.1)
+
+
+def start_actors(host: Host, server: Any, actors: int) -> list[Any]:
     """Return the handles of actors that are ready."""
-    handles = [host.start(index, 0) for index in range(actors)]
-    fetch_all(host, [host.open(handle) for handle in handles])
+    spec = make_spec(server)
+    handles = [host.start(spec, index, 0) for index in range(actors)]
+    fetch_all(host, [host.call(handle, "open") for handle in handles])
     return handles
 
 
-def wait_for_all(host: RayHost, tickets: list[Any]) -> None:
+def wait_for_all(host: Host, tickets: list[Any]) -> None:
     """Wait until all tickets have replies."""
     waiting = set(tickets)
     while waiting:
         waiting -= set(host.wait(list(waiting), 60.0))
 
 
-def fetch_all(host: RayHost, tickets: list[Any]) -> list[Any]:
+def fetch_all(host: Host, tickets: list[Any]) -> list[Any]:
     """Wait for all tickets, and return the replies."""
     wait_for_all(host, tickets)
     return [host.fetch(ticket) for ticket in tickets]
 
 
-def measure_weights(host: RayHost, handles: list[Any], parameters: int, repeats: int) -> dict[str, list[float]]:
+def measure_weights(host: Host, handles: list[Any], parameters: int, repeats: int) -> dict[str, list[float]]:
     """Return seconds of weights that actors receive and copy.
 
     Returns:
@@ -151,9 +159,9 @@ def measure_weights(host: RayHost, handles: list[Any], parameters: int, repeats:
     seconds: dict[str, list[float]] = {"publish": [], "publish_cpu": [], "receive": [], "copy": []}
     for repeat in range(repeats + 1):  # the first one allocates memory
         start, cpu_start = perf_counter(), thread_time()
-        reference = host.publish({"agent": np.concatenate([weights])})  # `pack_weights` copies, too
+        reference = host.put({"agent": np.concatenate([weights])})  # `pack_weights` copies, too
         published_at, cpu_end = perf_counter(), thread_time()
-        copies = fetch_all(host, [host.request(handle, reference, parameters) for handle in handles])  # type: ignore
+        copies = fetch_all(host, [host.call(handle, "collect", reference, parameters) for handle in handles])
         if repeat:
             seconds["publish"].append(published_at - start)
             seconds["publish_cpu"].append(cpu_end - cpu_start)
@@ -164,8 +172,8 @@ def measure_weights(host: RayHost, handles: list[Any], parameters: int, repeats:
 
 def print_weights(parameters: int, actors: int, repeats: int) -> None:
     """Print the time per actor in which actors receive and copy weights, and the time of a copy."""
-    host = open_host(RayHost, CopyingServer)
-    found = measure_weights(host, start_actors(host, actors), parameters, repeats)
+    host = open_host()
+    found = measure_weights(host, start_actors(host, CopyingServer, actors), parameters, repeats)
     host.close()
     publish, _, receive, copy = (format_spread((1000 * each for each in seconds), 1) for seconds in found.values())
     print(
@@ -181,13 +189,13 @@ def print_rollouts(repeats: int) -> None:
     both read a rollout that no other code of this process has read.
     """
     rows, lanes, columns = 40, 8, 10
-    host = open_host(RayHost, partial(RolloutServer, rows, lanes, IMAGE))
-    (handle,) = start_actors(host, 1)
+    host = open_host()
+    (handle,) = start_actors(host, partial(RolloutServer, rows, lanes, IMAGE), 1)
     replay = make_replay(rows, lanes, columns)
     copy = np.ones((columns, rows + 1, lanes, *IMAGE), np.uint8)
     seconds: dict[str, list[float]] = {"fetch": [], "add": [], "copy": []}
     for number in range(2 * (columns + repeats)):
-        ticket = host.request(handle, None, _make_request(number))
+        ticket = host.call(handle, "collect", None, _make_request())
         host.wait([ticket], 60.0)
         start = perf_counter()
         ((_, rollout),) = host.fetch(ticket).rollouts
@@ -219,55 +227,49 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
     All actors have replied before the time is measured. It includes what the runtime does with every rollout: it sends
     requests, looks for replies of all actors, fetches one and adds it to the replay.
     """
-    host = open_host(OneActorHost, partial(RolloutServer, rows, 1, shape))
-    group = ActorGroup(
-        host=host,
-        count=actors,
-        in_flight=2,
-        timeout=600.0,
-        start_timeout=600.0,
-        max_lag=None,
-        max_replacements=None,
-    )
-    group.open(has_evaluator=False)
-    reference = host.publish({"agent": np.zeros(1000, np.float32)})
+    host = open_host(OneActorHost)
+    supervisor = Supervisor(host, make_spec(partial(RolloutServer, rows, 1, shape)), name="actor {}".format)
+    collectors = Collectors(supervisor, count=actors, in_flight=2, timeout=600.0, start_timeout=600.0, max_lag=None)
+    collectors.start()
+    collectors.wait_for_start()
+    reference = host.put({"agent": np.zeros(1000, np.float32)})
     replay = make_replay(rows, actors, 2)
     seconds = []
     for repeat in range(2 + max(3, min(repeats, 100 // actors))):  # the first ones allocate memory
-        group.request(lambda: reference, _make_request)
-        wait_for_all(host, [actor.ticket for actor in group.actors])
+        collectors.request(lambda: reference, _make_request)
+        wait_for_all(host, [actor.service.calls[0][0] for actor in collectors.actors])
         start = thread_time()
         for _ in range(actors):
-            _receive(group, reference)
-            _learn(group, replay)
+            _receive(collectors, reference)
+            _learn(collectors, replay)
         if repeat >= 2:
             seconds.append((thread_time() - start) / actors)
-        while group.n_waiting or any(actor.requests for actor in group.actors):
-            group.receive(1.0)
-            for actor in group.actors:
-                actor.collections.clear()
-    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request(0)).rollouts
-    group.close()
+        while any(actor.n_in_flight for actor in collectors.actors):
+            collectors.receive(1.0)
+            for actor in collectors.actors:
+                actor.waiting.clear()
+    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request()).rollouts
+    host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}
     return Measurement(quantities, float(np.median(seconds)))
 
 
-def _make_request(number: int) -> Request:
+def _make_request() -> Request:
     counts = {"agent": 0}
-    return Request(number=number, version=0, updates=counts, rows_seen=counts, iterations=0, fraction_done=0.0)
+    return Request(updates=counts, rows_seen=counts)
 
 
-def _receive(group: ActorGroup, reference: Any) -> None:
-    """Receive as `ClusterRuntime` does."""
-    group.request(lambda: reference, _make_request)
-    group.receive(0.0 if group.find_next(False) else 1.0)
-    group.request(lambda: reference, _make_request)
+def _receive(collectors: Collectors, reference: Any) -> None:
+    """Receive as `ClusterLoop` does."""
+    collectors.request(lambda: reference, _make_request)
+    collectors.receive(0.0 if collectors.find_next(False) else 1.0)
+    collectors.request(lambda: reference, _make_request)
 
 
-def _learn(group: ActorGroup, replay: Replay) -> None:
+def _learn(collectors: Collectors, replay: Replay) -> None:
     """Add the next rollout to the replay."""
-    for actor in group.find_next(False):
-        ((_, rollout),) = actor.collections.popleft().rollouts
+    for actor in collectors.find_next(False):
+        ((_, rollout),) = actor.waiting.popleft().rollouts
         replay.add(replace(rollout, lane=rollout.lane + actor.index))
 
 

@@ -40,8 +40,8 @@ import torch
 from digests import combine, digest_arrays, digest_bytes, find_differences
 from measure import describe_setup, run_in_subprocesses, train_folder
 
+from algorithm.processes.fleet import LocalFleet
 from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.local import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[1]
 Rows = dict[str, dict[str, Any]]  # by case: env_steps, updates, and digests by kind of state
@@ -134,14 +134,14 @@ def measure_case(name: str, seed: int) -> dict[str, Any]:
     """Train one case. Return its env steps, its updates, and its digests by kind of state."""
     case = CASES[name]
     states: list[dict[str, list[str]]] = []
-    run = LocalRuntime.run
+    run = LocalFleet.run
 
-    def run_and_read(self, parts, actor, monitor, divergence) -> None:
-        run(self, parts, actor, monitor, divergence)
-        states.append(digest_state(parts, monitor.reporter.metrics.table))
+    def run_and_read(self, monitor, divergence) -> None:
+        run(self, monitor, divergence)
+        states.append(digest_state(self.training, monitor.reporter.metrics.table))
 
     limits = (f"base_config.max_step={case.env_steps}", f"base_config.evaluate_every={case.env_steps // 2}")
-    with patch.object(LocalRuntime, "run", run_and_read):
+    with patch.object(LocalFleet, "run", run_and_read):
         result = train_folder(case.env, seed, (*COMMON, *limits, *case.settings), episodes=0, variant=case.variant)
     (digests,) = states
     return {"env_steps": result["env_steps"], "updates": result["updates"], "digests": digests}

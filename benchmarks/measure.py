@@ -28,7 +28,7 @@ import algorithm.agents.a2c.agent  # noqa: E402, F401
 import algorithm.agents.acer.agent  # noqa: E402, F401
 import algorithm.agents.ppo.agent  # noqa: E402, F401
 import algorithm.agents.sac.agent  # noqa: E402, F401
-import algorithm.training.local  # noqa: E402, F401
+import algorithm.processes.fleet  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, resolve  # noqa: E402
 from algorithm.config.variants import read_variant  # noqa: E402
 from algorithm.parts import run_folder  # noqa: E402

@@ -25,10 +25,10 @@ from importlib.machinery import PathFinder
 
 class Timed:
     def find_spec(self, name, path=None, target=None):
-        if name == "algorithm.training.local":
+        if name == "algorithm.processes.fleet":
             spec = PathFinder.find_spec(name, path)
             load = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: load(module) or time_loop(module.LocalRuntime)
+            spec.loader.exec_module = lambda module: load(module) or time_loop(module.LocalFleet)
             return spec
 
 def time_loop(runtime):

@@ -67,11 +67,10 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.population import member_processes
-    from algorithm.processes import workers
+    from algorithm.processes import process_host, workers
     from tests.prepared_processes import PREPARED
 
-    for module in (member_processes, workers):
+    for module in (process_host, workers):
         monkeypatch.setattr(module, "PROCESSES", PREPARED)
 
 

@@ -7,7 +7,9 @@ import multiprocessing.context
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TextIO
 
@@ -118,3 +120,15 @@ def prepare_worker() -> None:
         if number := getattr(signal, name, None):
             signal.signal(number, signal.SIG_IGN)
     tolerate_closed_streams()
+
+
+def end_with_parent() -> None:
+    """End this process when the main process ends, in any way; on Linux the system does that (`PROCESSES`)."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -76,12 +76,12 @@ class Manifest:
         for name, digest in self.digests.items():
             if not names or name.rpartition("/")[2] in names:
                 path = self.folder / name
-                if _compute_digest(path) != digest:
+                if _digest_file(path) != digest:
                     raise CheckpointError(f"{path} is damaged (it is not what was written)")
 
     def _serialize(self) -> bytes:
         files = json.dumps(self.digests, indent=1)
-        digest = blake2b(files.encode(), digest_size=DIGEST_BYTES).hexdigest()
+        digest = compute_digest(files.encode())
         return f'{{"files": {files},\n"digest": "{digest}"}}\n'.encode()
 
 
@@ -116,7 +116,12 @@ class _DigestingFile(io.RawIOBase):
         return count
 
 
-def _compute_digest(path: Path) -> str:
+def compute_digest(content: Any) -> str:
+    """Return the digest of the content of a file, which is bytes or an array of bytes."""
+    return blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
     """Return the digest of a file. Raises CheckpointError if it cannot be read."""
     digest = blake2b(digest_size=DIGEST_BYTES)
     try:

@@ -1,19 +1,21 @@
-"""Copies of checkpoints between runs of the same networks, also with other weights, and between machines."""
+"""Copies of checkpoints between runs of the same networks, also with other weights; files between machines."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import torch
 
+from algorithm.atomic_io import resolve_inside
 from algorithm.checkpointing.checkpoint import LEARNER, WEIGHTS, Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
+from algorithm.checkpointing.manifest import CheckpointError, Manifest, compute_digest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import write_tensors
 from algorithm.networks.flat_parameters import State
@@ -59,45 +61,46 @@ def _change_files(source: Checkpoint, weights: Mapping[str, State]) -> dict[str,
     return changed
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackedCheckpoint:
-    """A checkpoint as a message for another machine. Nothing in it is executed.
+@dataclass(frozen=True)
+class PackedFile:
+    """A file as a message for another machine: an array of bytes, which Ray sends without a copy, and its digest."""
 
-    Attributes:
-        env_steps: the env steps of the run.
-        digests: {path of a file: its digest}, as in the manifest.
-        files: {path of a file: its content, an array of bytes}.
-    """
-
-    env_steps: int
-    digests: Mapping[str, str]
-    files: Mapping[str, np.ndarray]
+    content: np.ndarray
+    digest: str
 
 
-def pack_checkpoint(checkpoint: Checkpoint) -> PackedCheckpoint:
-    """Return a checkpoint as a message. Raises CheckpointError or OSError if it cannot be read."""
-    digests = Manifest.read(checkpoint.folder).digests
-    return PackedCheckpoint(
-        env_steps=int(checkpoint.folder.name),
-        digests=digests,
-        files={name: np.fromfile(checkpoint.folder / name, np.uint8) for name in digests},
-    )
+PackedFolder = dict[str, PackedFile]  # by path in the folder; nothing in it is executed
 
 
-def unpack_checkpoint(packed: PackedCheckpoint, store: CheckpointStore) -> Checkpoint:
-    """Write a checkpoint from a message into a store, of which it is then the newest, and return it.
+def pack_folder(folder: Path, names: Iterable[str], digests: Mapping[str, str] = MappingProxyType({})) -> PackedFolder:
+    """Return files of a folder as a message.
+
+    Args:
+        folder: the folder.
+        names: the paths of the files in it.
+        digests: digests of a manifest by path; those of other files are computed.
 
     Raises:
-        CheckpointError: the message is damaged; the checkpoints of the store are unchanged.
-        OSError: the checkpoint cannot be written.
+        OSError: a file cannot be read.
     """
-    with store.create(packed.env_steps) as manifest:
-        for name, digest in packed.digests.items():
-            path = Path(name)
-            if path.is_absolute() or ".." in path.parts or name not in packed.files:
-                raise CheckpointError(f"checkpoint {packed.env_steps} has no usable file {name!r}")
-            with manifest.open_file(name) as file:
-                file.write(packed.files[name].data)
-            if manifest.digests[name] != digest:
-                raise CheckpointError(f"checkpoint {packed.env_steps}: {name} was damaged on its way to this machine")
-    return Checkpoint(store.get_folder(packed.env_steps))
+    packed = {}
+    for name in names:
+        content = np.fromfile(folder / name, np.uint8)
+        packed[name] = PackedFile(content, digests.get(name) or compute_digest(content))
+    return packed
+
+
+def unpack_folder(packed: PackedFolder, manifest: Manifest) -> None:
+    """Write the files of a message to the folder of a manifest, which receives their digests.
+
+    Raises:
+        CheckpointError: a file was damaged on its way.
+        OSError: a file cannot be written.
+        ValueError: a path is outside of the folder.
+    """
+    for name, packed_file in packed.items():
+        resolve_inside(manifest.folder, Path(name))
+        with manifest.open_file(name) as file:
+            file.write(packed_file.content.data)
+        if manifest.digests[name] != packed_file.digest:
+            raise CheckpointError(f"{name} was damaged on its way to this machine")

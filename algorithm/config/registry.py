@@ -29,9 +29,9 @@ AGENTS = {
     "PPO": "algorithm.agents.ppo.agent:Ppo",
 }
 RUNTIMES = {
-    "LOCAL": "algorithm.training.local:LocalRuntime",
-    "WORKERS": "algorithm.processes.workers_runtime:WorkersRuntime",
-    "CLUSTER": "algorithm.processes.cluster_runtime:ClusterRuntime",
+    "LOCAL": "algorithm.processes.fleet:LocalFleet",
+    "WORKERS": "algorithm.processes.workers:WorkersFleet",
+    "CLUSTER": "algorithm.processes.cluster:ClusterFleet",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

@@ -220,6 +220,7 @@ class ClusterConfig(Section, title="cluster_config"):
     token_auth: Annotated[bool, ON_RAY]
 
 
+_ON_CLUSTER, _ON_RAY = OnlyIf("base_config", runtime="CLUSTER"), OnlyIf("cluster_config", host="ray")
 _COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
 
 
@@ -231,8 +232,8 @@ class PopulationConfig(Section, title="population_config"):
     ]
     interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
     processes: Annotated[int | None, Range(at_least=1)]
-    cpus_per_member: Annotated[float, Range(at_least=0)]
-    gpus_per_member: Annotated[float, Range(at_least=0)]
+    cpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
+    gpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
     timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
     max_restarts: Annotated[int, Range(at_least=0)]
     exchange_fraction: Annotated[float, Range(at_least=0, at_most=0.5), _COPYING]

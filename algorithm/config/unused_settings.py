@@ -8,25 +8,18 @@ from typing import Any
 from algorithm.annotations import Condition, ForActions, OnlyIf, Unless, get_annotations
 from algorithm.config.loader import AGENT_KEY, Settings
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.sections import ON_RAY
 from algorithm.config.yaml_layers import Layer, Tree, iterate_leaves
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
-# Conditions of sections and settings on `base_config`; the conditions of a setting are annotated on its field.
+# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
 ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
     **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
     "cluster_config": OnlyIf(runtime="CLUSTER"),
-    "population_config.cpus_per_member": OnlyIf(runtime="CLUSTER"),
-    "population_config.gpus_per_member": OnlyIf(runtime="CLUSTER"),
     "tracker_config": Unless(tracker="none"),
 }
 # Settings of cluster_config for the members of a population; the others are for rollout actors.
 CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
-HOST_CONDITIONS: Mapping[str, Condition] = {  # on `cluster_config`
-    "population_config.cpus_per_member": ON_RAY,
-    "population_config.gpus_per_member": ON_RAY,
-}
 
 
 def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:
@@ -77,11 +70,8 @@ def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | No
 def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, Any]]:
     """Yield each annotation on the setting `path` and on its sections, with the object whose fields it refers to."""
     section, *keys = path.split(".")
-    for name in (section, path):
-        if name in ALGORITHM_CONDITIONS:
-            yield ALGORITHM_CONDITIONS[name], settings.base
-        if name in HOST_CONDITIONS:
-            yield HOST_CONDITIONS[name], settings.cluster
+    if section in ALGORITHM_CONDITIONS:
+        yield ALGORITHM_CONDITIONS[section], settings.base
     if section == "replay_config":
         if settings.agent.uses_replay:
             yield Unless(replay_ratio=0), settings.agent
@@ -90,7 +80,8 @@ def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, An
     owner: Any = settings
     for key in (settings.find_field(section), *keys):
         for annotation in get_annotations(owner.__class__).get(key, ()):
-            yield annotation, owner
+            other = getattr(annotation, "section", None)
+            yield annotation, getattr(settings, settings.find_field(other)) if other else owner
         owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
 
 

@@ -1,4 +1,4 @@
-"""The training of one member of a population, until the end of an interval."""
+"""The training of one member of a population until the end of an interval, and the service that does it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any
 
 from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree, load_defaults, merge, nest
+from algorithm.errors import UserError, is_stop, summarize_error
 from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.rounds import MemberReport, MemberTask
+from algorithm.parts.user_code import find_user_error
+from algorithm.population.member_files import MemberFiles
+from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask
 from algorithm.runs.callbacks import RunResult
+from algorithm.training.signals import raise_on_stop_signals
 
 SOURCE = "the settings of the member"
 LOG_FILE = "log.txt"
@@ -55,6 +59,52 @@ class Members:
 
             result = self.train(self.environment, folder, settings, self.variant, [], log, task.pause_at)
         return _make_report(task, settings, result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberReply:
+    """A reply of a service that trains members.
+
+    Attributes:
+        files: the files that have changed since the last reply; None without any, or if the machine is the same.
+        result: the end of the task; None while the member trains.
+    """
+
+    files: MemberFiles | None = None
+    result: MemberReport | MemberFailed | UserError | None = None
+
+
+class MemberService:
+    """A process of the machine with the run folders, which trains one member after another.
+
+    Args:
+        members: the members.
+        numbers: the numbers of the service, which are not used.
+    """
+
+    def __init__(self, members: Members, *numbers: int):
+        self.members = members
+
+    def open(self) -> None:
+        """Do nothing: the reply states that the process has started."""
+
+    def begin(self, task: MemberTask, files: None = None) -> MemberReply:
+        """Train a member until the end of an interval, or until SIGTERM, after which a checkpoint is saved."""
+        try:
+            with raise_on_stop_signals():
+                return MemberReply(result=self.members.run_task(task))
+        except BaseException as error:  # of the environment, or of a user's network
+            if is_stop(error):
+                return MemberReply(result=MemberFailed("its process was stopped"))
+            named = find_user_error(error)
+            if isinstance(named, UserError):
+                return MemberReply(result=UserError(str(named)))
+            is_final = type(named).__name__ == "Diverged"
+            return MemberReply(result=MemberFailed(summarize_error(named), is_final))
+
+    def stop(self) -> MemberReply:
+        """Do nothing: SIGTERM has stopped the member."""
+        return MemberReply()
 
 
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from algorithm.atomic_io import UNFINISHED_SUFFIX, replace_bytes, resolve_inside
+from algorithm.atomic_io import UNFINISHED_SUFFIX, resolve_inside
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.manifest import MANIFEST, CheckpointError
+from algorithm.checkpointing.manifest import MANIFEST, CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.transfer import PackedCheckpoint, pack_checkpoint, unpack_checkpoint
+from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
 from algorithm.parts.lock import LOCK_FILE
 from algorithm.parts.run_folder import RunFolder
 
 CODE_SUFFIX = ".py"
+ARRIVING = "arriving"  # folder in a run folder with files that are being received
 Stamp = tuple[int, int, int]  # index node, size and time of the last change of a file
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberFiles:
-    """Files of a run folder. The content of each is an array of bytes, which Ray sends without a copy.
+    """Files of a run folder.
 
     Attributes:
-        checkpoints: checkpoints, oldest first.
-        records: all other files without code, by path: settings, metrics, logs, results.
-        code: files with code, by path; the main process sends them, and accepts none.
+        checkpoints: checkpoints by their env steps, oldest first.
+        others: all other files: settings, metrics, logs, results; also code, which the main process does not accept.
     """
 
-    checkpoints: Sequence[PackedCheckpoint]
-    records: Mapping[str, np.ndarray]
-    code: Mapping[str, np.ndarray]
+    checkpoints: Mapping[int, PackedFolder]
+    others: PackedFolder
+
+    @property
+    def has_code(self) -> bool:
+        """Return whether there are files with code."""
+        return any(map(_is_code, self.others))
 
 
 def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> MemberFiles:
@@ -49,13 +52,9 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
         CheckpointError: no checkpoint can be read.
     """
     store = folder.checkpoints(keep)
-    needed = {each.folder: each for each in (_find_best(store), store.latest(log)) if each}
-    files = dict(_read_files(folder, _list_files(folder)))
-    return MemberFiles(
-        checkpoints=[pack_checkpoint(needed[path]) for path in sorted(needed)],
-        records={name: content for name, content in files.items() if not _is_code(name)},
-        code={name: content for name, content in files.items() if _is_code(name)},
-    )
+    needed = {each.folder for each in (_find_best(store), store.latest(log)) if each}
+    checkpoints = {int(path.name): _pack_checkpoint(path) for path in sorted(needed)}
+    return MemberFiles(checkpoints=checkpoints, others=_pack_others(folder, _list_files(folder)))
 
 
 def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
@@ -69,17 +68,23 @@ def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
         keep: the number of checkpoints that the folder keeps; all of `files` are kept.
 
     Raises:
-        CheckpointError: a checkpoint was damaged on its way.
+        CheckpointError: a file was damaged on its way.
         OSError: a file cannot be written.
         ValueError: a path is outside of the folder.
     """
     store = folder.checkpoints(max(keep, len(files.checkpoints)))  # one of these may be the best, as a record states
-    for checkpoint in files.checkpoints:
-        unpack_checkpoint(checkpoint, store)
-    for name, content in {**files.records, **files.code}.items():
-        path = resolve_inside(folder.path, Path(name))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_bytes(path, content.data)
+    for env_steps, packed in files.checkpoints.items():
+        with store.create(env_steps) as manifest:
+            unpack_folder(packed, manifest)
+    arriving = Manifest(folder.path / ARRIVING)
+    try:
+        unpack_folder(files.others, arriving)
+        for name in files.others:
+            path = resolve_inside(folder.path, Path(name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (arriving.folder / name).replace(path)
+    finally:
+        shutil.rmtree(arriving.folder, ignore_errors=True)
 
 
 class ChangedFiles:
@@ -104,15 +109,15 @@ class ChangedFiles:
 
         The run may write at the same time. A checkpoint that is removed meanwhile is left out.
         """
-        checkpoints = []
+        checkpoints = {}
         for checkpoint, manifest in self._list_new():
             with suppress(CheckpointError, FileNotFoundError):
-                checkpoints.append(pack_checkpoint(checkpoint))
+                checkpoints[int(checkpoint.folder.name)] = _pack_checkpoint(checkpoint.folder)
             self._manifests[checkpoint.folder] = manifest
         stamps = {name: stamp for name, stamp in _list_files(self._folder).items() if not _is_code(name)}
         changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
         self._stamps |= stamps
-        return MemberFiles(checkpoints=checkpoints, records=dict(_read_files(self._folder, changed)), code={})
+        return MemberFiles(checkpoints=checkpoints, others=_pack_others(self._folder, changed))
 
     def _list_new(self) -> Iterator[tuple[Checkpoint, bytes]]:
         """Yield each checkpoint that has not been sent, oldest first, with its manifest."""
@@ -151,7 +156,15 @@ def _list_files(folder: RunFolder) -> dict[str, Stamp]:
     return stamps
 
 
-def _read_files(folder: RunFolder, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _pack_others(folder: RunFolder, names: Iterable[str]) -> PackedFolder:
+    """Return files as a message, without those that are removed meanwhile."""
+    packed: PackedFolder = {}
     for name in names:
-        with suppress(FileNotFoundError):  # removed meanwhile
-            yield name, np.fromfile(folder.path / name, np.uint8)
+        with suppress(FileNotFoundError):
+            packed |= pack_folder(folder.path, [name])
+    return packed
+
+
+def _pack_checkpoint(folder: Path) -> PackedFolder:
+    digests = Manifest.read(folder).digests
+    return pack_folder(folder, digests, digests)

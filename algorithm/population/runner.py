@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +24,8 @@ from algorithm.parts.run_records import list_changes
 from algorithm.population.exchange import CopyBest, DrawWeights, Exchange
 from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
 from algorithm.population.member import Members, RunTraining, make_member_tree
-from algorithm.population.member_actors import open_member_actors
 from algorithm.population.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoints
-from algorithm.population.member_processes import MemberProcesses
+from algorithm.population.member_fleet import open_member_fleet
 from algorithm.population.rounds import MemberRunner, Population
 from algorithm.population.setting_spaces import make_spaces
 from algorithm.runs.run_requests import RunRequest
@@ -173,7 +171,7 @@ def train_population(
         tree=settings.tree,
         train=train,
     )
-    runner = (make_runner or _open_runner)(members, settings, log)
+    runner = (make_runner or open_member_fleet)(members, settings, log)
     checkpoints = MemberCheckpoints(
         folders=folders,
         distribution_path=folder.path / DISTRIBUTION_FILE,
@@ -199,14 +197,6 @@ def train_population(
     return population.lineage
 
 
-def _open_runner(members: Members, settings: Settings, log: Log) -> MemberRunner:
-    """Return the runner of the members: processes of this machine, or actors of a cluster."""
-    config = settings.population
-    if settings.base.is_on_cluster and settings.cluster.host == "ray":
-        return open_member_actors(members, settings, log)
-    return MemberProcesses(members, config.processes or count_cores(), config.timeout)
-
-
 def _is_over(settings: Settings, row: LineageRow) -> bool:
     """Return whether a member has ended: it has reached the goal, or `max_step`."""
     max_step = settings.base.max_step
@@ -228,10 +218,3 @@ def _make_exchange(settings: Settings) -> Exchange:
             remove_worst=config.evolver_remove_worst,
         )
     return CopyBest(spaces, config.exchange_fraction, config.perturb_factors, config.resample_probability)
-
-
-def count_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

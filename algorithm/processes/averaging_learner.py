@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,10 @@ from algorithm.agents.agent import LossResult
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.processes.learner_group import LearnerGroup
+from algorithm.processes.service import ServiceReply
 from algorithm.rollout import Rollout
 from algorithm.training.batch_scheduler import BatchScheduler
+from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 from algorithm.training.updates import complete_report
 
@@ -169,3 +173,53 @@ def learn_together(
         if rollout is not None and batch is not None and report is not None:
             complete_report(report, scheduler, batch, rollout)
             record_update(report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport(ServiceReply):
+    """The report of one learner on a round.
+
+    Attributes:
+        updates: updates in the round, also those without a batch of this learner.
+        seconds: seconds of the round.
+        waiting_seconds: seconds in calls of the group, which wait for the other learners.
+    """
+
+    updates: int
+    seconds: float
+    waiting_seconds: float
+
+
+def get_schedule(scheduler: BatchScheduler) -> dict[str, Any]:
+    """Return the state of a scheduler, for `learn_round`."""
+    return {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
+
+
+def learn_round(
+    components: AgentComponents,
+    rollout: Rollout | None,
+    schedule: Mapping[str, Any],
+    record_update: Callable[[LossResult], object] = lambda report: None,
+) -> RoundReport:
+    """Make the updates of a round, in which all learners take part.
+
+    Args:
+        components: the components of the role in this process.
+        rollout: the rollout of this learner; None if it has none.
+        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
+        record_update: receives the report of each update from a batch of this learner.
+
+    Raises:
+        LearnerUnreachable: another learner has ended or does not answer.
+    """
+    learner, scheduler = components.learner, components.scheduler
+    assert isinstance(learner, AveragingLearner)
+    start, waited, updates = perf_counter(), learner.group.waiting_seconds, learner.updates
+    scheduler.rng.bit_generator.state = schedule["generator"]
+    scheduler.restore(schedule)
+    learn_together(learner, scheduler, rollout, record_update)
+    return RoundReport(
+        updates=learner.updates - updates,
+        seconds=perf_counter() - start,
+        waiting_seconds=learner.group.waiting_seconds - waited,
+    )

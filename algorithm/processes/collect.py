@@ -1,181 +1,184 @@
-"""A rollout actor of a run: it opens its own environments and builds its agents from the settings of the run."""
+"""The service of a rollout actor: it acts in its own environments with the weights of each request."""
 
 from __future__ import annotations
 
-import logging
-import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.process_setup import prepare_worker
-from algorithm.config.loader import Settings
-from algorithm.errors import format_traceback
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_agent, make_auxiliaries, make_explorer
-from algorithm.parts.lock import make_temporary_folder
+from algorithm.parts.components_builder import make_explorer
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.parts.torch_setup import choose_placement, configure_torch
-from algorithm.processes.collection import (
-    Collection,
-    Failure,
-    ReceivingLearner,
-    Request,
-    Weights,
-    allow_read_only_arrays,
-)
-from algorithm.processes.messages import LogRecord
-from algorithm.processes.rollout_actor import ForwardOnly, ReceivedProgress, RolloutActor
-from algorithm.processes.worker import make_sendable_error, refuse_lanes, refuse_role
+from algorithm.processes.service import Failure, Service, ServiceReply, forbid_new_lanes, forbid_new_role
+from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
+from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
+from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents, TrainingComponents
-
-Reply = TypeVar("Reply")
+from algorithm.training.cpu_time import measure_cpu_seconds
+from algorithm.training.invalid_values import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorTask:
-    """The data from which an actor starts on any machine.
+class Request:
+    """A request to an actor: act with these weights until rollouts are complete.
 
     Attributes:
-        settings: settings of the run.
-        files: contents of the files with code in the run folder, by name.
-        make_env: function that opens the environment instead of base_config.env_name, pickled; None without one.
-        env_steps: env steps of the run so far, from which the seed of the environments follows.
+        version: version of the weights, the number of times that the learner has learned.
+        updates: {role: updates of the learner}.
+        rows_seen: {role: `rows_seen` of the learner}.
+        iterations: completed iterations of the run; after each of them, no lane counts as active.
+        fraction_done: fraction of the run that is done, for curricula.
     """
 
-    settings: Settings
-    files: Mapping[str, bytes]
-    make_env: bytes | None
+    version: int = 0
+    updates: Mapping[str, int] = field(default_factory=dict)
+    rows_seen: Mapping[str, int] = field(default_factory=dict)
+    iterations: int = 0
+    fraction_done: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experience(ServiceReply):
+    """The experience that an actor has collected for a request.
+
+    Attributes:
+        version: version of the weights that acted.
+        rollouts: rollouts that were completed, with their roles; lanes are those of the actor.
+        env_steps: executed decisions since the last request.
+        episodes: episodes that ended.
+        active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
+        waiting_seconds: seconds between the end of the last request and this one.
+        seconds: seconds in which it was collected.
+        cpu_seconds: CPU seconds of the actor and its child processes since the last request.
+        statistics: metrics that the simulator has reported.
+    """
+
+    version: int
+    rollouts: Sequence[tuple[str, Rollout]]
     env_steps: int
+    episodes: Sequence[Episode]
+    active_lanes: Mapping[str, np.ndarray]
+    waiting_seconds: float
+    seconds: float
+    cpu_seconds: float
+    statistics: Mapping[str, float] = field(default_factory=dict)
 
 
-class CollectorService:
-    """A process of a rollout actor, which replies to calls: with an object, or with a Failure instead of an exception.
+class CollectorService(Service):
+    """A rollout actor of a run, which makes ticks but no updates.
 
-    Args:
-        task: the data from which it starts.
-        index: the number of the actor.
-        replacements: the number of actors with this number that ended before it.
+    A request begins with the decision for the last received step, so that all rows of a rollout are decided with the
+    weights of one request, if all lanes act in every tick.
     """
-
-    def __init__(self, task: ActorTask, index: int, replacements: int):
-        self.task, self.index, self.replacements = task, index, replacements
 
     def open(self) -> Mapping[str, Role] | Failure:
         """Open the environments and build the agents. Return the roles of the environments."""
-        return catch_failure(self._open)
+        return self.reply(self._open)
 
-    def collect(self, weights: Weights, request: Request) -> Collection | Failure:
-        """Act with these weights until rollouts are complete. Return them."""
-        return catch_failure(lambda: self._actor.collect(weights, request))
+    def collect(self, weights: Weights, request: Request) -> Experience | Failure:
+        """Make ticks with these weights until at least one rollout is complete. Return the new experience."""
+        return self.reply(self._collect, weights, request)
 
     def _open(self) -> Mapping[str, Role]:
-        self._actor = make_rollout_actor(self.task, self.index, self.replacements, prepare_process())
-        return self._actor.roles
+        settings, folder = self.task.settings, self.task.unpack()
+        seeds = RunSeeds(settings.base.seed, (self.index, self.replacements))
+        seed_process(seeds.process)
+        self._request = Request()
+        parameters = EnvironmentParameters(settings.reset, lambda: self._request.fraction_done)
+        adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
+        self.training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        configs = AgentConfigs(settings)
+        self._actor = Actor(self.training, seeds.get_training_seed(self.task.env_steps))
+        for name, role in adapter.roles.items():  # those of Unity are known after the first reset
+            self.training.by_role[name] = self._build_components(seeds, configs.for_role(name), folder, name, role)
+        self._has_undecided_step = False
+        self._last_end = perf_counter()
+        self._cpu_seconds = measure_cpu_seconds()  # at the end of the last request
+        return dict(adapter.roles)
+
+    def _build_components(
+        self, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
+    ) -> AgentComponents:
+        """Return the components of a role, which act and do not learn."""
+        cluster, rng = self.task.settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
+        device = config.placement.device if cluster.gpus_per_actor else "cpu"
+        learner = make_receiver(config, folder, role, rng, device)
+        agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
+        explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
+        records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
+        scheduler = ForwardOnly(role.lanes, records_td_errors)
+        return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
+
+    def _collect(self, weights: Weights, request: Request) -> Experience:
+        start, actor = perf_counter(), self._actor
+        waiting_seconds = start - self._last_end
+        self._receive(weights, request)
+        if self._has_undecided_step:
+            self._finish_tick()
+        while not (rollouts := actor.complete_rollouts()):
+            self._finish_tick()
+        self._has_undecided_step = True
+        cpu_seconds_before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
+        experience = Experience(
+            version=request.version,
+            rollouts=[(role, self._record_td_errors(role, rollout)) for role, rollout in rollouts],
+            env_steps=actor.env_steps,
+            episodes=list(actor.episodes),
+            active_lanes=dict(actor.active_lanes),
+            waiting_seconds=waiting_seconds,
+            seconds=perf_counter() - start,
+            cpu_seconds=self._cpu_seconds - cpu_seconds_before,
+            statistics=self.training.adapter.statistics(),
+        )
+        actor.env_steps = 0
+        actor.episodes.clear()
+        self._last_end = perf_counter()
+        return experience
+
+    def _receive(self, weights: Weights, request: Request) -> None:
+        """Load the weights and the progress of the run."""
+        for role, components in self.training.by_role.items():
+            assert isinstance(components.learner, WeightReceiver)
+            components.learner.receive(weights[role], request.updates[role], request.rows_seen[role])
+        if request.iterations != self._request.iterations:
+            for lanes in self._actor.active_lanes.values():
+                lanes[:] = False
+        self._request = request
+
+    def _record_td_errors(self, role: str, rollout: Rollout) -> Rollout:
+        """Return a rollout with its TD errors, if its initial priorities follow from them.
+
+        The learner computes them instead if rewards follow from records of auxiliaries, which only the learner has.
+        """
+        components = self.training.by_role[role]
+        if components.scheduler.records_td_errors and not components.learner.auxiliaries.n_records:
+            return components.learner.record_td_errors(rollout)
+        return rollout
+
+    def _finish_tick(self) -> None:
+        self._actor.act()
+        self._actor.receive()
 
 
-def prepare_process() -> list[LogRecord]:
-    """Configure the process of an actor. Return the list that receives what the package logs in it."""
-    prepare_worker()
-    allow_read_only_arrays()
-    configure_torch()
-    log: list[LogRecord] = []
-    collect_log(log)
-    return log
-
-
-def make_rollout_actor(task: ActorTask, index: int, replacements: int, log: list[LogRecord]) -> RolloutActor:
-    """Open the environments of an actor, seed the process, and build its agents.
+class ForwardOnly(BatchScheduler):
+    """The scheduler of an actor, which has no replay and learns from nothing.
 
     Args:
-        task: the data from which it starts.
-        index: the number of the actor.
-        replacements: the number of actors with this number that ended before it.
-        log: logged messages, which the actor returns with its collections.
+        initial_lanes: the number of lanes at the start of the run.
+        records_td_errors: whether the actor computes the TD errors of its rollouts.
     """
-    settings, folder = task.settings, write_folder(task)
-    seeds = RunSeeds(settings.base.seed, (index, replacements))
-    seed_process(seeds.process)
-    progress = ReceivedProgress()
-    parameters = EnvironmentParameters(settings.reset, lambda: progress.fraction_done)
-    adapter = Environments(settings, folder).open_training(parameters, index * settings.base.n_envs)
-    training = TrainingComponents(adapter, refuse_role, grow_components=refuse_lanes)
-    configs, actor = AgentConfigs(settings), Actor(training, seeds.get_training_seed(task.env_steps))
-    for name, role in adapter.roles.items():  # those of Unity are known after the first reset
-        training.by_role[name] = _build_components(task, index, seeds, configs.for_role(name), folder, name, role)
-    return RolloutActor(training, actor, progress, log)
 
+    replay = None
 
-def _build_components(
-    task: ActorTask, index: int, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
-) -> AgentComponents:
-    """Return the components of a role, which act and do not learn."""
-    cluster, rng = task.settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
-    device = config.placement.device if cluster.gpus_per_actor else "cpu"
-    learner = make_receiving_learner(config, folder, role, rng, device)
-    agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
-    explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (index, cluster.actors))
-    records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
-    scheduler = ForwardOnly(role.lanes, records_td_errors)
-    return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
+    def __init__(self, initial_lanes: int, records_td_errors: bool):
+        self.initial_lanes, self.records_td_errors = initial_lanes, records_td_errors
 
-
-def make_receiving_learner(
-    config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
-) -> ReceivingLearner:
-    """Return a learner with a new agent, whose weights are received.
-
-    Args:
-        config: the settings of the role.
-        folder: the run folder, with the network.
-        role: the role.
-        rng: the generator of the agent's samples.
-        device: the device of its networks.
-    """
-    agent = make_agent(config, folder, role, rng)
-    placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
-    return ReceivingLearner(agent, role, make_auxiliaries(config), config.max_step, placement)
-
-
-def write_folder(task: ActorTask) -> RunFolder:
-    """Write the files of a task to a folder that is removed with this process. Return it as a run folder."""
-    path = make_temporary_folder("samara-actor-")
-    for name, content in task.files.items():
-        (path / name).write_bytes(content)
-    folder = RunFolder(path)
-    folder.make_env = pickle.loads(task.make_env) if task.make_env else None
-    return folder
-
-
-def collect_log(records: list[LogRecord]) -> None:
-    """Append what the package logs in this process to `records`."""
-    logger = logging.getLogger("algorithm")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(_ListHandler(records))
-
-
-class _ListHandler(logging.Handler):
-    """A handler that appends each message to a list."""
-
-    def __init__(self, records: list[LogRecord]):
-        super().__init__()
-        self.records = records
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(LogRecord(record.levelno, record.getMessage()))
-
-
-def catch_failure(call: Callable[[], Reply]) -> Reply | Failure:
-    """Return the result of `call`, or the exception that it raised."""
-    try:
-        return call()
-    except BaseException as error:  # of the environment, or of a user's network
-        return Failure(make_sendable_error(error), format_traceback(error))
+    def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
+        return iter(())

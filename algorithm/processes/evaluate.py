@@ -1,66 +1,128 @@
-"""An evaluation actor of a run: it opens its own environments and builds its agents from the settings of the run."""
+"""Evaluation on a cluster: a service plays episodes with the weights of one version, while training continues."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.agents.agent import Agent
+from algorithm.errors import UserError
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.collect import (
-    ActorTask,
-    catch_failure,
-    make_receiving_learner,
-    prepare_process,
-    write_folder,
-)
-from algorithm.processes.collection import EvaluationReply, EvaluationRequest, Failure, ReceivingLearner, Weights
-from algorithm.processes.evaluation_actor import EvaluationActor
-from algorithm.processes.messages import LogRecord
+from algorithm.processes.service import Failure, Service, ServiceReply
+from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
+from algorithm.training.signals import raise_deferred
 
 
-class EvaluatorService:
-    """A process of an evaluation actor, which replies with the results, or with a Failure instead of an exception.
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReply(ServiceReply):
+    """The outcome of an evaluation."""
+
+    outcome: Outcome
+
+
+class EvaluatorService(Service):
+    """An evaluation actor of a run, which plays episodes with the weights of each request.
 
     The first evaluation opens the environments.
-
-    Args:
-        task: the data from which it starts.
-        replacements: the number of evaluation actors that ended before it.
     """
 
-    def __init__(self, task: ActorTask, replacements: int):
-        self.task, self.replacements = task, replacements
-        self._actor: EvaluationActor | None = None
+    _evaluator: Evaluator | None = None
 
-    def evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply | Failure:
-        """Play the episodes of a request with these weights. Return the outcome."""
-        return catch_failure(lambda: self._evaluate(weights, request))
+    def evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply | Failure:
+        """Play the episodes of a plan with these weights. Return the outcome.
 
-    def _evaluate(self, weights: Weights, request: EvaluationRequest) -> EvaluationReply:
-        if self._actor is None:
-            self._actor = make_evaluation_actor(self.task, self.replacements, prepare_process())
-        return self._actor.evaluate(weights, request)
+        Args:
+            weights: the weights.
+            plan: the episodes.
+            parameters: the state of the environment parameters of training.
+        """
+        return self.reply(self._evaluate, weights, plan, parameters)
+
+    def _evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply:
+        evaluator = self._evaluator = self._evaluator or self._open()
+        self._weights = weights
+        for role, learner in self._learners.items():
+            learner.load_weights(weights[role])
+        self._parameters.restore(parameters)
+        return EvaluationReply(outcome=plan.play(evaluator))
+
+    def _open(self) -> Evaluator:
+        settings, self._folder = self.task.settings, self.task.unpack()
+        n_actors = settings.cluster.actors
+        seed_process(RunSeeds(settings.base.seed, (n_actors, self.replacements)).process)
+        self._parameters = EnvironmentParameters(settings.reset)
+        self._adapter = Environments(settings, self._folder).defer_evaluation(self._parameters, n_actors)
+        self._learners: dict[str, WeightReceiver] = {}
+        return Evaluator(self._adapter, self._get_agent, settings.base.evaluate_greedy)
+
+    def _get_agent(self, role: str) -> Agent:
+        """Return the agent of a role, which is built when the role first appears."""
+        if role not in self._weights:
+            raise UserError(f"role {role!r} appeared in an evaluation only, which only runtime LOCAL supports")
+        if role not in self._learners:
+            config, spec = AgentConfigs(self.task.settings).for_role(role), self._adapter.roles[role]
+            # An evaluation draws from a generator of its own.
+            rng = np.random.default_rng(self.task.settings.base.seed)
+            learner = self._learners[role] = make_receiver(config, self._folder, spec, rng, "cpu")
+            learner.load_weights(self._weights[role])
+        return self._learners[role].agent
 
 
-def make_evaluation_actor(task: ActorTask, replacements: int, log: list[LogRecord]) -> EvaluationActor:
-    """Seed the process of an evaluation actor, and return the actor.
+class RemoteEvaluations(Evaluations):
+    """Evaluations by a service, which is replaced if it ends or hangs.
+
+    Another process repeats the evaluation, with the same weights and seeds.
 
     Args:
-        task: the data from which it starts.
-        replacements: the number of evaluation actors that ended before it.
-        log: logged messages, which the actor returns with its results.
+        supervisor: supervises the service, which has been started.
+        publish: publishes the present weights, and returns the reference to them.
+        make_plan: returns the episodes of an evaluation with the given number of those that confirm the goal.
+        parameters: the environment parameters of training.
+        timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
+            episodes.
     """
-    settings, folder = task.settings, write_folder(task)
-    n_actors, configs = settings.cluster.actors, AgentConfigs(settings)
-    seed_process(RunSeeds(settings.base.seed, (n_actors, replacements)).process)
-    parameters = EnvironmentParameters(settings.reset)
-    adapter = Environments(settings, folder).defer_evaluation(parameters, n_actors)
 
-    def make_learner(name: str) -> ReceivingLearner:
-        # An evaluation draws from a generator of its own.
-        rng = np.random.default_rng(settings.base.seed)
-        return make_receiving_learner(configs.for_role(name), folder, adapter.roles[name], rng, "cpu")
+    is_concurrent = True
 
-    return EvaluationActor(adapter, settings.base.evaluate_greedy, parameters, make_learner, log)
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        *,
+        publish: Callable[[], Any],
+        make_plan: Callable[[int], EpisodePlan],
+        parameters: EnvironmentParameters,
+        timeout: float,
+    ):
+        self.supervisor, self.timeout = supervisor, timeout
+        self._publish, self._make_plan, self._parameters = publish, make_plan, parameters
+
+    def start(self, confirmation_episodes: int) -> None:
+        self._arguments = self._publish(), self._make_plan(confirmation_episodes), self._parameters.state()
+        self._send()
+
+    def receive(self, timeout: float) -> Outcome | None:
+        for service, reply in self.supervisor.poll(timeout):
+            if isinstance(reply, Lost):
+                self.supervisor.replace(service, reply.reason, "another actor repeats the evaluation")
+                self._send()
+                return None
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            service.has_result = True
+            return reply.outcome
+        if timeout:  # a run that has ended waits for the results
+            raise_deferred()
+        return None
+
+    def _send(self) -> None:
+        plan = self._arguments[1]
+        limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
+        self.supervisor.call(self.supervisor.services[0], "evaluate", *self._arguments, timeout=limit)

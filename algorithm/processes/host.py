@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from algorithm.config.loader import Settings
+
 
 class ServiceLost(Exception):
-    """The process of a service, or its machine, has ended."""
+    """The process of a service, or its machine, has ended. The message is how, as the predicate of a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,7 +36,12 @@ class Host(ABC):
 
     A *ticket* is a reply that has not been received yet. A service executes its calls in the order in which they were
     made, each once: no call is repeated, and no service is started again, by itself.
+
+    Attributes:
+        shares_files: whether services read and write the files of this machine.
     """
+
+    shares_files = False
 
     @abstractmethod
     def start(self, spec: ServiceSpec, *numbers: int) -> Any:
@@ -76,9 +83,33 @@ class Host(ABC):
     def kill(self, handle: Any) -> None:
         """End a service at once, if it has not ended."""
 
+    def interrupt(self, handle: Any) -> None:
+        """Send SIGTERM to a service on this machine, whose call may handle it. The default does nothing."""
+
     def find_meeting_host(self) -> str | None:
         """Return the address of this machine for services on other machines; None if all are on this one."""
         return None
 
     def close(self) -> None:
         """End all services. The default does nothing."""
+
+
+def open_host(settings: Settings, local_cpus: float) -> Host:
+    """Return the system that runs the other processes of a run, or the members of a population.
+
+    Args:
+        settings: the settings of the run or the population.
+        local_cpus: CPUs that a Ray cluster of this machine needs at least.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+        EnvironmentStartError: a local cluster does not start in time.
+    """
+    cluster = settings.cluster
+    if settings.base.is_on_cluster and cluster.host == "ray":
+        from algorithm.processes.ray_host import RayHost
+
+        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    from algorithm.processes.process_host import ProcessHost
+
+    return ProcessHost()

@@ -8,7 +8,6 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
 from urllib.parse import urlsplit
@@ -110,20 +109,6 @@ class LearnerGroup:
             ) from error
         finally:
             self.waiting_seconds += perf_counter() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupOptions:
-    """The arguments of a LearnerGroup, without the rank."""
-
-    address: str
-    size: int
-    timeout: float
-    backend: str
-
-    def join(self, rank: int) -> LearnerGroup:
-        """Connect this process with the others. Raises LearnerUnreachable."""
-        return LearnerGroup(self.address, rank=rank, size=self.size, timeout=self.timeout, backend=self.backend)
 
 
 def close_group() -> None:

@@ -15,10 +15,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from algorithm.adapters.process_setup import PROCESSES, prepare_worker
+from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
 from algorithm.errors import describe_exit, summarize_error
 from algorithm.processes.host import Host, ServiceLost, ServiceSpec
-from algorithm.processes.worker import end_with_parent
 
 KEPT_VALUES = 2  # values of references that a process keeps: the newest weights, and those before them
 JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is closed
@@ -31,11 +30,13 @@ class ProcessHost(Host):
     so that no call waits for a process that is busy, or hangs.
 
     Args:
-        context: starts the processes.
+        context: starts the processes; None: as all processes of this package.
     """
 
-    def __init__(self, context: BaseContext = PROCESSES):
-        self._context = context
+    shares_files = True
+
+    def __init__(self, context: BaseContext | None = None):
+        self._context = context or PROCESSES
         self._numbers = itertools.count()
         self._replied = threading.Condition()
         self._handles: list[_Handle] = []
@@ -62,7 +63,7 @@ class ProcessHost(Host):
     def fetch(self, ticket: Any) -> Any:
         handle, number = ticket
         if number not in handle.replies:
-            raise ServiceLost(f"its process {handle.describe_end()}")
+            raise ServiceLost(handle.describe_end())
         has_result, reply = handle.replies.pop(number)
         if not has_result:
             raise RuntimeError(f"the service cannot run: {reply}")
@@ -72,6 +73,9 @@ class ProcessHost(Host):
         if handle in self._handles:
             self._handles.remove(handle)
             handle.kill()
+
+    def interrupt(self, handle: _Handle) -> None:
+        handle.interrupt()
 
     def close(self) -> None:
         for handle in list(self._handles):
@@ -123,6 +127,10 @@ class _Handle:
         _keep_newest(self._sent, argument.number, None)
         return _Stored(argument.number)
 
+    def interrupt(self) -> None:
+        """Send SIGTERM to the process."""
+        self._process.terminate()
+
     def kill(self) -> None:
         """End the process at once."""
         self._process.kill()
@@ -133,7 +141,7 @@ class _Handle:
         """Return how the process has ended."""
         self._process.join(JOIN_SECONDS)
         code = self._process.exitcode
-        return "has closed its connection" if code is None else describe_exit(code)
+        return "its connection was closed" if code is None else describe_exit(code)
 
     def _send_messages(self) -> None:
         with suppress(OSError):  # the process has ended, which `_receive_replies` notices

@@ -71,7 +71,7 @@ class RayHost(Host):
         except self._ray.exceptions.RayTaskError as error:  # outside of the service, whose exceptions are Failures
             raise RuntimeError(f"the service cannot run: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
-            raise ServiceLost(type(error).__name__) from error
+            raise ServiceLost(f"ended ({type(error).__name__})") from error
 
     def kill(self, handle: _Handle) -> None:
         """End a service, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
 from time import process_time
-from typing import Any
 
-from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.writer import CheckpointWriter
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.sections import BaseConfig, count_evaluation_episodes
+from algorithm.config.sections import count_evaluation_episodes
 from algorithm.config.unused_settings import check_effects, list_unknown_roles
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
@@ -25,19 +22,8 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.parts.torch_setup import configure_torch
-from algorithm.processes.actor_group import ActorGroup
-from algorithm.processes.cluster import (
-    build_peers,
-    check_cluster,
-    describe_learners,
-    get_learner_sharing,
-    make_actor_evaluations,
-    open_cluster,
-)
-from algorithm.processes.worker import refuse_role
-from algorithm.processes.worker_group import WorkerGroup
-from algorithm.processes.workers import check_workers, make_sharing, open_workers
-from algorithm.processes.workers_runtime import RemoteEnvironments
+from algorithm.processes.fleet import Fleet, list_learner_notes
+from algorithm.processes.service import forbid_new_role
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.results import make_record
@@ -46,18 +32,16 @@ from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.specs import Role
-from algorithm.training.actor import Actor
 from algorithm.training.components import STARTING, Timer, TrainingComponents
-from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
+from algorithm.training.evaluator import EpisodePlan
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
 from algorithm.training.run_end import DivergenceDetector
-from algorithm.training.signals import Terminated, raise_deferred
+from algorithm.training.signals import Terminated
 
-AnyActor = Actor | WorkerGroup | ActorGroup  # that a runtime runs
 Log = Callable[[str], None]
 
 
@@ -83,46 +67,46 @@ def train(
     base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
     environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
     limits = make_limits(settings, pause_at)
-    _check_settings(settings, environments, limits)
+    fleet_class: type[Fleet] = find_class("runtime", base.runtime)
+    fleet_class.check(settings)
+    if settings.report.video_every:
+        prepare_videos(environments, limits.evaluates)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
-        group = stack.enter_context(_open_processes(settings, folder, counters, limits, environments))
-        adapter = stack.enter_context(
-            closing(RemoteEnvironments(group.roles) if group else environments.open_training(parameters))
-        )
+        fleet = stack.enter_context(closing(fleet_class(settings, folder, environments, parameters, counters)))
+        fleet.open(limits.evaluates)
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
         _log_notes(settings, environments, limits, checkpoint, log)
-        sharing = make_sharing(base, group.memory) if isinstance(group, WorkerGroup) else get_learner_sharing(group)
-        builder = ComponentsBuilder(agents, folder, checkpoint, log, sharing)
-        training = _build_components(adapter, builder, timer, group)
+        builder = ComponentsBuilder(agents, folder, checkpoint, log, fleet.sharing)
+        training = _build_components(fleet, builder, timer)
         history = History(training, counters)
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
-        actor = group or Actor(training, seeds.get_training_seed(counters.env_steps))
-        if isinstance(group, WorkerGroup):
-            group.start(counters, checkpoint.folder if checkpoint else None)
-        _check_roles(settings, folder, adapter.roles, log)
+        fleet.start(training, checkpoint)
+        _check_roles(settings, folder, fleet.adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
-        write_parts = _make_parts_writer(training, actor, counters)
-        writer = CheckpointWriter(store, write_parts, states, log, events.on_checkpoint)
-        make_plan = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
-        evaluations = _make_evaluations(settings, environments, training, eval_adapter, group, parameters, make_plan)
+        writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
+        plan_episodes = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
+        evaluations = fleet.make_evaluations(eval_adapter, plan_episodes)
         events.callbacks.append(make_video_recorder(settings, environments, training, counters, folder, log))
-        trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, adapter.roles))
+        trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
-        reporter = Reporter(history, limits, metrics, log, events.on_progress, base.histograms, count_faults)
+        reporter = Reporter(
+            history, limits, metrics, log, events.on_progress, base.histograms, count_faults, fleet.collect_metrics
+        )
         events.set_agents(partial(copy_agent, settings, folder, training))
         monitor = Monitor(history, limits, reporter, evaluations, writer, store.best, events)
         if checkpoint:
-            _restore(checkpoint, states, actor)
+            checkpoint.restore_states(states)
+            fleet.restore(checkpoint)
         _record_start(settings, folder, counters)
         timer.lap(STARTING)
         status, failure = 0, None
         try:
-            _run_to_end(base, training, actor, monitor, writer)
+            _run_to_end(fleet, base.max_nonfinite_updates, monitor, writer)
         except BaseException as error:
             status, failure = describe_end(error)
             raise
@@ -138,20 +122,12 @@ def _make_timer(settings: Settings) -> Timer:
     return Timer(process_time) if settings.base.is_on_cluster else Timer()
 
 
-def _check_settings(settings: Settings, environments: Environments, limits: Limits) -> None:
-    """Check settings that do not fit each other or the environments. Raises UserError."""
-    check_workers(settings)
-    check_cluster(settings)
-    if settings.report.video_every:
-        prepare_videos(environments, limits.evaluates)
-
-
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
     """Log what differs from the settings in a run that is about to start."""
     reached = limits.list_reached(checkpoint.counters) if checkpoint else []
-    for note in (*environments.list_notes(limits.evaluates), *describe_learners(settings, checkpoint), *reached):
+    for note in (*environments.list_notes(limits.evaluates), *list_learner_notes(settings, checkpoint), *reached):
         log(note)
 
 
@@ -159,59 +135,6 @@ def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> 
     """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
     folder.record_settings(settings.tree, counters.env_steps)
     record_session(folder.path, settings.base, counters.env_steps)
-
-
-def _open_processes(
-    settings: Settings, folder: RunFolder, counters: Counters, limits: Limits, environments: Environments
-) -> AbstractContextManager[WorkerGroup | ActorGroup | None]:
-    """Return a context with the other processes of a run; None if it has none."""
-    if settings.base.has_workers:
-        return open_workers(settings, folder)
-    if settings.base.is_on_cluster:
-        evaluates = limits.evaluates and not environments.find_evaluation_obstacle()
-        return open_cluster(settings, folder, counters.env_steps, evaluates)
-    return nullcontext()
-
-
-def _make_parts_writer(
-    training: TrainingComponents, actor: AnyActor, counters: Counters
-) -> Callable[[Manifest], dict[str, Any]]:
-    """Return the function that writes learners, replays and incomplete rollouts to a checkpoint."""
-    if isinstance(actor, WorkerGroup):
-        return partial(actor.save, training, counters)
-    if isinstance(actor, ActorGroup) and actor.peers:
-        return partial(actor.peers.save, training, actor)
-    return partial(write_all, training, actor)
-
-
-def _restore(checkpoint: Checkpoint, states: Mapping[str, Stateful], actor: AnyActor) -> None:
-    """Restore the states of a checkpoint, and the generators of this process with the state of its actor."""
-    checkpoint.restore_states(states)
-    if not isinstance(actor, WorkerGroup):
-        checkpoint.restore_process(actor)
-
-
-def _make_evaluations(
-    settings: Settings,
-    environments: Environments,
-    training: TrainingComponents,
-    adapter: Adapter,
-    group: WorkerGroup | ActorGroup | None,
-    parameters: EnvironmentParameters,
-    make_plan: Callable[[int], EpisodePlan],
-) -> Evaluations | None:
-    """Return the evaluations of a run: on an actor of its cluster, or in this process with the environments `adapter`.
-
-    `make_plan` returns the episodes of an evaluation that starts now, with the given number that confirm the goal. The
-    result is None if nothing can be evaluated.
-    """
-    if environments.find_evaluation_obstacle():
-        return None
-    if isinstance(group, ActorGroup) and group.evaluator is not None:
-        return make_actor_evaluations(settings, group, training, make_plan, parameters)
-    greedy = settings.base.evaluate_greedy
-    evaluator = Evaluator(adapter, lambda role: training.get(role, adapter).agent, greedy, raise_deferred)
-    return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
 
 def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
@@ -239,20 +162,17 @@ def _prepare_checkpoints(
     return store, checkpoint
 
 
-def _build_components(
-    adapter: Adapter, builder: ComponentsBuilder, timer: Timer, group: WorkerGroup | ActorGroup | None
-) -> TrainingComponents:
+def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
-    training = TrainingComponents(adapter, builder, timer=timer, grow_components=builder.grow)
+    adapter, build = fleet.adapter, forbid_new_role if fleet.sharing else builder
+    training = TrainingComponents(adapter, build, timer=timer, grow_components=builder.grow)
     saved = builder.checkpoint.roles if builder.checkpoint else []
     recorded = builder.folder.read_roles()  # after damage it may lack roles, which are built when they appear
     names = dict.fromkeys([*adapter.roles, *(name for name in saved if name in recorded)])
     roles = {name: builder.folder.check_role(name, adapter.roles.get(name)) for name in names}
-    with build_peers(group, roles, builder.checkpoint):
+    with fleet.build(roles, builder.checkpoint):
         for name, role in roles.items():
-            training.by_role[name] = training.build(name, role)
-    if builder.sharing:
-        training.build = refuse_role
+            training.by_role[name] = builder(name, role)
     return training
 
 
@@ -275,13 +195,10 @@ def _plan_episodes(episodes: int, seeds: RunSeeds, counters: Counters, confirmat
     )
 
 
-def _run_to_end(
-    base: BaseConfig, training: TrainingComponents, actor: AnyActor, monitor: Monitor, writer: CheckpointWriter
-) -> None:
-    """Run the parts. Raises CheckpointError if the final checkpoint of a run that ended or was interrupted failed."""
-    divergence = DivergenceDetector(training, base.max_nonfinite_updates)
+def _run_to_end(fleet: Fleet, max_nonfinite_updates: int, monitor: Monitor, writer: CheckpointWriter) -> None:
+    """Run the fleet. Raises CheckpointError if the final checkpoint of a run that ended or was interrupted failed."""
     try:
-        find_class("runtime", base.runtime)().run(training, actor, monitor, divergence)
+        fleet.run(monitor, DivergenceDetector(fleet.training, max_nonfinite_updates))
     except (KeyboardInterrupt, Terminated):
         writer.raise_if_failed()
         raise

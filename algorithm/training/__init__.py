@@ -3,5 +3,5 @@
 In the order of a tick: `actor` (decisions) with `invalid_values` and `rollout_buffer`; `batch_scheduler` (what is
 learned from); `learner` with `rewards` and `optimizers`; `monitor` (what is due after a tick) with `limits`,
 `progress`, `evaluator`, `reporter` and `metrics`; `run_end`. `components` holds the parts of each role and the timer;
-the loop is in `training.local`.
+the loop is in `processes.fleet`.
 """

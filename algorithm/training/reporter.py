@@ -72,10 +72,10 @@ class Reporter:
         on_progress: receives the progress of the run, for a display.
         histograms: the kinds of histograms that are written with each row: actions, weights.
         count_faults: returns the number of faults so far.
+        collect_metrics: returns the metrics of the runtime since the last row, by name.
 
     Attributes:
         rows: the number of rows that were written.
-        runtime_metrics: returns the metrics of the runtime since the last row, by name.
     """
 
     def __init__(
@@ -87,12 +87,13 @@ class Reporter:
         on_progress: Callable[[Progress], object],
         histograms: Collection[str] = (),
         count_faults: Callable[[], int] = int,
+        collect_metrics: Callable[[], Mapping[str, float]] = dict,
     ):
         self.history, self.limits, self.metrics = history, limits, metrics
         self.training, self.timer = history.training, history.training.timer
         self.log, self.on_progress = log, on_progress
         self.histograms, self.count_faults = histograms, count_faults
-        self.runtime_metrics: Callable[[], Mapping[str, float]] = dict
+        self._collect_others = collect_metrics
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._actions: dict[str, np.ndarray] = {}  # by role: raw actions of the last rollout, for histograms
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
@@ -124,7 +125,12 @@ class Reporter:
             self._update_latest()
             self._throughput = Throughput.between(self._last_row, now)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
-            values = {**self._collect_times(now), **self._collect_metrics(), **statistics, **self.runtime_metrics()}
+            values = {
+                **self._collect_times(now),
+                **self._collect_metrics(),
+                **statistics,
+                **self._collect_others(),
+            }
             self.metrics.write(now.counters.env_steps, values)
             if self.histograms:
                 self.metrics.write_histograms(now.counters.env_steps, self._collect_histograms())

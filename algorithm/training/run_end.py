@@ -1,15 +1,10 @@
-"""The end of a run, the same in every runtime, and the detection of divergence, which may be its cause."""
+"""The detection of divergence, which ends a run."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from algorithm.errors import LearnerUnreachable
 from algorithm.training.components import TrainingComponents
-from algorithm.training.monitor import Monitor
-from algorithm.training.signals import DeferredSignals
 
 LOG = logging.getLogger(__name__)
 CHECK_INTERVAL = 100  # updates between checks; a check waits for the device
@@ -55,29 +50,3 @@ class DivergenceDetector:
                     f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is unchanged; "
                     "try a smaller learning_rate, or a reward_scale or reward_clip for large rewards"
                 )
-
-
-@contextmanager
-def finish_at_end(monitor: Monitor, settle: Callable[[], None] = lambda: None) -> Iterator[DeferredSignals]:
-    """Yield the deferred signals. When the block ends, save a final checkpoint.
-
-    There is none if the run diverged, or if another learner is lost, whose experience would be missing.
-
-    Args:
-        monitor: the monitor of the run.
-        settle: completes the ticks that have begun, before the checkpoint is saved.
-
-    Raises:
-        KeyboardInterrupt, Terminated: a signal was received in the last tick.
-    """
-    with DeferredSignals() as signals:
-        finish = monitor.finish
-        try:
-            yield signals
-        except (Diverged, LearnerUnreachable):
-            finish = monitor.reporter.close  # logs the last metrics
-            raise
-        finally:
-            signals.defer_all()
-            settle()
-            finish()

@@ -6,7 +6,7 @@ import numpy as np
 
 from algorithm.cli import main
 from algorithm.processes import cluster
-from algorithm.processes.learner_peers import LearnerPeers
+from algorithm.processes.learners import LearnerPeers
 from tests.processes.learner_process import VisibleLearner, pack_learner
 
 save = LearnerPeers.save

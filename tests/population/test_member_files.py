@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.transfer import PackedFile
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.member_files import ChangedFiles, MemberFiles, read_member, write_member
 
@@ -61,7 +62,7 @@ def test_a_folder_on_another_machine_has_what_a_run_needs(source):
     assert list_files(target) == {
         name: content for name, content in expected.items() if name not in missing | {".lock", "roles.json.new"}
     }
-    assert list(files.code) == ["nn.py"]
+    assert files.has_code and list(files.checkpoints) == [100, 300]
     target.find_latest().check()
     assert target.find_best().folder.name == "000000000100"
 
@@ -70,7 +71,7 @@ def test_a_damaged_checkpoint_is_not_sent(source):
     lines: list[str] = []
     (source.path / "checkpoints" / "000000000300" / "counters.json").write_text("?")
     files = read_member(source, 5, lines.append)
-    assert [checkpoint.env_steps for checkpoint in files.checkpoints] == [100, 200]
+    assert list(files.checkpoints) == [100, 200]
     assert "checkpoint 000000000200 is used instead" in lines[0]
 
 
@@ -79,24 +80,32 @@ def test_a_checkpoint_that_was_damaged_on_its_way_changes_nothing(source):
     write_member(target, read_member(source, 5, print), keep=5)
     before = {name for name in list_files(target) if "saving" not in name}
     save(source, 400)
-    packed = read_member(source, 5, print).checkpoints[-1]
-    for damaged in (
-        replace(packed, files={**packed.files, "agent/weights.pt": np.frombuffer(b"v", np.uint8)}),
-        replace(packed, files={"counters.json": packed.files["counters.json"]}),
-        replace(
-            packed,
-            digests={**packed.digests, "../x": "0"},
-            files={**packed.files, "../x": packed.files["counters.json"]},
-        ),
+    packed = read_member(source, 5, print).checkpoints[400]
+    weights = packed["agent/weights.pt"]
+    for damaged, message in (
+        ({**packed, "agent/weights.pt": replace(weights, content=np.frombuffer(b"v", np.uint8))}, "agent/weights.pt"),
+        ({**packed, "../x": weights}, "is outside of"),
     ):
-        with pytest.raises(CheckpointError, match="checkpoint 400"):
-            write_member(target, MemberFiles(checkpoints=[damaged], records={}, code={}), keep=5)
+        with pytest.raises(ValueError, match=message):
+            write_member(target, MemberFiles(checkpoints={400: damaged}, others={}), keep=5)
         assert {name for name in list_files(target) if "saving" not in name} == before
+
+
+def test_another_file_that_was_damaged_on_its_way_changes_nothing(source):
+    target = make_folder("target")
+    files = read_member(source, 5, print)
+    write_member(target, files, keep=5)
+    damaged = {name: replace(file, digest="0") if name == "nn.py" else file for name, file in files.others.items()}
+    (target.path / "metrics.csv").write_text("newer")
+    before = list_files(target)
+    with pytest.raises(CheckpointError, match=r"nn.py was damaged on its way"):
+        write_member(target, MemberFiles(checkpoints={}, others=damaged), keep=5)
+    assert list_files(target) == before
 
 
 @pytest.mark.parametrize("name", ["../other.txt", "/tmp/other.txt", "a/../../other.txt"])
 def test_a_file_outside_of_the_folder_is_an_error(name):
-    files = MemberFiles(checkpoints=[], records={name: np.zeros(1, np.uint8)}, code={})
+    files = MemberFiles(checkpoints={}, others={name: PackedFile(np.zeros(1, np.uint8), "0")})
     with pytest.raises(ValueError, match="is outside of"):
         write_member(make_folder("target"), files, keep=5)
     assert not Path("other.txt").exists()
@@ -111,10 +120,9 @@ def test_changes_are_sent_once_and_without_code(source):
     (source.path / "log.txt").write_text("line\n")
     assert changed.has_checkpoint()
     files = changed.take()
-    assert [checkpoint.env_steps for checkpoint in files.checkpoints] == [400]
-    assert sorted(files.records) == ["log.txt", "metrics.csv"] and not files.code
+    assert list(files.checkpoints) == [400] and sorted(files.others) == ["log.txt", "metrics.csv"]
     files = changed.take()
-    assert not files.checkpoints and not files.records and not changed.has_checkpoint()
+    assert not files.checkpoints and not files.others and not changed.has_checkpoint()
 
 
 def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source, monkeypatch):
@@ -129,14 +137,14 @@ def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source
     (source.path / "checkpoints" / "saving" / "agent").mkdir(parents=True)
     (source.path / "log.txt").write_text("line\n")
     monkeypatch.setattr(os, "scandir", remove_and_scan)
-    assert list(changed.take().records) == ["log.txt"]
+    assert list(changed.take().others) == ["log.txt"]
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
     changed = ChangedFiles(source)
     save(source, 300, **{"counters.json": b"{ }"})
-    (packed,) = changed.take().checkpoints
-    assert packed.env_steps == 300 and packed.files["counters.json"].tobytes() == b"{ }"
+    ((env_steps, packed),) = changed.take().checkpoints.items()
+    assert env_steps == 300 and packed["counters.json"].content.tobytes() == b"{ }"
 
 
 def test_the_receiver_keeps_as_many_checkpoints_as_the_run(source):

@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import partial
 from types import SimpleNamespace
 
+import pytest
+
+from algorithm.processes.collect import Experience
 from algorithm.processes.host import Host, ServiceLost
+from algorithm.processes.service import start_service
 
 
 class InlineHost(Host):
@@ -13,7 +17,7 @@ class InlineHost(Host):
 
     Attributes:
         lost: tickets whose service ends before it replies. A ticket is (*numbers of the service, number of the call);
-            for evaluators it begins with "Evaluator".
+            for other services than actors and members, it begins with their kind.
         silent: tickets that are never replied to.
         started: the numbers of each service that was started, by kind.
         handles: handles of all services.
@@ -38,8 +42,8 @@ class InlineHost(Host):
 
     def start(self, spec, *numbers):
         self.started[spec.kind].append(numbers)
-        key = ("Evaluator", *numbers) if spec.kind == "Evaluator" else numbers
-        self.handles.append(SimpleNamespace(service=spec.make(*numbers), key=key, n_calls=0))
+        key = (spec.kind, *numbers) if spec.kind == "Evaluator" else numbers
+        self.handles.append(SimpleNamespace(service=make_inline(spec)(*numbers), key=key, n_calls=0))
         return self.handles[-1]
 
     def put(self, value):
@@ -62,8 +66,11 @@ class InlineHost(Host):
     def fetch(self, ticket):
         call = self.calls.pop(ticket)
         if ticket in self.lost:
-            raise ServiceLost("killed")
-        return self.change(call())
+            raise ServiceLost("ended (killed)")
+        reply = self.change(call())
+        if isinstance(reply, Experience):
+            make_read_only(reply)
+        return reply
 
     def kill(self, handle):
         self.killed.append(handle.key)
@@ -72,22 +79,32 @@ class InlineHost(Host):
         self.is_closed = True
 
 
-class InlineCollector:
-    """The service of an actor, which is not prepared as a process of its own."""
-
-    def __init__(self, actor):
-        self.actor = actor
-
-    def open(self):
-        return self.actor.roles
-
-    def collect(self, weights, request):
-        return make_read_only(self.actor.collect(weights, request))
+def make_inline(spec):
+    """Return the function that makes a service, without the configuration of its process."""
+    make = spec.make
+    if isinstance(make, partial) and make.func is start_service:
+        service_class, *arguments = make.args
+        return partial(service_class, *arguments)
+    return make
 
 
-def make_read_only(collection):
-    """Return a collection whose arrays cannot be written, as on Ray."""
-    for _, rollout in collection.rollouts:
+def make_read_only(experience):
+    """Make the arrays of experience read-only, as those on Ray are."""
+    for _, rollout in experience.rollouts:
         for array in (*rollout.obs.values(), rollout.reward, rollout.first, rollout.behavior, rollout.lane):
             array.setflags(write=False)
-    return collection
+
+
+@pytest.fixture
+def hosts(monkeypatch):
+    """Let runs on a cluster use an InlineHost. Return the list of hosts."""
+    from algorithm.processes import cluster
+
+    made = []
+
+    def open_inline(settings, local_cpus):
+        made.append(InlineHost())
+        return made[-1]
+
+    monkeypatch.setattr(cluster, "open_host", open_inline)
+    return made

@@ -1,24 +1,20 @@
-"""Learners in processes of a test, and learners whose weights are in the checkpoints, too."""
+"""A host with learners in processes of a test, and learners whose weights are in the checkpoints, too."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import os
-import signal
-from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import wait
+from types import SimpleNamespace
 
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.processes.collection import pack_weights
-from algorithm.processes.host import ServiceLost
-from algorithm.processes.learn import LearnerService
-from algorithm.processes.learner_group import close_group
-from algorithm.processes.learner_peers import LearnerFiles
+from algorithm.checkpointing.manifest import compute_digest
+from algorithm.checkpointing.transfer import PackedFile
+from algorithm.processes.learners import LearnerService, SavedLearner
+from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.weights import pack_weights
 from tests.prepared_processes import PREPARED
+from tests.processes.inline_host import InlineHost
 
 
 def pack_learner(learner) -> np.ndarray:
@@ -36,88 +32,43 @@ def pack_learner(learner) -> np.ndarray:
 class VisibleLearner(LearnerService):
     """A learner that also saves what all learners share, in a file `shared` of each role."""
 
-    def save(self, _):
-        reply = super().save(_)
-        assert isinstance(reply, LearnerFiles), reply
-        shared = {
-            f"{make_prefix(self.rank)}{name}/shared": pack_learner(components.learner)
-            for name, components in self._training.by_role.items()
-        }
+    def save(self):
+        reply = super().save()
+        assert isinstance(reply, SavedLearner), reply
+        shared = {}
+        for name, components in self._training.by_role.items():
+            content = pack_learner(components.learner)
+            shared[f"{make_prefix(self.rank)}{name}/shared"] = PackedFile(content, compute_digest(content))
         return replace(reply, files={**reply.files, **shared})
 
 
-class LearnerProcess:
-    """A process that runs one learner after another.
+class MixedHost(InlineHost):
+    """A host with learners in other processes, and all other services in this process.
 
     Attributes:
-        replies: replies that were received, by ticket; the process has ended if `is_lost`.
+        learners: the host of the learners.
+        learner_calls: the methods of learners that were called.
     """
 
     def __init__(self):
-        self.connection, other = PREPARED.Pipe()
-        self.process = PREPARED.Process(target=serve, args=(other,), daemon=True)
-        self.process.start()
-        other.close()
-        self.replies, self.is_lost = {}, False
+        super().__init__()
+        self.learners, self.learner_calls = ProcessHost(PREPARED), []
 
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-
-    def close(self):
-        self.process.kill()
-        self.process.join()
-
-    def receive(self):
-        """Receive one reply."""
-        try:
-            ticket, reply = self.connection.recv()
-            self.replies[ticket] = reply
-        except (EOFError, OSError):
-            self.is_lost = True
-
-
-def serve(connection) -> None:
-    server = None
-    with suppress(EOFError):
-        while True:
-            ticket, method, arguments = connection.recv()
-            if method == "start":
-                close_group()
-                logging.getLogger("algorithm").handlers.clear()
-                make_server, rank = arguments
-                server = make_server(rank)
-            else:
-                connection.send((ticket, getattr(server, method)(*arguments)))
-
-
-class LearnerProcesses:
-    """A host of learners, each in one of the given processes; `calls` are the methods that were called."""
-
-    numbers = itertools.count()
-
-    def __init__(self, processes):
-        self.processes, self.calls = processes, []
-
-    def start(self, spec, rank):
-        process = self.processes[rank - 1]
-        process.connection.send((None, "start", (spec.make, rank)))
-        return process
+    def start(self, spec, *numbers):
+        return (self.learners if spec.kind == "Learner" else super()).start(spec, *numbers)
 
     def call(self, handle, method, *arguments):
-        self.calls.append(method)
-        ticket = handle, next(self.numbers)
-        with suppress(OSError):
-            handle.connection.send((ticket[1], method, arguments))
-        return ticket
+        if isinstance(handle, SimpleNamespace):
+            return super().call(handle, method, *arguments)
+        self.learner_calls.append(method)
+        return self.learners.call(handle, method, *arguments)
 
     def wait(self, tickets, timeout):
-        pending = {process.connection: process for process, number in tickets if number not in process.replies}
-        for connection in wait(list(pending), timeout):
-            pending[connection].receive()
-        return [(process, number) for process, number in tickets if number in process.replies or process.is_lost]
+        of_learners = not isinstance(next(iter(tickets))[-2], int | str)
+        return (self.learners if of_learners else super()).wait(tickets, timeout)
 
     def fetch(self, ticket):
-        process, number = ticket
-        if number not in process.replies:
-            raise ServiceLost("killed")
-        return process.replies.pop(number)
+        return (super() if isinstance(ticket[-2], int | str) else self.learners).fetch(ticket)
+
+    def close(self):
+        self.learners.close()

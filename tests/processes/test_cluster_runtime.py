@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,11 +13,9 @@ from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.processes import cluster_runtime as cluster
-from algorithm.processes.cluster import check_cluster, make_actor_group, make_actor_task
-from algorithm.processes.collect import make_rollout_actor
-from algorithm.processes.collection import Failure
-from algorithm.processes.evaluate import make_evaluation_actor
+from algorithm.processes import cluster_loop as cluster
+from algorithm.processes.cluster import check_cluster
+from algorithm.processes.service import Failure
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest
@@ -26,39 +24,12 @@ from algorithm.tools.reports.run_data import read_run
 from algorithm.tools.reports.run_report import make_report
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
-from tests.processes.inline_host import InlineCollector, InlineHost
+from tests.processes.inline_host import InlineHost
 from tests.processes.test_workers_runtime import new_run
 from tests.test_learning import PROBE, evaluate_states
 from tests.unity_player.launcher import make_player
 
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
-
-
-def make_services(task, evaluates):
-    """Return the functions that make the services of actors and of the evaluation actor in this process."""
-
-    def make_collector(index, replacements):
-        return InlineCollector(make_rollout_actor(task, index, replacements, []))
-
-    return make_collector, (lambda replacements: make_evaluation_actor(task, replacements, [])) if evaluates else None
-
-
-@pytest.fixture
-def hosts(monkeypatch):
-    """Let runs on a cluster use an InlineHost. Return the list of hosts."""
-    made = []
-
-    @contextmanager
-    def open_inline(settings, folder, env_steps, evaluates):
-        task = make_actor_task(settings, folder, env_steps)
-        made.append(host := InlineHost())
-        group = make_actor_group(settings, host, None, *make_services(task, evaluates))
-        with closing(group):
-            group.open()
-            yield group
-
-    monkeypatch.setattr(build, "open_cluster", open_inline)
-    return made
 
 
 def train(tmp_path, name, *layers, lines=None):
@@ -169,7 +140,7 @@ def test_actors_receive_the_number_of_rows_of_all_roles(hosts, tmp_path):
     race = {"env_type": "PETTINGZOO", "env_name": "tests.adapters.parallel:Race", "algorithm": "A2C", "max_step": 400}
     _, folder, _ = train(tmp_path, "run", {"base_config": race, "a2c_config": {"rollout_length": 4}}, on_ray(actors=1))
     (handle,) = hosts[0].handles
-    checkpoint, by_role = folder.find_latest(), handle.service.actor.training.by_role
+    checkpoint, by_role = folder.find_latest(), handle.service.training.by_role
     rows = sum(int(checkpoint.learner_state(role)["seen"]) for role in by_role)
     assert len(by_role) == 2 and rows > 300
     for components in by_role.values():
@@ -328,7 +299,7 @@ def test_replacements_are_limited(hosts, tmp_path, monkeypatch):
 def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(InlineHost, "lost", {(1, replacements, 1) for replacements in range(9)})
     base = {"base_config": {"max_env_restarts": None}}
-    with pytest.raises(EnvironmentCrashed, match="actor 1 .*before its first rollout"):
+    with pytest.raises(EnvironmentCrashed, match="actor 1 .*before its first result"):
         train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
     assert hosts[0].started["Actor"][-1] == (1, 2)
 

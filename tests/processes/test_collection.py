@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.processes.collection import pack_weights
+from algorithm.processes.weights import pack_weights
 from algorithm.rollout import Rollout
 from tests.checkpointing.test_resume import SETTINGS
-from tests.processes.test_cluster_runtime import CHAIN, hosts, on_ray, record_rollouts, train  # noqa: F401
+from tests.processes.test_cluster_runtime import CHAIN, on_ray, record_rollouts, train
 
 # Its observations are normalized; those of a probe are one-hot, and are not.
 CARTPOLE = {"base_config": {"algorithm": "A2C", "env_type": "GYM", "env_name": "CartPole-v1"}}
@@ -26,7 +26,7 @@ def normalizing(tmp_path):
     )
 
 
-def test_statistics_of_all_actors_are_merged(hosts, tmp_path, monkeypatch, normalizing):  # noqa: F811
+def test_statistics_of_all_actors_are_merged(hosts, tmp_path, monkeypatch, normalizing):
     rollouts = record_rollouts(monkeypatch)
     _, folder, _ = train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=2))
     rows = np.concatenate([rollout.obs["obs"][:-1][rollout.valid] for rollout in rollouts]).astype(np.float64)
@@ -38,14 +38,14 @@ def test_statistics_of_all_actors_are_merged(hosts, tmp_path, monkeypatch, norma
     np.testing.assert_allclose(statistics, expected, rtol=1e-9)
     # Each actor has the statistics of a version of the learner, and so of both actors.
     for handle in hosts[0].handles:
-        received = handle.service.actor.training.by_role["agent"].learner.parameters.statistics.numpy()
+        received = handle.service.training.by_role["agent"].learner.parameters.statistics.numpy()
         assert len(rows) / 2 < received[-1] <= len(rows)
 
 
-def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path, normalizing):  # noqa: F811
+def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path, normalizing):
     train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=1, max_lag=0))
     (handle,) = hosts[0].handles
-    learner = handle.service.actor.training.by_role["agent"].learner
+    learner = handle.service.training.by_role["agent"].learner
     packed = pack_weights(learner.parameters, with_targets=False)
     assert packed.dtype == np.float32
     assert learner.parameters.statistics.dtype == torch.float64
@@ -62,7 +62,7 @@ def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path
     )
 
 
-def test_columns_of_rollouts_are_joined(hosts, tmp_path, monkeypatch):  # noqa: F811
+def test_columns_of_rollouts_are_joined(hosts, tmp_path, monkeypatch):
     rollouts = record_rollouts(monkeypatch)
     train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
     first, second = rollouts[:2]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.processes.collection import Failure
+from algorithm.processes.service import Failure
 from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS
 from tests.processes.inline_host import InlineHost
-from tests.processes.test_cluster_runtime import CHAIN, hosts, on_ray, train  # noqa: F401
+from tests.processes.test_cluster_runtime import CHAIN, on_ray, train
 
 BASE = {"base_config": {"algorithm": "A2C", "max_step": 150, "evaluate_every": 40, "save_every": 20}}
 SAMPLED = {"base_config": {"evaluate_greedy": False}}
@@ -37,7 +37,7 @@ def delayed(monkeypatch):
     monkeypatch.setattr(InlineHost, "wait", wait)
 
 
-def test_results_equal_those_of_the_main_process(hosts, tmp_path):  # noqa: F811
+def test_results_equal_those_of_the_main_process(hosts, tmp_path):
     folder, result = train_evaluated(tmp_path, "actor")
     other_folder, other = train_evaluated(tmp_path, "main", evaluation_actor=False)
     expected = read_evaluations(other_folder)
@@ -46,7 +46,7 @@ def test_results_equal_those_of_the_main_process(hosts, tmp_path):  # noqa: F811
     assert [len(host.started["Evaluator"]) for host in hosts] == [1, 0]
 
 
-def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):  # noqa: F811
+def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):
     goal = {"goal": {"return": -1000.0, "evaluation_episodes": 8}}
     ends = []
     for name, evaluation_actor in (("actor", True), ("main", False)):
@@ -58,7 +58,7 @@ def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):  #
     assert ends[0] == ends[1] and "confirmed at" in ends[0][-2] and "over 8 episodes" in ends[0][-1]
 
 
-def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):  # noqa: F811
+def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):
     calls, start, wait = [], InlineHost.start, InlineHost.wait
     monkeypatch.setattr(InlineHost, "start", lambda *each: calls.append(each[1].kind) or start(*each))
     monkeypatch.setattr(InlineHost, "wait", lambda *each: calls.append("wait") or wait(*each))
@@ -66,13 +66,13 @@ def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):
     assert "Evaluator" in calls[: calls.index("wait")] and calls.count("Evaluator") == 1
 
 
-def test_without_evaluations_there_is_no_actor(hosts, tmp_path):  # noqa: F811
+def test_without_evaluations_there_is_no_actor(hosts, tmp_path):
     never = {"base_config": {"evaluate_every": None}, "goal": None}
     _, result = train_evaluated(tmp_path, "run", never)
     assert result.evaluation is None and hosts[0].started["Evaluator"] == []
 
 
-def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, delayed):  # noqa: F811
+def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, delayed):
     lines = []
     folder, result = train_evaluated(tmp_path, "delayed", {"base_config": {"keep_checkpoints": 1}}, lines=lines)
     evaluated = read_evaluations(folder)
@@ -89,8 +89,8 @@ def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, 
     assert rows != sorted(rows)  # training has continued meanwhile
 
 
-def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 1)})  # its second request
+def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 1)})  # its second request
     lines = []
     folder, _ = train_evaluated(tmp_path, "lost", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 2
@@ -101,8 +101,8 @@ def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_pa
     assert read_evaluations(folder) == read_evaluations(other_folder)
 
 
-def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "silent", {("Evaluator", 0, 0)})
+def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(InlineHost, "silent", {("Evaluator", 0, 0, 0)})
     lines = []
     train_evaluated(tmp_path, "run", lines=lines, evaluation_timeout=1e-6)
     message = "the evaluation actor has not replied for 1e-06 s (cluster_config.evaluation_timeout): another actor"
@@ -110,19 +110,16 @@ def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, m
     assert len(hosts[0].started["Evaluator"]) == 2
 
 
-def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", replacements, 0) for replacements in range(9)})
+def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 0) for replacements in range(9)})
     lines = []
     folder, result = train_evaluated(tmp_path, "run", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 3 and result.counters.env_steps >= 150
-    assert any(
-        "is not possible: the evaluation actor ended (killed), as 2 before it; training continues without evaluation"
-        in line
-        for line in lines
-    )
+    reason = "the evaluation actor ended (killed) before its first result, as 2 before it"
+    assert any(f"is not possible: {reason}; training continues without evaluation" in line for line in lines)
 
 
-def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):  # noqa: F811
+def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
     failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
     monkeypatch.setattr(
         InlineHost, "fetch", lambda self, ticket: failure if ticket[0] == "Evaluator" else original(self, ticket)

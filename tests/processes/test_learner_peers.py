@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -13,67 +12,43 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import resolve
 from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
-from algorithm.processes import cluster as runs_cluster
-from algorithm.processes import cluster_runtime as cluster
-from algorithm.processes import learn, learner_peers
-from algorithm.processes.cluster import (
-    check_cluster,
-    describe_learners,
-    make_actor_group,
-    make_actor_task,
-    make_peers,
-    open_peers,
-)
+from algorithm.processes import cluster, learners
+from algorithm.processes.cluster import check_cluster
+from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
-from tests.processes.inline_host import InlineHost
-from tests.processes.learner_process import LearnerProcess, LearnerProcesses, VisibleLearner, pack_learner
-from tests.processes.test_cluster_runtime import CHAIN, KINDS, make_services, on_ray, read_weights, train
+from tests.processes.learner_process import MixedHost, VisibleLearner, pack_learner
+from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
 from tests.processes.test_workers_runtime import new_run
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
-def process():
-    """Return a process for learner 1."""
-    with closing(LearnerProcess()) as process:
-        yield process
-
-
 @pytest.fixture
-def hosts(monkeypatch, process):
-    """Let runs on a cluster use actors in this process and a learner in `process`. Return the hosts of learners."""
+def hosts(monkeypatch):
+    """Let runs on a cluster use actors in this process and learners in others. Return the hosts."""
     made = []
 
-    @contextmanager
-    def open_inline(settings, folder, env_steps, evaluates):
-        task = make_actor_task(settings, folder, env_steps)
-        learners = LearnerProcesses([process])
-        made.append(learners)
-        peers = make_peers(settings, learners)
-        with closing(make_actor_group(settings, InlineHost(), peers, *make_services(task, evaluates))) as group:
-            if peers:
-                open_peers(peers, task, None)
-            group.open()
-            yield group
+    def open_mixed(settings, local_cpus):
+        made.append(MixedHost())
+        return made[-1]
 
-    monkeypatch.setattr(build, "open_cluster", open_inline)
-    monkeypatch.setattr(runs_cluster, "LearnerService", VisibleLearner)
+    monkeypatch.setattr(cluster, "open_host", open_mixed)
+    monkeypatch.setattr(cluster, "LearnerService", VisibleLearner)
     return made
 
 
 @pytest.fixture
 def shared(monkeypatch):
     """Return a list that receives what the learners of this process share, at each checkpoint."""
-    found, write_all = [], runs_cluster.LearnerPeers.save
+    found, write_all = [], learners.LearnerPeers.save
 
     def save(self, training, actor, manifest):
         found.append({role: pack_learner(components.learner) for role, components in training.by_role.items()})
         return write_all(self, training, actor, manifest)
 
-    monkeypatch.setattr(runs_cluster.LearnerPeers, "save", save)
+    monkeypatch.setattr(learners.LearnerPeers, "save", save)
     return found
 
 
@@ -86,7 +61,7 @@ def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared,
     assert last.counters.updates > 5
     other = np.fromfile(last.folder / "worker-1" / "agent" / "shared", np.uint8)
     np.testing.assert_array_equal(other, shared[-1]["agent"])
-    assert hosts[0].calls.count("learn") > 3
+    assert hosts[0].learner_calls.count("learn") > 3
     rows = [row for row in read_table(folder.path / "metrics.csv").rows if row["cluster/learner_0_waiting"]]
     for rank in range(2):
         assert 0 < float(rows[-1][f"cluster/learner_{rank}_waiting"]) < 1
@@ -98,9 +73,9 @@ def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path)
     """One learner joins the rollouts of both actors; otherwise each learner has those of one."""
     layers = SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}, "ppo_config": {"minibatches": 1}}
     vectors, updates = [], []
-    for learners in (1, 2):
-        cluster_settings = on_ray(actors=2, learners=learners, max_lag=0)
-        _, folder, result = train(tmp_path, f"learners_{learners}", *layers, cluster_settings)
+    for count in (1, 2):
+        cluster_settings = on_ray(actors=2, learners=count, max_lag=0)
+        _, folder, result = train(tmp_path, f"learners_{count}", *layers, cluster_settings)
         vectors.append(torch.cat(list(read_weights(folder).values())))
         updates.append(result.counters.updates)
     assert updates[0] == updates[1] > 3
@@ -131,13 +106,13 @@ def test_the_state_of_every_learner_is_restored(kind, hosts, tmp_path, monkeypat
     folder = new_run_of_two(tmp_path, kind)
     last, states, packed = folder.find_latest(), [], []
 
-    def save_again(self, training, actor, monitor, divergence):
+    def save_again(self, monitor, divergence):
         manifest = Manifest(tmp_path / "again")
-        states.append((manifest, actor.peers.save(training, actor, manifest)))
-        packed.append(pack_learner(training.get("agent").learner))
+        states.append((manifest, self.save(manifest)))
+        packed.append(pack_learner(self.training.get("agent").learner))
 
     with monkeypatch.context() as patch:
-        patch.setattr(cluster.ClusterRuntime, "run", save_again)
+        patch.setattr(cluster.ClusterFleet, "run", save_again)
         assert not any("->" in line for line in resume(folder, 400, 2))
     (manifest, metadata), expected = states[0], content(last)
     assert json.loads(json.dumps(metadata)) == {name: expected["about"][name] for name in metadata}
@@ -175,30 +150,25 @@ def test_a_run_continues_with_another_number_of_learners(kind, hosts, shared, tm
 
 def test_the_number_of_learners_is_described():
     checkpoint, settings = type("Saved", (), {"n_learners": 2})(), resolve([("test", on_ray(actors=4, learners=4))])
-    (line,) = describe_learners(settings, None)
+    (line,) = list_learner_notes(settings, None)
     assert line == "learners: 4, each with 1/4 of the actors, batch_size, learning_starts and capacity"
-    _, change = describe_learners(settings, checkpoint)
+    _, change = list_learner_notes(settings, checkpoint)
     assert change.endswith("but there is none for learners 2 to 3")
-    assert not list(describe_learners(resolve([]), None))
+    assert not list(list_learner_notes(resolve([]), None))
 
 
-def test_a_lost_learner_ends_the_run_which_resumes(hosts, process, tmp_path, monkeypatch):
+def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
-    start, call = LearnerProcesses.start, LearnerProcesses.call
+    call = MixedHost.call
 
     def kill_and_call(self, handle, method, *arguments):
-        if method == "learn" and self.calls.count("learn") == 5:
-            handle.kill()
+        if method == "learn" and self.learner_calls.count("learn") == 5:
+            handle._process.kill()
         return call(self, handle, method, *arguments)
 
-    with monkeypatch.context() as patch, closing(LearnerProcess()) as other:
-        patch.setattr(LearnerProcesses, "call", kill_and_call)
-        patch.setattr(
-            LearnerProcesses,
-            "start",
-            lambda self, *arguments, **resources: start(LearnerProcesses([other]), *arguments, **resources),
-        )
-        message = r"^learner 1 has ended \(ServiceLost: killed\); resume from the last checkpoint$"
+    with monkeypatch.context() as patch:
+        patch.setattr(MixedHost, "call", kill_and_call)
+        message = r"^learner 1 crashed with signal SIGKILL; resume from the last checkpoint$"
         with pytest.raises(LearnerUnreachable, match=message):
             resume(folder, 400, 2)
     saved = folder.find_latest().counters
@@ -212,17 +182,17 @@ class FailingLearner(VisibleLearner):
 
     rounds = 0
 
-    def learn(self, own):
+    def learn(self, *arguments):
         self.rounds += 1
         if self.rounds == 4:
             return self._reply(lambda: 1 // 0)
-        return super().learn(own)
+        return super().learn(*arguments)
 
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs_cluster, "LearnerService", FailingLearner)
+    monkeypatch.setattr(cluster, "LearnerService", FailingLearner)
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
-    with pytest.raises(LearnerUnreachable, match="learner 1 has ended .ZeroDivisionError: .*; resume from") as raised:
+    with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
     assert "1 // 0" in str(raised.value.__cause__)
     assert not (folder.path / "checkpoints").exists()
@@ -249,9 +219,9 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
     if rank:
-        monkeypatch.setattr(runs_cluster, "LearnerService", LearnerWithFullDisk)
+        monkeypatch.setattr(cluster, "LearnerService", LearnerWithFullDisk)
     else:
-        monkeypatch.setattr(learner_peers, "write_all", fail_once(learner_peers.write_all))
+        monkeypatch.setattr(learners, "write_all", fail_once(learners.write_all))
     lines = resume(folder, 400, 2)
     assert any("cannot be written" in line and "the next save tries again" in line for line in lines)
     assert folder.find_latest().counters.env_steps >= 400
@@ -273,10 +243,10 @@ def fail_once(write):
 class LearnerWithFullDisk(VisibleLearner):
     """A learner that cannot write its first checkpoint."""
 
-    def save(self, _):
-        learn.write_experience = fail_once(learn.write_experience)
+    def save(self):
+        learners.write_experience = fail_once(learners.write_experience)
         self.save = super().save
-        return learn.LearnerService.save(self, _)
+        return learners.LearnerService.save(self)
 
 
 @pytest.mark.parametrize(

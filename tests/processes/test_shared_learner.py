@@ -20,8 +20,7 @@ if sys.platform == "win32":
 from algorithm.agents.agent import select_statistics_rows
 from algorithm.networks import Blueprint, Mlp, Residual, Vector
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.processes.shared_learner import SharedLearner
-from algorithm.processes.shared_memory import SharedMemory
+from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.training.learner import Learner
 from algorithm.training.optimizers import Optimizer
 from algorithm.training.rewards import RewardNormalizer

@@ -1,12 +1,14 @@
-"""Members in actors of a cluster: a population there equals one in this process, also after faults and on resume."""
+"""Members in services of a host: a population there equals one in this process, also after faults and on resume."""
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
+import time
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,20 +16,24 @@ import numpy as np
 import pytest
 
 from algorithm.api import run_training
+from algorithm.checkpointing.transfer import PackedFile
 from algorithm.cli import main
-from algorithm.errors import UserError, summarize_error
+from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population import member_server
-from algorithm.population.member_actors import MemberActors
-from algorithm.population.member_processes import MemberProcess, wait_for_processes
-from algorithm.population.member_server import MemberServer
+from algorithm.population import remote_member
+from algorithm.population.member import MemberReply, MemberService
+from algorithm.population.member_fleet import MemberFleet
+from algorithm.population.remote_member import RemoteMemberService
 from algorithm.population.rounds import MemberFailed
 from algorithm.population.runner import resume_population, train_population
 from algorithm.processes.host import ServiceSpec
+from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.supervisor import Supervisor
 from algorithm.runs.run_requests import RunRequest
 from algorithm.training.progress import Counters
 from tests.population import test_runner as test_population
 from tests.population.test_runner import CONFIG
+from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
@@ -60,34 +66,11 @@ def task() -> Path:
     return write_task(CONFIG)
 
 
-class InlineProcess:
-    """A process of a member that trains in this process, when its result is requested."""
-
-    is_alive = True
-
-    def __init__(self, members, timeout):
-        self.members = members
-
-    def begin(self, task):
-        self.task = task
-
-    def finish(self):
-        try:
-            return self.members.run_task(self.task)
-        except RuntimeError as error:
-            return MemberFailed(summarize_error(error))
-
-    def stop(self):
-        pass
-
-    kill = stop
-
-
 @pytest.fixture(autouse=True)
-def inline_processes(monkeypatch, tmp_path):
+def inline_members(monkeypatch, tmp_path):
+    """Train the members of remote services in this process."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(member_server, "MemberProcess", InlineProcess)
-    monkeypatch.setattr(member_server, "wait_for_processes", lambda processes, seconds: processes)
+    monkeypatch.setattr(remote_member, "ProcessHost", InlineHost)
 
 
 @pytest.fixture
@@ -99,23 +82,28 @@ def hosts() -> list[InlineHost]:
 def make_runner(hosts):
     """Return a function that returns `make_runner` of a population, with faults of the host."""
 
-    def make(count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply):
-        def make_actors(members, settings, log):
+    def make(
+        count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply, shares_files=False
+    ):
+        def make_fleet(members, settings, log):
             host = InlineHost(change)
+            host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
-            return MemberActors(
-                members=members,
-                host=host,
-                spec=ServiceSpec(kind="Member", make=lambda *_: MemberServer(members, None)),
+            service = MemberService if shares_files else RemoteMemberService
+            spec = ServiceSpec(kind="Member", make=partial(service, members))
+            return MemberFleet(
+                members,
+                Supervisor(host, spec, name="process {} of the members".format),
                 count=4,
                 keep=settings.base.keep_checkpoints,
-                timeout=timeout,
+                timeout=settings.population.timeout,
+                reply_timeout=timeout,
                 start_timeout=start_timeout,
                 log=log,
             )
 
-        return make_actors
+        return make_fleet
 
     return make
 
@@ -177,7 +165,7 @@ def test_members_of_actors_that_end_are_trained_by_others(make_runner, hosts, ca
     rows = train_new("there", **SHORT, make_runner=make_runner(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
     assert rows == expected and read_state("there") == read_state("here")
     assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
-    assert "its actor has ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
+    assert "its process ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_an_actor_that_does_not_reply_is_replaced(make_runner, hosts, capsys):
@@ -189,22 +177,20 @@ def test_an_actor_that_does_not_reply_is_replaced(make_runner, hosts, capsys):
 
 def damage(reply):
     """Damage the last checkpoint of a reply, as a fault of the network would."""
-    if reply is None or not (reply.files and reply.files.checkpoints):
-        return reply
-    *others, last = reply.files.checkpoints
-    damaged = replace(last, files={"counters.json": np.zeros_like(last.files["counters.json"])})
-    return replace(reply, files=replace(reply.files, checkpoints=[*others, damaged]))
+    checkpoints = dict(reply.files.checkpoints)
+    last = max(checkpoints)
+    counters = checkpoints[last]["counters.json"]
+    checkpoints[last] = {"counters.json": replace(counters, content=np.zeros_like(counters.content))}
+    return replace(reply, files=replace(reply.files, checkpoints=checkpoints))
 
 
 def add_code(reply):
     """Add code to a reply."""
-    if reply is None or reply.files is None:
-        return reply
-    return replace(reply, files=replace(reply.files, records={"nn.py": np.zeros(1, np.uint8)}))
+    return replace(reply, files=replace(reply.files, others={"nn.py": PackedFile(np.zeros(1, np.uint8), "0")}))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "an actor has sent code")]
+    ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "a service has sent code")]
 )
 def test_files_that_are_not_accepted_are_requested_again(make_runner, hosts, change, message, capsys):
     expected = train_new("here", **SHORT)
@@ -217,12 +203,15 @@ def test_files_that_are_not_accepted_are_requested_again(make_runner, hosts, cha
 
 
 def has_files(reply) -> bool:
-    return reply is not None and reply.files is not None
+    return isinstance(reply, MemberReply) and reply.files is not None and bool(reply.files.checkpoints)
 
 
 def test_actors_that_cannot_start_end_the_population(make_runner, hosts):
     lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
-    with pytest.raises(MemberFailed, match=r"members cannot be trained on the cluster: killed"):
+    with pytest.raises(
+        MemberFailed,
+        match=r"cannot be trained: process 0 of the members ended \(killed\) before its first",
+    ):
         train_new("there", make_runner=make_runner(lost=lost))
     assert hosts[0].is_closed
 
@@ -241,7 +230,11 @@ def test_an_error_of_the_user_names_the_files_of_this_machine(make_runner, task)
     assert "nn.py, line 1: ValueError: no network" in str(failure.value)
 
 
-def test_members_are_stopped_when_one_reaches_the_goal(make_runner, hosts):
+def test_members_are_stopped_when_one_reaches_the_goal(make_runner, hosts, monkeypatch):
+    wait = InlineHost.wait
+    monkeypatch.setattr(
+        InlineHost, "wait", lambda *arguments: sorted(wait(*arguments), key=lambda ticket: ticket[-1])[:1]
+    )
     rows = train_new("there", goal={"return": -1e9}, make_runner=make_runner())
     assert [row.goal_reached for row in rows] == [True]
     assert hosts[0].methods.count("stop") >= 1 and not hosts[0].killed
@@ -254,41 +247,64 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
         if failure := next(failures, None):
             raise failure
 
-    original = member_server.write_member
-    monkeypatch.setattr(member_server, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
+    original = remote_member.write_member
+    monkeypatch.setattr(remote_member, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
     rows = train_new("there", **SHORT, make_runner=make_runner())
     assert rows == train_new("here", **SHORT)
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
 
 
-def hang(*_):
-    """Train a member, without an end."""
+def test_members_in_services_with_the_run_folders_send_no_files(make_runner, hosts):
+    expected = train_new("here", **SHORT)
+    rows = train_new("there", **SHORT, make_runner=make_runner(shares_files=True, lost=[(1, 0, 1)]))
+    assert rows == expected and read_state("there") == read_state("here")
+    assert "poll" not in hosts[0].methods and hosts[0].killed == [(1, 0)]
+
+
+def hang(task):
+    """Train a member, until a signal."""
+    Path(task.started).touch()
     while True:
-        os.read(os.pipe()[0], 1)
+        time.sleep(0.1)
 
 
-def test_a_member_that_exceeds_the_time_limit_is_killed():
-    members = SimpleNamespace(run_task=hang)
-    process = MemberProcess(members, timeout=100)
-    process.begin(SimpleNamespace(member=1))
-    assert wait_for_processes([process], seconds=0.0) == []
-    process.deadline -= 100
-    assert wait_for_processes([process]) == [process]
-    result = process.finish()
-    assert str(result) == "it has not ended its interval within 100 s (population_config.timeout)"
-    assert not process.is_alive and process.task is None
+@pytest.fixture
+def fleet():
+    """Return a fleet of a process that hangs."""
+    members = SimpleNamespace(run_task=hang, folders=[Path("member")])
+    host = ProcessHost(PREPARED)
+    spec = ServiceSpec(kind="Member", make=partial(MemberService, members))
+    supervisor = Supervisor(host, spec, name="process {}".format)
+    limits = {"timeout": 0.5, "reply_timeout": inf, "start_timeout": inf}
+    with closing(MemberFleet(members, supervisor, count=1, keep=1, **limits, log=print)) as fleet:
+        yield fleet
 
 
-def test_a_process_receives_one_signal(monkeypatch):
-    """A second one would interrupt the tick that it completes before it saves a checkpoint."""
-    process = MemberProcess(SimpleNamespace(run_task=hang), timeout=None)
-    signals = []
-    terminate = process._process.terminate
-    monkeypatch.setattr(process._process, "terminate", lambda: signals.append(1) or terminate())
-    process.begin(SimpleNamespace(member=1))
-    process.request_stop()
-    process.stop()
-    assert signals == [1] and not process.is_alive
+def test_a_member_that_exceeds_the_time_limit_is_killed(fleet):
+    task = SimpleNamespace(member=1, started=Path("started").absolute())
+    ((ended, result),) = fleet.train([task])
+    assert ended is task
+    assert str(result) == "its process has not ended its interval within 0.5 s (population_config.timeout)"
+    assert fleet.supervisor.replaced == 1
+
+
+def test_a_member_that_is_stopped_receives_one_signal(fleet):
+    fleet.timeout = None
+    task = SimpleNamespace(member=1, started=Path("started").absolute())
+    results, signals = fleet.train([task]), []
+    interrupt = fleet.host.interrupt
+    fleet.host.interrupt = lambda handle: signals.append(1) or interrupt(handle)
+    wait = fleet.host.wait
+
+    def wait_or_stop(tickets, timeout):
+        if task.started.exists() and not signals:
+            raise KeyboardInterrupt
+        return wait(tickets, 0.05)
+
+    fleet.host.wait = wait_or_stop
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    assert signals == [1] and not fleet.supervisor.services[0].calls
 
 
 class TestSettings:

@@ -17,7 +17,6 @@ from algorithm.training.metrics import mean_evaluations, read_table
 from algorithm.training.signals import Terminated
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run
-from tests.processes.test_cluster_runtime import hosts  # noqa: F401
 from tests.processes.test_workers_runtime import new_run
 
 MAX_STEP = SETTINGS["base_config"]["max_step"]
@@ -87,7 +86,7 @@ def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(
 
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
 @pytest.mark.parametrize("evaluate_every", [None, 10], ids=["training", "evaluation"])
-def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):  # noqa: F811
+def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):
     env = {"env_type": "GYM", "env_name": "tests.adapters.fragile:Invalid-v0", "max_step": 10_000}
     folder = new_run(tmp_path, "run", "ppo", runtime=runtime, evaluate_every=evaluate_every, **env)
     with pytest.raises(InvalidEpisodes, match="the observation 'obs' of lane .* of role 'agent' is NaN") as raised:
@@ -97,7 +96,7 @@ def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hos
 
 
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
-def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):  # noqa: F811
+def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):
     limits = {"max_step": 60, "max_iter": None, "evaluate_every": 40}
     folder = new_run(tmp_path, "run", "acer, prioritized, gru, iterations", runtime=runtime, **limits)
     end = train_run(folder).counters

@@ -1,0 +1,242 @@
+"""The processes that train the members of a population, on this machine or on others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Any
+
+from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.config.loader import Settings
+from algorithm.errors import UserError, summarize_error
+from algorithm.parts.run_folder import RunFolder
+from algorithm.population.member import MemberReply, Members, MemberService
+from algorithm.population.member_files import read_member, write_member
+from algorithm.population.remote_member import RemoteMemberService
+from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask
+from algorithm.processes.host import ServiceSpec, open_host
+from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+
+WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
+STOP_SECONDS = 120.0  # time limit for services that stop their members, and send the checkpoints
+Result = MemberReport | MemberFailed
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """A task of a service.
+
+    Attributes:
+        task: the task.
+        deadline: the time at which it has to end.
+        lock: holds the lock of the run folder, if the service is on another machine.
+        is_stopping: whether the service was requested to stop.
+    """
+
+    task: MemberTask
+    deadline: float
+    lock: ExitStack = field(default_factory=ExitStack)
+    is_stopping: bool = False
+
+
+class MemberFleet:
+    """A runner of members in services of a host.
+
+    Services on other machines have no access to the run folders: they receive the files that a member needs, and send
+    its new checkpoints and all other changes.
+
+    Args:
+        members: the members.
+        supervisor: supervises the services, a `MemberService` or a `RemoteMemberService`.
+        count: the number of services.
+        keep: the number of checkpoints that a member keeps.
+        timeout: time limit of a task in seconds; None for none.
+        reply_timeout: seconds after which a service that does not reply is replaced.
+        start_timeout: seconds in which the first service starts.
+        log: receives lines for the user.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        supervisor: Supervisor,
+        *,
+        count: int,
+        keep: int,
+        timeout: float | None,
+        reply_timeout: float,
+        start_timeout: float,
+        log: Callable[[str], None],
+    ):
+        self._folders = [RunFolder(path) for path in members.folders]
+        self.supervisor, self.host = supervisor, supervisor.host
+        self.count, self.keep, self.log = count, keep, log
+        self.timeout, self.reply_timeout, self.start_timeout = timeout, reply_timeout, start_timeout
+        self._work: dict[Supervised, _Work] = {}
+
+    def train(self, tasks: Sequence[MemberTask]) -> Iterator[tuple[MemberTask, Result]]:
+        """Yield each task with its result, as `MemberRunner` requires."""
+        waiting, deadline = list(tasks), time.monotonic() + self.start_timeout
+        self.supervisor.ensure(min(self.count, len(tasks)))
+        self._open_services()
+        try:
+            while waiting or self._work:
+                self._assign(waiting)
+                results = [each for event in self.supervisor.poll(WAIT_SECONDS) for each in self._receive(*event)]
+                results += [each for event in self._find_late() for each in self._receive(*event)]
+                yield from results
+                is_open = any(service.has_result for service in self.supervisor.services)
+                if not is_open and time.monotonic() > deadline:
+                    raise UserError(
+                        f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); there "
+                        "may be no free CPUs or GPUs in the cluster (population_config.cpus_per_member)"
+                    )
+        finally:
+            self._stop_members()  # the caller needs no further results
+
+    def close(self) -> None:
+        """End all services; members that train save a checkpoint first."""
+        try:
+            self._stop_members()
+        finally:
+            self.host.close()
+
+    def _open_services(self) -> None:
+        """Open the services that have been started or replaced."""
+        for service in self.supervisor.services:
+            if not (service.has_result or service.calls):
+                self.supervisor.call(service, "open")
+
+    def _assign(self, waiting: list[MemberTask]) -> None:
+        """Give the first tasks to services that have none."""
+        for service in self.supervisor.services:
+            if waiting and service.has_result and service not in self._work:
+                task, files = waiting.pop(0), None
+                work = self._work[service] = _Work(task=task, deadline=time.monotonic() + (self.timeout or inf))
+                if not self.host.shares_files:
+                    folder = self._folders[task.member - 1]
+                    work.lock.enter_context(folder.lock)
+                    files = read_member(folder, self.keep, self.log)
+                self.supervisor.call(service, "begin", task, files, timeout=self.reply_timeout)
+
+    def _find_late(self) -> list[tuple[Supervised, Lost]]:
+        """Return the services whose tasks have exceeded the time limit."""
+        reason = f"has not ended its interval within {self.timeout or inf:g} s (population_config.timeout)"
+        now = time.monotonic()
+        return [(service, Lost(reason)) for service, work in self._work.items() if work.deadline <= now]
+
+    def _receive(self, service: Supervised, reply: Any) -> Iterator[tuple[MemberTask, Result]]:
+        """Handle a reply of a service. Yield its task with the result, if it has ended.
+
+        Raises:
+            MemberFailed: services end before they can train a member.
+            UserError: a setting does not fit the member.
+        """
+        if isinstance(reply, Lost):
+            yield from self._replace(service, reply.reason, f"its process {reply.reason}")
+        elif not isinstance(reply, MemberReply):
+            service.has_result = True  # it is open
+        elif service in self._work:  # it has not exceeded its time limit meanwhile
+            try:
+                self._write(service, reply)
+            except (CheckpointError, ValueError) as error:
+                yield from self._replace(service, "has sent files that cannot be used", summarize_error(error))
+                return
+            if reply.result is None:
+                self.supervisor.call(service, "poll", timeout=self.reply_timeout)
+                return
+            task = self._release(service)
+            if isinstance(reply.result, UserError):
+                raise reply.result
+            yield task, reply.result
+
+    def _write(self, service: Supervised, reply: MemberReply) -> None:
+        """Write the files of a reply into the run folder of the member.
+
+        Raises:
+            CheckpointError: a file was damaged on its way.
+            OSError: a file cannot be written.
+            ValueError: a file is code, or outside of the run folder.
+        """
+        if reply.files is not None:
+            if reply.files.has_code:
+                raise ValueError("a service has sent code")
+            write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
+
+    def _release(self, service: Supervised) -> MemberTask:
+        """Let a service have no task. Return the one that it had."""
+        work = self._work.pop(service)
+        work.lock.close()
+        return work.task
+
+    def _replace(self, service: Supervised, reason: str, message: str) -> Iterator[tuple[MemberTask, Result]]:
+        """Replace the process of a service. Yield its task, which has failed with a message, if it had one."""
+        task = self._release(service) if service in self._work else None
+        try:
+            self.supervisor.replace(service, reason)
+        except EnvironmentCrashed as error:
+            raise MemberFailed(f"members cannot be trained: {error}") from error
+        self._open_services()
+        if task:
+            yield task, MemberFailed(message)
+
+    def _stop_members(self) -> None:
+        """Stop the members that train, and receive their last checkpoints."""
+        for service, work in self._work.items():
+            if not work.is_stopping:
+                work.is_stopping = True  # a second signal would interrupt its tick
+                self.host.interrupt(service.handle)
+                self.supervisor.call(service, "stop", timeout=STOP_SECONDS)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._work and time.monotonic() < deadline:
+            for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):
+                if isinstance(reply, Lost):
+                    self.supervisor.end(service)
+                else:
+                    with suppress(CheckpointError, ValueError):
+                        self._write(service, reply)
+                if not service.calls:  # it replies in the order of its calls
+                    self._release(service)
+        for service in list(self._work):  # it hangs
+            self.supervisor.end(service)
+            self._release(service)
+
+
+def open_member_fleet(members: Members, settings: Settings, log: Callable[[str], None]) -> MemberFleet:
+    """Return the runner of the members of a population, on the host that its settings name.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+    """
+    cluster, config = settings.cluster, settings.population
+    host = open_host(settings, (config.processes or 1) * config.cpus_per_member)
+    is_local = host.shares_files
+    spec = ServiceSpec(
+        kind="Member",
+        make=partial(MemberService if is_local else RemoteMemberService, members),
+        cpus=config.cpus_per_member,
+        gpus=config.gpus_per_member,
+    )
+    return MemberFleet(
+        members,
+        Supervisor(host, spec, name="process {} of the members".format),
+        count=config.processes or (count_cores() if is_local else len(members.folders)),
+        keep=settings.base.keep_checkpoints,
+        timeout=config.timeout,
+        reply_timeout=inf if is_local else cluster.timeout,
+        start_timeout=inf if is_local else cluster.start_timeout,
+        log=log,
+    )
+
+
+def count_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

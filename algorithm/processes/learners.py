@@ -1,0 +1,366 @@
+"""The other learners of a run with several: their service, and how the process of learner 0 uses it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.agents.agent import LossResult
+from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
+from algorithm.checkpointing.manifest import MANIFEST, Manifest
+from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
+from algorithm.checkpointing.writer import write_all, write_experience, write_learner_state
+from algorithm.errors import LearnerUnreachable, UserError, summarize_error
+from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.processes.averaging_learner import RoundReport, get_schedule, learn_round, make_learner_sharing
+from algorithm.processes.fleet import RemoteEnvironments
+from algorithm.processes.learner_group import LearnerGroup, close_group
+from algorithm.processes.service import (
+    Failure,
+    RemoteTraceback,
+    Service,
+    ServiceReply,
+    forbid_new_lanes,
+    forbid_new_role,
+)
+from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.rollout import Rollout
+from algorithm.specs import Role
+from algorithm.training.components import TrainingComponents
+
+CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedLearner(ServiceReply):
+    """The reply of a learner that has saved its experience.
+
+    Attributes:
+        files: the files, by name in the checkpoint.
+        metadata: what counters.json has about the learner.
+        error: error of the disk, if there was one.
+    """
+
+    files: PackedFolder = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    error: OSError | None = None
+
+
+class NoEnvironments:
+    """The actor of a checkpoint without the state of environments, which are in other processes.
+
+    A run that is resumed starts new episodes, whose rollouts continue no earlier ones.
+    """
+
+    def state(self) -> None:
+        """Return None."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore nothing."""
+
+
+class LearnerService(Service):
+    """A learner other than learner 0, with the rank `index` + 1."""
+
+    @property
+    def rank(self) -> int:
+        """Return the number of the learner."""
+        return self.index + 1
+
+    def open(self) -> ServiceReply | Failure:
+        """Prepare the files of the run."""
+        return self._reply(self._open)
+
+    def join(self, make_group: Callable[..., LearnerGroup]) -> ServiceReply | Failure:
+        """Connect with the other learners."""
+        return self._reply(self._join, make_group)
+
+    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply | Failure:
+        """Build the components of all roles, while the other learners build theirs.
+
+        Args:
+            roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
+            files: the files of the checkpoint with the experience of this learner; empty without one.
+        """
+        return self._reply(self._build, roles, files)
+
+    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport | Failure:
+        """Make the updates of a round, while the other learners make them; the arguments are those of `learn_round`."""
+        return self._reply(lambda: learn_round(self._training.by_role[role], rollout, schedule))
+
+    def save(self) -> SavedLearner | Failure:
+        """Return the files of a checkpoint with the experience of this learner."""
+        return self._reply(self._save)
+
+    def _open(self) -> ServiceReply:
+        self._folder = self.task.unpack()
+        return ServiceReply()
+
+    def _join(self, make_group: Callable[..., LearnerGroup]) -> ServiceReply:
+        self._group = make_group(rank=self.rank)
+        return ServiceReply()
+
+    def _build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply:
+        settings = self.task.settings
+        seeds = RunSeeds(settings.base.seed, (self.rank, 0))
+        seed_process(seeds.process)
+        adapter = RemoteEnvironments(roles)
+        self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
+            unpack_folder(files, Manifest(Path(folder)))
+            checkpoint = Checkpoint(Path(folder), self.rank) if files else None
+            sharing = make_learner_sharing(self._group)
+            builder = ComponentsBuilder(
+                AgentConfigs(settings), self._folder, checkpoint, lambda line: None, sharing, seeds
+            )
+            for name, role in roles.items():
+                components = builder(name, role)
+                if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
+                    components = builder.grow(name, components, role)
+                self._training.by_role[name] = components
+            if checkpoint:
+                checkpoint.restore_process(NoEnvironments())
+        return ServiceReply()
+
+    def _save(self) -> SavedLearner:
+        prefix = make_prefix(self.rank)
+        try:
+            with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
+                manifest = Manifest(Path(folder))
+                metadata = write_experience(self._training, NoEnvironments(), manifest, prefix)
+                for role, components in self._training.by_role.items():
+                    write_learner_state(manifest, role, components.learner.own_state(), prefix)
+                files = pack_folder(manifest.folder, manifest.digests, manifest.digests)
+        except OSError as error:  # the next checkpoint tries again
+            return SavedLearner(error=error)
+        return SavedLearner(files=files, metadata=metadata)
+
+    def _reply(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the reply of `call`; after an exception, the others do not wait for this learner."""
+        reply = self.reply(call, *arguments)
+        if isinstance(reply, Failure):
+            close_group()
+        return reply
+
+
+class LearnerPeers:
+    """The learners 1, 2, ... of a run, and the group that connects them with learner 0, which is this process.
+
+    Each learner has its own replay, schedulers and generators, and the rollouts of its share of the actors. Learner 0
+    requests each round, each checkpoint and the end of the run; the others only reply.
+
+    Args:
+        supervisor: supervises them; the services are `LearnerService`. Without GPUs, all learners learn on CPUs.
+        size: the number of learners, with learner 0.
+        timeout: seconds that a learner waits for the others in an update.
+        start_timeout: seconds in which learners start.
+
+    Attributes:
+        group: connects the learners.
+    """
+
+    group: LearnerGroup
+
+    def __init__(self, supervisor: Supervisor, *, size: int, timeout: float, start_timeout: float):
+        self.supervisor, self.size, self.timeout, self.start_timeout = supervisor, size, timeout, start_timeout
+        self._folder = Path(tempfile.mkdtemp(prefix="samara-learners-"))  # where learners on one machine meet
+        self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
+
+    def open(self) -> None:
+        """Start the learners, and connect them with this process.
+
+        Raises:
+            EnvironmentStartError: a learner has not started in time, or has ended.
+            Exception: a learner has raised it.
+        """
+        self.supervisor.ensure(self.size - 1)
+        for service in self.supervisor.services:
+            self.supervisor.call(service, "open")
+        replies = self._receive(self.start_timeout)
+        for rank, reply in replies.items():
+            if isinstance(reply, Lost):
+                raise EnvironmentStartError(f"learner {rank} {reply.reason} before the run started")
+            if isinstance(reply, Failure):
+                reply.raise_error()
+        if len(replies) < self.size - 1:
+            raise EnvironmentStartError(
+                f"{self.size - 1 - len(replies)} of {self.size} learners have not started within "
+                f"{self.start_timeout:g} s (cluster_config.start_timeout); they may wait for free CPUs or GPUs of the "
+                "cluster"
+            )
+        host = self.supervisor.host.find_meeting_host()
+        make_group = partial(
+            LearnerGroup,
+            # On one machine they meet in a file, so that no port is open.
+            f"tcp://{host}:{_find_free_port()}" if host else f"file://{self._folder}/meeting",
+            size=self.size,
+            timeout=self.timeout,
+            backend="nccl" if self.supervisor.spec.gpus else "gloo",
+        )
+        with self._call_all("join", [(make_group,)] * (self.size - 1)):
+            self.group = make_group(rank=0)
+
+    @contextmanager
+    def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> Iterator[None]:
+        """Let the learners build their components, while the block builds those of this process.
+
+        Args:
+            roles: the roles of the run, with the lanes of one learner, in the order in which the block builds them.
+            checkpoint: the checkpoint of the run, if it has one.
+        """
+        tasks = []
+        for rank in range(1, self.size):
+            saved = checkpoint if checkpoint and rank < checkpoint.n_learners else None
+            tasks.append((roles, _pack_learner(saved, rank) if saved else {}))
+        with self._call_all("build", tasks):
+            yield
+
+    def learn(
+        self,
+        training: TrainingComponents,
+        role: str,
+        rollouts: Sequence[Rollout | None],
+        record_update: Callable[[LossResult], object],
+    ) -> int:
+        """Make the updates of a round on all learners.
+
+        Args:
+            training: the components of this process.
+            role: the role that learns.
+            rollouts: the rollout of each learner; None for a learner without one.
+            record_update: receives the report of each update from a batch of this process.
+
+        Returns:
+            The number of updates, also of those without a batch of this process.
+
+        Raises:
+            LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
+        """
+        components = training.get(role)
+        schedule = get_schedule(components.scheduler)
+        own, *others = rollouts
+        with self._call_all("learn", [(role, rollout, schedule) for rollout in others]) as replies:
+            report = learn_round(components, own, schedule, record_update)
+        self._reports.append([report, *replies])
+        return report.updates
+
+    def save(self, training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+        """Write the learners and the experience of all processes. Return what counters.json has about them.
+
+        Raises:
+            OSError: they cannot be written.
+            LearnerUnreachable: a learner has ended, or has raised an exception.
+        """
+        with self._call_all("save", [()] * (self.size - 1)) as replies:
+            pass
+        metadata = write_all(training, actor, manifest)  # an error of the disk does not close the group
+        for reply in replies:
+            if reply.error:
+                raise reply.error
+            unpack_folder(reply.files, manifest)
+        others = {str(rank): reply.metadata for rank, reply in enumerate(replies, 1)}
+        return {**metadata, "workers": others, "learners": self.size}
+
+    def collect_metrics(self) -> dict[str, float]:
+        """Return the metrics of each learner since the last call."""
+        values = {}
+        for rank, reports in enumerate(zip(*self._reports, strict=True)):
+            seconds = sum(report.seconds for report in reports)
+            waiting_seconds = sum(report.waiting_seconds for report in reports)
+            updates = sum(report.updates for report in reports)
+            values[f"cluster/learner_{rank}_waiting"] = waiting_seconds / seconds
+            values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
+        self._reports.clear()
+        return values
+
+    def close(self) -> None:
+        """End the communication; the host ends the processes."""
+        close_group()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
+        """Call a method of each learner, which runs while the block does; then append the replies to the result.
+
+        An exception closes the group, so that no learner waits for this process.
+
+        Raises:
+            LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
+            UserError: a learner has raised it.
+        """
+        for service, values in zip(self.supervisor.services, arguments, strict=True):
+            self.supervisor.call(service, method, *values)
+        replies: list[Any] = []
+        try:
+            yield replies
+            received = self._receive(self.timeout)
+            _raise_cause(received)
+            if missing := len(arguments) - len(received):
+                raise LearnerUnreachable(
+                    f"{missing} of {self.size} learners have not replied within {self.timeout:g} s "
+                    "(cluster_config.timeout); resume from the last checkpoint"
+                )
+        except LearnerUnreachable:
+            close_group()
+            _raise_cause(self._receive(CAUSE_SECONDS))
+            raise
+        except BaseException:
+            close_group()
+            raise
+        replies += received.values()
+
+    def _receive(self, timeout: float) -> dict[int, Any]:
+        """Return the replies that arrive in time, in the order of ranks; Lost for a learner that has ended.
+
+        After an exception of the caller, those to its calls arrive first, and are replaced by later ones.
+        """
+        replies: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout
+        while any(each.calls for each in self.supervisor.services) and (left := deadline - time.monotonic()) > 0:
+            replies |= {service.index + 1: reply for service, reply in self.supervisor.poll(left)}
+        return dict(sorted(replies.items()))
+
+
+def _raise_cause(replies: Mapping[int, Any]) -> None:
+    """Raise the exception of the first learner that failed by itself, or of the first that failed at all.
+
+    Raises:
+        LearnerUnreachable: a learner has ended, or has raised an exception.
+        UserError: a learner has raised it.
+    """
+    failures = [(rank, reply) for rank, reply in replies.items() if isinstance(reply, Failure | Lost)]
+    failures.sort(key=lambda item: isinstance(getattr(item[1], "error", None), LearnerUnreachable))
+    for rank, failure in failures:
+        if isinstance(failure, Lost):
+            raise LearnerUnreachable(f"learner {rank} {failure.reason}; resume from the last checkpoint")
+        if isinstance(failure.error, LearnerUnreachable | UserError):
+            failure.raise_error()
+        raise LearnerUnreachable(
+            f"learner {rank} ended ({summarize_error(failure.error)}); resume from the last checkpoint"
+        ) from RemoteTraceback(f"\n{failure.trace}")
+
+
+def _pack_learner(checkpoint: Checkpoint, rank: int) -> PackedFolder:
+    """Return the files of a checkpoint with the experience of a learner."""
+    digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
+    names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
+    return pack_folder(checkpoint.folder, names, digests)
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]

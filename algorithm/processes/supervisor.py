@@ -1,0 +1,177 @@
+"""Supervision of services: they are started and watched, and those that end or hang are replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.processes.host import Host, ServiceLost, ServiceSpec
+
+LOG = logging.getLogger(__name__)
+MAX_FAILED_STARTS = 3  # successive processes of a service that end before their first result
+
+
+@dataclass(kw_only=True, eq=False)
+class Supervised:
+    """A service, whose process may be replaced.
+
+    Attributes:
+        index: its number.
+        replacements: the number of its processes that ended before the present one.
+        handle: the handle of the present process.
+        since: time of its start, of its last reply, or of the call after it.
+        calls: the tickets of its calls without a reply, oldest first, and their time limits in seconds.
+        has_result: whether the process has had a result, which its user declares.
+        failed_starts: the number of successive processes that ended without a result.
+    """
+
+    index: int
+    replacements: int = -1
+    handle: Any = None
+    since: float = 0.0
+    calls: deque[tuple[Hashable, float]] = field(default_factory=deque)
+    has_result: bool = False
+    failed_starts: int = 0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The end of a process, in place of a reply.
+
+    Attributes:
+        reason: what has happened, to follow the name of the service in messages.
+        lost_calls: the number of calls that it has not replied to.
+    """
+
+    reason: str
+    lost_calls: int = 0
+
+
+class Supervisor:
+    """A supervisor of services of one kind.
+
+    Args:
+        host: the system that runs them.
+        spec: their kind, made from the number of the service and the number of its replacements.
+        name: returns the name of a service in messages, given its number.
+        time_limit: the setting with the time limit of calls, for messages.
+        max_replacements: the number of processes that are replaced before the run ends; None for no limit.
+
+    Attributes:
+        services: the services, by number.
+        replaced: the number of processes that were replaced.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        spec: ServiceSpec,
+        *,
+        name: Callable[[int], str],
+        time_limit: str = "cluster_config.timeout",
+        max_replacements: int | None = None,
+    ):
+        self.host, self.spec, self.name, self.time_limit = host, spec, name, time_limit
+        self.max_replacements = max_replacements
+        self.services: list[Supervised] = []
+        self.replaced = 0
+
+    def ensure(self, count: int) -> None:
+        """Start services until there are `count`."""
+        while len(self.services) < count:
+            self.services.append(Supervised(index=len(self.services)))
+            self._start(self.services[-1])
+
+    def call(self, service: Supervised, method: str, *arguments: Any, timeout: float = inf) -> None:
+        """Call a method of a service, which is lost if it does not reply within `timeout` seconds."""
+        if not service.calls:
+            service.since = time.monotonic()
+        service.calls.append((self.host.call(service.handle, method, *arguments), timeout))
+
+    def poll(self, timeout: float, services: Sequence[Supervised] | None = None) -> list[tuple[Supervised, Any]]:
+        """Wait for a reply, but not longer than `timeout` seconds.
+
+        The messages that a reply contains are logged.
+
+        Args:
+            timeout: the time in seconds.
+            services: the services; None for all.
+
+        Returns:
+            One reply of each service that has replied; Lost for each that has ended, or has not replied in time.
+        """
+        by_ticket = {each.calls[0][0]: each for each in services or self.services if each.calls}
+        if not by_ticket:
+            return []
+        replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), timeout)]
+        events = [(each, self._receive(each)) for each in replied]
+        now = time.monotonic()
+        for each in by_ticket.values():
+            limit = each.calls[0][1]
+            if now - each.since > limit:
+                reason = f"has not replied for {limit:g} s ({self.time_limit})"
+                events.append((each, self._lose(each, reason)))
+        return events
+
+    def replace(self, service: Supervised, reason: str, consequence: str = "") -> None:
+        """Start another process of a service in place of one that was lost.
+
+        Args:
+            service: the service.
+            reason: what has happened to the process, to follow the name of the service.
+            consequence: what follows, which is logged with the reason; empty: the caller reports both.
+
+        Raises:
+            EnvironmentCrashed: too many processes have ended.
+        """
+        self.host.kill(service.handle)
+        description = f"{self.name(service.index)} {reason}"
+        service.failed_starts = 0 if service.has_result else service.failed_starts + 1
+        if service.failed_starts >= MAX_FAILED_STARTS:
+            raise EnvironmentCrashed(f"{description} before its first result, as {MAX_FAILED_STARTS - 1} before it")
+        if self.max_replacements is not None and self.replaced >= self.max_replacements:
+            raise EnvironmentCrashed(
+                f"{description} after {self.replaced} others (base_config.max_env_restarts is {self.max_replacements})"
+            )
+        self.replaced += 1
+        if consequence:
+            LOG.warning(f"{description}: {consequence}")
+        self._start(service)
+
+    def end(self, service: Supervised) -> None:
+        """End the process of a service, which is not replaced."""
+        self.host.kill(service.handle)
+        self.services.remove(service)
+
+    def _start(self, service: Supervised) -> None:
+        service.replacements += 1
+        service.handle = self.host.start(self.spec, service.index, service.replacements)
+        service.since, service.has_result = time.monotonic(), False
+        service.calls.clear()
+
+    @staticmethod
+    def _lose(service: Supervised, reason: str) -> Lost:
+        lost = Lost(reason, len(service.calls))
+        service.calls.clear()
+        return lost
+
+    def _receive(self, service: Supervised) -> Any:
+        """Return the reply to the oldest call of a service, or Lost."""
+        ticket, _ = service.calls[0]
+        try:
+            reply = self.host.fetch(ticket)
+        except ServiceLost as error:
+            if error.__cause__:
+                LOG.info(f"{self.name(service.index)}: {error.__cause__}")
+            return self._lose(service, str(error))
+        service.calls.popleft()
+        service.since = time.monotonic()
+        for record in getattr(reply, "log", ()):
+            LOG.log(record.level, f"{self.name(service.index)}: {record.text}")
+        return reply
