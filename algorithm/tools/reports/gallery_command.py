@@ -22,7 +22,7 @@ from algorithm.parts.env_folder import (
 )
 from algorithm.program import PACKAGE
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, make_entry, read_gallery, write_gallery
-from algorithm.tools.reports.page import check_packages, format_duration
+from algorithm.tools.reports.page import format_duration
 from algorithm.tools.reports.run_data import RunData, read_run
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def show_gallery(options: argparse.Namespace, output: Output) -> None:
     run is shown as it is now. The page is written after each folder, so that it is complete if the command is
     interrupted; a run that was interrupted is not shown, and trained again by a later call.
     """
-    check_packages()
     folder, seconds = Path(options.gallery), options.seconds or DEFAULT_SECONDS
     gallery = read_gallery(folder)
     for environment in select_environments(options.env):

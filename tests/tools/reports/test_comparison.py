@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.tools.reports.comparison import compare, find_median
-from algorithm.tools.reports.comparison_record import make_record
+from algorithm.tools.reports.comparison import compare, find_median, make_record
 from tests.tools.reports.compared_folders import write_run
 
 LINE = {0: 0.0, 100: 100.0}

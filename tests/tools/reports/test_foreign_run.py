@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm.cli import main
 from algorithm.config.trees import format_yaml, load_defaults, merge
-from algorithm.tools.reports.model_card import MARK
-from algorithm.tools.reports.report_files import write_files
+from algorithm.tools.reports.report_files import MARK, write_files
 from tests.tools.reports.run_folders import RESULT, SETTINGS, write_run
 
 WRITTEN = ("report.html", "README.md", "curve.png")

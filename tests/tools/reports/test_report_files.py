@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
-from algorithm.errors import UserError
 from algorithm.tools.reports import report_files
-from algorithm.tools.reports.model_card import MARK
-from algorithm.tools.reports.report_files import ReportWriter, write_files
+from algorithm.tools.reports.report_files import MARK, ReportWriter, write_files
 from tests.tools.reports.run_folders import RESULT, write_run
 
 
@@ -75,16 +69,6 @@ def test_a_readme_of_the_user_is_kept_and_a_model_card_is_replaced(tmp_path):
     (tmp_path / "README.md").write_text(f"earlier card\n{MARK}")
     _, card = write_files(tmp_path, lines.append)
     assert card and "earlier card" not in card.read_text()
-
-
-def test_a_missing_extra_is_found_before_training(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ReportWriter(False, tmp_path, print).write()
-    with pytest.raises(UserError, match=r"pip install .*\[report\]"):
-        ReportWriter(True, tmp_path, print)
-    with pytest.raises(UserError, match=r"pip install .*\[report\]"):
-        write_files(tmp_path, print)
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_error_while_writing_is_a_line(monkeypatch, tmp_path):

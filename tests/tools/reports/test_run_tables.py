@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.run_data import Difference, read_run
-from algorithm.tools.reports.run_metrics import make_metrics
+from algorithm.tools.reports.run_data import Difference, make_metrics, read_run
 from algorithm.tools.reports.run_tables import (
     MAX_ROWS,
     MAX_VALUE,
@@ -67,7 +64,7 @@ def test_properties_that_are_not_known_are_left_out(tmp_path):
     run = read_run(tmp_path)
     assert list_machine(run) == [] and list_versions(run) == [] and list_sessions(run).rows == []
     session = {"env_steps": 0, "machine": {"cores": 2, "processor": None, "memory": None}, "versions": {"torch": "2"}}
-    run = replace(run, sessions=[session], record={**run.record, "seed": 0})
+    run.sessions, run.record = [session], {**run.record, "seed": 0}
     assert list_machine(run) == [("cores", "2")]
     assert list_versions(run) == [("torch", "2"), ("seed", "0")]
     assert list_sessions(run).rows == [["-", "-", "-", "0", "0"]]
@@ -75,9 +72,8 @@ def test_properties_that_are_not_known_are_left_out(tmp_path):
 
 def test_settings_of_other_runtimes_are_left_out(tmp_path):
     base = {"env_type": "GYM", "env_name": "A-v1", "n_envs": 2, "n_workers": 4, "env_args": {}}
-    run = replace(
-        read_run(tmp_path), settings={"base_config": {**base, "runtime": "RAY"}, "cluster_config": {"actors": 3}}
-    )
+    run = read_run(tmp_path)
+    run.settings = {"base_config": {**base, "runtime": "RAY"}, "cluster_config": {"actors": 3}}
     assert dict(list_environment(run)) == {
         "env_type": "GYM",
         "env_name": "A-v1",
@@ -85,7 +81,7 @@ def test_settings_of_other_runtimes_are_left_out(tmp_path):
         "runtime": "RAY",
         "actors": "3",
     }
-    run = replace(run, settings={"base_config": {**base, "runtime": "workers"}})
+    run.settings = {"base_config": {**base, "runtime": "workers"}}
     assert dict(list_environment(run))["n_workers"] == "4"
 
 
