@@ -67,10 +67,13 @@ def test_a_missing_package_is_one_line_with_the_command(name, monkeypatch):
 
 
 def test_a_tracker_receives_names_settings_rows_and_the_result(service):
-    result = train("gym/cartpole", name="a", settings={**TRACKED, "tracker_config.project": "mine"})
+    server = {"mode": "online", "address": "https://me:secret@host", "project": "mine"}
+    settings = {**TRACKED, **{f"tracker_config.{name}": value for name, value in server.items()}}
+    result = train("gym/cartpole", name="a", settings=settings)
     (tracker,) = service.runs
     run = tracker.run
-    assert (run.name, run.project, run.group, run.online) == ("gym/cartpole/a", "mine", None, False)
+    assert (run.name, run.project, run.group, run.online) == ("gym/cartpole/a", "mine", None, True)
+    assert run.address == server["address"] and "https://***@host" in run.config and "secret" not in run.config
     assert run.settings["acer_config.learning_rate"] > 0
     sections = {path.partition(".")[0] for path in run.settings}
     assert not sections & {"sac_config", "ppo_config", "cluster_config", "tune", "population_config"}

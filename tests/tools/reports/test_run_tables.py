@@ -47,7 +47,10 @@ def test_long_values_are_cut_and_values_have_the_form_of_yaml():
         Difference(path="a.b", before=None, after=[1, "x"]),
         Difference(path="a.c", before=True, after="y" * 1000),
     ]
-    (first, second) = make_differences(differences).rows
+    address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
+    differences.append(Difference(path="a.d", before="x" * 290 + address, after=address))
+    (first, second, third) = make_differences(differences).rows
+    assert third == ["a.d", "https://***@host", "x" * 290 + "https://**" + " ..."]
     assert first == ["a.b", "[1, x]", "null"]
     assert second == ["a.c", "y" * MAX_VALUE + " ...", "true"]
 
