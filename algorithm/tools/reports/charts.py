@@ -15,7 +15,7 @@ from algorithm.training.metrics import format_number
 
 SIZE = (480.0, 260.0)  # width and height of a chart, in pixels of the page
 # Pixels around the axes, which are the same for all charts of lines, so that charts in a column are aligned.
-LEFT_MARGIN, RIGHT_MARGIN, BOTTOM_MARGIN, LABEL_HEIGHT = 50.0, 12.0, 24.0, 18.0
+LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, LABEL_HEIGHT = 50.0, 12.0, 8.0, 24.0, 18.0
 ROW_HEIGHT, TEXT_HEIGHT = 26.0, 14.0  # of a row of a chart, and of a line of text
 TEXT_SCALE = 1.3  # on a phone, text is larger in proportion to a chart
 PICTURE_MARGIN, TITLE_HEIGHT, ENTRY_HEIGHT = 16.0, 28.0, 18.0
@@ -105,7 +105,7 @@ class Plot:
     """
 
     def __init__(self, size: Range, x_range: Range, y_range: Range, x_label: str, y_label: str, left: float, grid: str):
-        bottom, top = BOTTOM_MARGIN + LABEL_HEIGHT * bool(x_label), 8 + LABEL_HEIGHT * bool(y_label)
+        bottom, top = BOTTOM_MARGIN + LABEL_HEIGHT * bool(x_label), TOP_MARGIN + LABEL_HEIGHT * bool(y_label)
         width, height = size[0] - left - RIGHT_MARGIN, size[1] - bottom - top
         self.figure, self.x_range, self.y_range = Figure(size=size), x_range, y_range
         self.area = Figure(size=(width, height), place=(left, top))
@@ -178,28 +178,24 @@ def draw_lines(
 
 
 def _draw_line(plot: Plot, line: Line) -> None:
-    color = get_color(line.color)
+    color, shown = get_color(line.color), thin(line.y)
     if line.low is not None and line.high is not None:
         low, high = plot.locate(line.x, line.low), plot.locate(line.x, line.high)
-        gaps = np.flatnonzero(~np.isfinite(low + high).all(1))
-        for bottom, top in zip(np.split(low, gaps), np.split(high, gaps), strict=True):
-            plot.draw(
-                np.concatenate([bottom[np.isfinite(bottom[:, 1])], top[np.isfinite(top[:, 1])][::-1]]),
-                color,
-                0,
-                opacity=0.18,
-            )
-    points = plot.locate(*thin(line.x, line.y))
-    plot.draw(points, color, **({"width": 0.8, "opacity": 0.35} if line.faint else {}))
+        known = np.isfinite(low + high).all(1)
+        for piece in np.split(np.arange(len(known)), np.flatnonzero(~known)):
+            inside = piece[known[piece]]
+            plot.draw(np.concatenate([low[inside], high[inside[::-1]]]), color, 0, opacity=0.18)
+    style = {"width": 0.8, "opacity": 0.35} if line.faint else {}
+    plot.draw(plot.locate(line.x[shown], line.y[shown]), color, **style)
 
 
 def _draw_points(plot: Plot, line: Line) -> None:
-    color, shown = get_color(line.color), spread_points(len(line.x))
+    color, shown = get_color(line.color), thin(line.y)
     x = line.x[shown]
     if line.low is not None and line.high is not None:
         plot.draw(make_segments(plot.locate(x, line.low[shown]), plot.locate(x, line.high[shown])), color)
-    dots = make_segments(plot.locate(x, line.y[shown]))
-    plot.draw(dots, color, **({"width": 3.0, "opacity": 0.3} if line.faint else {"width": 5.0}))
+    style = {"width": 3.0, "opacity": 0.3} if line.faint else {"width": 5.0}
+    plot.draw(make_segments(plot.locate(x, line.y[shown])), color, **style)
 
 
 def draw_shares(x: np.ndarray, shares: Mapping[str, np.ndarray], x_label: str = "env steps") -> Figure:
@@ -220,7 +216,7 @@ def draw_shares(x: np.ndarray, shares: Mapping[str, np.ndarray], x_label: str = 
     return plot.figure
 
 
-def draw_intervals(
+def draw_rows(
     rows: Sequence[Row],
     *,
     x_label: str = "",
@@ -228,7 +224,7 @@ def draw_intervals(
     level: float | None = None,
     width: float = SIZE[0],
 ) -> Figure:
-    """Return a chart with a point and its interval in each row, the first at the top.
+    """Return a chart with the values of each row as dots, and their mean with its interval, the first row at the top.
 
     The label of a row is above its point, where a long one has room.
 
@@ -239,48 +235,28 @@ def draw_intervals(
         level: x of a dashed line from top to bottom, such as 0.5 for a probability.
         width: width in pixels; the number of rows determines the height.
     """
-    labels = [wrap(row.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) or [""] for row in rows]
-    height = ROW_HEIGHT + TEXT_HEIGHT * max(map(len, labels), default=1)
-    plot = _make_rows(rows, height, x_label, x_range, width, 16.0)
+    labels = [wrap(row.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for row in rows]
+    values = [row.values for row in rows if row.values is not None]
+    numbers = [*values, *(np.array([row.value, row.low, row.high], float) for row in rows)]
+    half = ROW_HEIGHT if values else ROW_HEIGHT / 2  # of the part of a row below its label
+    height = TEXT_HEIGHT * max(map(len, labels), default=0) + 2 * half
+    total = height * max(1, len(rows))
+    size = (width, total + TOP_MARGIN + BOTTOM_MARGIN + LABEL_HEIGHT * bool(x_label))
+    plot = Plot(size, x_range or find_range(numbers, 0.06), (total, 0.0), x_label, "", PICTURE_MARGIN, "x")
     if level is not None:
-        plot.draw_level(level, np.array(plot.y_range))
+        plot.draw_level(level, [0.0, total])
     for number, (row, lines) in enumerate(zip(rows, labels, strict=True)):
-        color, (_, y) = get_color(row.color), plot.locate(0.0, number)[0]
-        for index, text in enumerate(reversed(lines)):
-            plot.area.shapes.append(Text(x=0, y=y - 10 - TEXT_HEIGHT * index, text=text, color="ink"))
-        plot.draw(plot.locate([row.low, row.high], number), color, 5, opacity=0.35)
-        plot.draw(plot.locate(row.value, number), color, 6)
-    return plot.figure
-
-
-def draw_samples(rows: Sequence[Row], x_label: str = "") -> Figure:
-    """Return a chart with the values of each row as dots, their mean and its interval, the first row at the top."""
-    longest = max((len(row.label) for row in rows), default=0)
-    left = min(16 + CHARACTER_WIDTH * longest, 0.6 * SIZE[0])
-    plot = _make_rows(rows, 2 * ROW_HEIGHT, x_label, None, SIZE[0], left)
-    for number, row in enumerate(rows):
-        middle = plot.locate(row.value, number)
-        y = plot.area.place[1] + middle[0, 1] + 4
-        plot.figure.shapes.append(Text(x=left - 6, y=y, text=row.label, color="ink", anchor="end"))
+        for index, text in enumerate(lines, 1):
+            plot.area.shapes.append(Text(x=0, y=height * number + TEXT_HEIGHT * index - 2, text=text, color="ink"))
+        color, y = get_color(row.color), height * (number + 1) - half
         if row.values is not None:
             # Dots of equal values are spread over the height of the row, in a fixed order.
-            spread = number + 0.5 * ((np.arange(len(row.values)) * GOLDEN_RATIO) % 1 - 0.5)
-            plot.draw(make_segments(plot.locate(row.values, spread)), get_color(row.color), 5, opacity=0.45)
-        if row.low is not None and row.high is not None:
-            plot.draw(plot.locate([row.low, row.high], number), "ink", 2)
-        plot.draw(middle + np.array([(0, -8), (0, 8)]), "ink", 2)
+            spread = half * ((np.arange(len(row.values)) * GOLDEN_RATIO) % 1 - 0.5)
+            plot.draw(make_segments(plot.locate(row.values, y + spread)), color, 5, opacity=0.45)
+            color = "ink"
+        plot.draw(plot.locate([row.low, row.high], y), color, 5, opacity=0.35)
+        plot.draw(plot.locate(row.value, y), color, 6)
     return plot.figure
-
-
-def _make_rows(
-    rows: Sequence[Row], height: float, x_label: str, x_range: Range | None, width: float, left: float
-) -> Plot:
-    """Return a plot in which the y of a row is its index."""
-    values = [np.array([row.value, row.low, row.high], float) for row in rows]
-    values += [row.values for row in rows if row.values is not None]
-    size = (width, 40 + LABEL_HEIGHT * bool(x_label) + height * max(1, len(rows)))
-    y_range = (len(rows) - 0.4, -0.6)
-    return Plot(size, x_range or find_range(values, 0.06), y_range, x_label, "", left, "x")
 
 
 def draw_picture(charts: Sequence[Chart]) -> Figure:
@@ -331,23 +307,21 @@ def format_tick(value: float) -> str:
     return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
-def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return a line with at most about `max_points` points that looks the same: the extremes are kept.
+def thin(y: np.ndarray, max_points: int = MAX_POINTS) -> np.ndarray:
+    """Return the indices of at most about `max_points` values of y [n], with which a line looks the same.
 
-    The points are divided into groups of successive points; the first, the lowest, the highest and the last point of
-    each group are kept, and a NaN of each group that has one, which is a gap. x, y: [n].
+    The values are divided into groups of successive ones; the first, the lowest, the highest and the last value of each
+    group are kept, and a NaN of each group that has one, which is a gap.
     """
-    if len(x) <= max_points:
-        return x, y
+    if len(y) <= max_points:
+        return np.arange(len(y))
     kept: set[int] = set()
-    for group in np.array_split(np.arange(len(x)), max(1, max_points // 4)):
-        values = y[group]
-        known = group[np.isfinite(values)]
-        kept.update(group[~np.isfinite(values)][:1])
+    for group in np.array_split(np.arange(len(y)), max(1, max_points // 4)):
+        known = group[np.isfinite(y[group])]
+        kept.update(group[~np.isfinite(y[group])][:1])
         if len(known):
             kept.update((known[0], known[-1], known[y[known].argmin()], known[y[known].argmax()]))
-    indices = np.array(sorted(kept))
-    return x[indices], y[indices]
+    return np.array(sorted(kept))
 
 
 def find_robust_range(lines: Sequence[Line], level: float | None) -> Range | None:
@@ -369,11 +343,6 @@ def find_robust_range(lines: Sequence[Line], level: float | None) -> Range | Non
     if margin == 0 or (lowest >= low and highest <= high):
         return None
     return float(max(low, lowest - 0.1 * margin)), float(min(high, highest + 0.1 * margin))
-
-
-def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
-    """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
-    return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
 
 
 def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,9 @@ from algorithm.tools.reports.charts import (
     LegendEntry,
     Line,
     Row,
-    draw_intervals,
     draw_lines,
     draw_picture,
+    draw_rows,
     find_robust_range,
 )
 from algorithm.tools.reports.compared_runs import list_differing_settings
@@ -75,9 +75,7 @@ def _make_section(result: EnvironmentResult, metric: str, colors: Colors) -> Map
     score = f"{metric} at {result.score_at:,} env steps"
     return {
         "curves": _draw_curves(result, metric, colors, f"{metric}, mean over runs with 95% interval"),
-        "iqm": Chart(
-            title="Interquartile mean with 95% interval", figure=draw_intervals(rows, width=NARROW), note=score
-        ),
+        "iqm": Chart(title="Interquartile mean with 95% interval", figure=draw_rows(rows, width=NARROW), note=score),
         "charts": _draw_charts(performances, result.thresholds, result.improvements, colors, score),
         "settings": list_differing_settings([group.group for group in result.groups.values()]),
     }
@@ -162,7 +160,7 @@ def _draw_charts(
         rows = [
             _make_row(f"{each.label} > {each.other}", colors[each.label], each.probability) for each in improvements
         ]
-        figure = draw_intervals(rows, x_range=PROBABILITIES, level=0.5)
+        figure = draw_rows(rows, x_range=PROBABILITIES, level=0.5)
         charts.append(Chart(title="Probability of improvement", figure=figure, note=_describe_complete(improvements)))
     return charts
 

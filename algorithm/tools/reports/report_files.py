@@ -14,7 +14,7 @@ from algorithm.config.trees import format_yaml
 from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.runs.results import RESULT_FILE
-from algorithm.tools.reports.charts import Chart, Row, draw_samples
+from algorithm.tools.reports.charts import Chart, Row, draw_rows
 from algorithm.tools.reports.curve import CURVE_FILE, draw_curve
 from algorithm.tools.reports.headline import list_facts, make_headline
 from algorithm.tools.reports.network_figure import draw_network
@@ -105,9 +105,9 @@ def draw_episodes(run: RunData) -> Chart | None:
         for index, (role, one) in enumerate(evaluation.items())
         if one.get("returns")
     ]
-    note = "Each dot is an episode; the bar is the mean return with its 95% interval."
-    figure = draw_samples(rows, "return")
-    return Chart(title="Episodes of the last evaluation", figure=figure, note=note) if rows else None
+    note = "Each dot is an episode; the black dot is their mean, with its 95% interval."
+    title, figure = "Episodes of the last evaluation", draw_rows(rows, x_label="return")
+    return Chart(title=title, figure=figure, note=note) if rows else None
 
 
 def make_model_card(run: RunData) -> str:

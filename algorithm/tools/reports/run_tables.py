@@ -46,11 +46,6 @@ class Table:
     numbers: int = 0
     left_out: int = 0
 
-    @property
-    def first_number(self) -> int:
-        """The index of the first column with numbers."""
-        return len(self.columns) - self.numbers
-
 
 def list_evaluations(metrics: RunMetrics) -> list[Table]:
     """Return a table of the evaluations of each role."""
