@@ -23,8 +23,7 @@ from algorithm.tools.reports.statistics import (
     compare_pairs,
     compute_mean,
     estimate,
-    make_thresholds,
-    measure,
+    measure_groups,
 )
 from algorithm.training.metrics import format_number
 
@@ -70,7 +69,6 @@ class EnvironmentResult:
         goal: mean return that is the goal of all runs; None if they have none, or different ones.
         score_at: env steps at which returns are compared.
         groups: results by label.
-        thresholds: [thresholds] of the performance profiles, in returns.
         improvements: of each pair of groups.
     """
 
@@ -78,7 +76,6 @@ class EnvironmentResult:
     goal: float | None
     score_at: int
     groups: Mapping[str, GroupResult]
-    thresholds: np.ndarray
     improvements: Sequence[Improvement]
 
 
@@ -89,14 +86,12 @@ class OverallResult:
     Attributes:
         references: {environment: (return at the start of training, goal)}, which have the normalized scores 0 and 1.
         groups: performance of normalized scores by label; empty if scores cannot be normalized.
-        thresholds: [thresholds] of the performance profiles, in normalized scores.
         improvements: of each pair of groups.
         obstacle: why scores cannot be normalized; None if they are.
     """
 
     references: Mapping[str, tuple[float, float]]
     groups: Mapping[str, Performance]
-    thresholds: np.ndarray
     improvements: Sequence[Improvement]
     obstacle: str | None
 
@@ -204,18 +199,15 @@ def _compare_environment(environment: str, groups: Sequence[Group], metric: str,
             note(f"{environment}: values are compared at {score_at:,.0f} env steps, where {run} ends")
     goals = {run.goal for run in runs}
     scores = {label: [np.array([curve.read_at(score_at) for curve in found])] for label, found in curves.items()}
-    thresholds = make_thresholds(scores.values())
+    performances = measure_groups(scores)
     return EnvironmentResult(
         environment=environment,
         goal=goals.pop() if len(goals) == 1 else None,
         score_at=int(score_at),
         groups={
-            group.label: _summarize_group(
-                group, curves[group.label], ends[group.label], measure(scores[group.label], thresholds)
-            )
+            group.label: _summarize_group(group, curves[group.label], ends[group.label], performances[group.label])
             for group in groups
         },
-        thresholds=thresholds,
         improvements=compare_pairs(scores),
     )
 
@@ -273,11 +265,9 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
             label: [(task - low) / (goal - low) for task, (low, goal) in zip(tasks, references.values(), strict=True)]
             for label, tasks in returns.items()
         }
-    thresholds = make_thresholds(normalized.values()) if normalized else np.zeros(0)
     return OverallResult(
         references=references,
-        groups={label: measure(scores, thresholds) for label, scores in normalized.items()},
-        thresholds=thresholds,
+        groups=measure_groups(normalized),
         improvements=improvements,
         obstacle=obstacle,
     )
@@ -293,14 +283,26 @@ def find_median(values: Sequence[float] | None) -> float | None:
 def make_record(comparison: Comparison) -> dict[str, Any]:
     """Return the figures of a comparison in JSON, with null for the interval of a single run and an unknown number."""
     overall = comparison.overall
-    return {
+    record = {
         "metric": comparison.metric,
         "environments": [
             {
                 "environment": result.environment,
                 "goal": result.goal,
                 "env_steps": result.score_at,
-                "groups": [_describe_group(group) for group in result.groups.values()],
+                "groups": [
+                    {
+                        "label": label,
+                        "runs": list(map(str, group.group.runs)),
+                        "mean": vars(group.performance.mean),
+                        "iqm": vars(group.performance.iqm),
+                        "scores": group.performance.scores[0],
+                        "reached": group.n_reached,
+                        "env_steps_to_goal": group.steps_to_goal,
+                        "cpu_seconds_to_goal": group.cpu_seconds_to_goal,
+                    }
+                    for label, group in result.groups.items()
+                ],
                 "improvements": _describe_improvements(result.improvements),
             }
             for result in comparison.environments
@@ -308,39 +310,28 @@ def make_record(comparison: Comparison) -> dict[str, Any]:
         "overall": overall
         and {
             "references": {name: {"start": low, "goal": goal} for name, (low, goal) in overall.references.items()},
-            "groups": [{"label": label, **_describe_performance(found)} for label, found in overall.groups.items()],
+            "groups": [
+                {"label": label, "mean": vars(found.mean), "iqm": vars(found.iqm)}
+                for label, found in overall.groups.items()
+            ],
             "improvements": _describe_improvements(overall.improvements),
             "obstacle": overall.obstacle,
         },
-        "notes": list(comparison.notes),
+        "notes": comparison.notes,
     }
-
-
-def _describe_group(result: GroupResult) -> dict[str, Any]:
-    return {
-        "label": result.group.label,
-        "runs": [str(run) for run in result.group.runs],
-        **_describe_performance(result.performance),
-        "scores": result.performance.scores[0].tolist(),
-        "reached": result.n_reached,
-        "env_steps_to_goal": _list_finite(result.steps_to_goal),
-        "cpu_seconds_to_goal": _list_finite(result.cpu_seconds_to_goal),
-    }
-
-
-def _describe_performance(performance: Performance) -> dict[str, Any]:
-    return {"mean": _describe_estimate(performance.mean), "iqm": _describe_estimate(performance.iqm)}
+    return _to_json(record)
 
 
 def _describe_improvements(improvements: Sequence[Improvement]) -> list[dict[str, Any]]:
-    return [{"label": each.label, "other": each.other, **_describe_estimate(each.probability)} for each in improvements]
+    return [{"label": each.label, "other": each.other, **vars(each.probability)} for each in improvements]
 
 
-def _describe_estimate(estimate: Estimate) -> dict[str, float | None]:
-    numbers = _list_finite([float(number) for number in (estimate.value, estimate.low, estimate.high)])
-    return dict(zip(("value", "low", "high"), numbers or (), strict=True))
-
-
-def _list_finite(values: Sequence[float] | None) -> list[float | None] | None:
-    """Return numbers with None for each that is not finite; None for None."""
-    return None if values is None else [value if isfinite(value) else None for value in values]
+def _to_json(value: Any) -> Any:
+    """Return values of JSON for mappings, lists, arrays and numbers; null for a number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _to_json(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return _to_json(value.tolist())
+    if isinstance(value, list):
+        return list(map(_to_json, value))
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -7,8 +7,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from algorithm.atomic_io import replace_text
 from algorithm.runs.results import describe_state
 from algorithm.tools.reports.charts import (
@@ -42,9 +40,7 @@ def write_page(comparison: Comparison, folder: Path, name: str) -> Path:
         comparison=comparison,
         colors=colors,
         sections=[(result, _make_section(result, comparison.metric, colors)) for result in comparison.environments],
-        overall_charts=_draw_charts(
-            overall.groups, overall.thresholds, overall.improvements, colors, "normalized score"
-        )
+        overall_charts=_draw_charts(overall.groups, overall.improvements, colors, "normalized score")
         if overall
         else [],
         n_runs=sum(len(group.group.runs) for result in comparison.environments for group in result.groups.values()),
@@ -76,7 +72,7 @@ def _make_section(result: EnvironmentResult, metric: str, colors: Colors) -> Map
     return {
         "curves": _draw_curves(result, metric, colors, f"{metric}, mean over runs with 95% interval"),
         "iqm": Chart(title="Interquartile mean with 95% interval", figure=draw_rows(rows, width=NARROW), note=score),
-        "charts": _draw_charts(performances, result.thresholds, result.improvements, colors, score),
+        "charts": _draw_charts(performances, result.improvements, colors, score),
         "settings": list_differing_settings([group.group for group in result.groups.values()]),
     }
 
@@ -134,7 +130,6 @@ def _draw_curves(result: EnvironmentResult, metric: str, colors: Colors, title: 
 
 def _draw_charts(
     groups: Mapping[str, Performance],
-    thresholds: np.ndarray,
     improvements: Sequence[Improvement],
     colors: Colors,
     score: str,
@@ -143,16 +138,21 @@ def _draw_charts(
 
     Args:
         groups: the performance of each group, by label; empty if scores have no common scale.
-        thresholds: of the profiles.
         improvements: of each pair of groups.
         colors: number of the color of each label.
         score: what a score is.
     """
     charts = []
     if groups:
-        profiles = [(colors[label], found.profile) for label, found in groups.items()]
         lines = [
-            Line(color=color, x=thresholds, y=each.value, low=each.low, high=each.high) for color, each in profiles
+            Line(
+                color=colors[label],
+                x=found.thresholds,
+                y=found.profile.value,
+                low=found.profile.low,
+                high=found.profile.high,
+            )
+            for label, found in groups.items()
         ]
         figure = draw_lines(lines, x_label=score, y_label="fraction of runs above", y_range=PROBABILITIES)
         charts.append(Chart(title="Performance profile", figure=figure, legend=_make_legend(groups, colors)))

@@ -62,16 +62,6 @@ class GalleryEntry:
         """The anchor of its heading, as GitHub and the documentation site make it."""
         return re.sub(r"[^\w-]", "", self.environment.lower().replace(" ", "-"))
 
-    @property
-    def thumbnail(self) -> str | None:
-        """The file of its picture in the grid: the video, or the chart; None without both."""
-        return self.video or self.curve
-
-    @property
-    def command(self) -> str:
-        """The command that trains it."""
-        return f"python main.py {self.environment}"
-
 
 class GalleryRecord(OpenRecord):
     """The content of gallery.json."""
@@ -109,6 +99,7 @@ def write_gallery(folder: Path, gallery: Gallery) -> Path:
     text = render(
         "gallery.md",
         entries=[entry for entry in entries if entry.reached],
+        shown=[entry for entry in entries if entry.reached and (entry.video or entry.curve)],
         missed=[entry for entry in entries if not entry.reached],
         left_out=left_out,
         columns=COLUMNS,

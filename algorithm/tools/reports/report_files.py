@@ -82,7 +82,7 @@ def make_report(run: RunData) -> str:
         machine=list_machine(run),
         versions=list_versions(run),
         sessions=list_sessions(run),
-        lineage=make_lineage(run.lineage) if run.lineage else None,
+        lineage=make_lineage(run),
         faults=run.faults[-MAX_FAULTS:],
         videos=videos[:MAX_VIDEOS],
         commands=list_commands(run),

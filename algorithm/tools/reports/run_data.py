@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,6 @@ RETURN_COLUMN = "rollout/return"
 # Settings without an effect on the run: its name, and what only a search reads.
 WITHOUT_EFFECT = re.compile(r"base_config\.name|tune\..*")
 VIDEO_SUFFIXES = (".mp4", ".gif")
-MEMBER_NAME = re.compile(r"(?P<population>.+)-(?P<member>\d+)")
 Log = Callable[[str], None]
 
 
@@ -55,15 +54,6 @@ class IntervalRecord(OpenRecord):
     env_steps: int
     settings: dict[str, Any]
     mean_return: Annotated[float | None, Field(alias="return")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lineage:
-    """The intervals of a run that is a member of a population, from its name and the member's number."""
-
-    population: str
-    member: int
-    rows: Sequence[IntervalRecord]
 
 
 class LayerRecord(OpenRecord):
@@ -114,16 +104,15 @@ class RunMetrics:
         kept = np.isfinite(self.columns[column]) | self.is_gap
         return [self.columns[name][kept] for name in (STEPS_COLUMN, column, *others)]
 
+    def get_known(self, column: str) -> np.ndarray:
+        """Return the finite values of a column; none of a column that does not exist."""
+        values = self.columns.get(column, np.empty(0))
+        return values[np.isfinite(values)]
+
     def find_last(self, column: str) -> float | None:
         """Return the last value of a column; None if it has none."""
-        values = self.columns.get(column, np.empty(0))
-        known = values[np.isfinite(values)]
+        known = self.get_known(column)
         return float(known[-1]) if len(known) else None
-
-    def varies(self, columns: Iterable[str]) -> bool:
-        """Return whether one of the columns has two different values."""
-        known = [self.columns[name][np.isfinite(self.columns[name])] for name in columns]
-        return any(len(values) and np.ptp(values) > 0 for values in known)
 
     def list_metrics(self) -> dict[str, dict[str, str]]:
         """Return the columns {metric: {role: column}}; the role is empty for a metric of the whole run."""
@@ -247,16 +236,16 @@ class RunData:
         return [line for text in texts for line in text.splitlines() if line.strip()]
 
     @cached_property
-    def lineage(self) -> Lineage | None:
-        """The intervals of a member of a population; None for another run."""
-        match = MEMBER_NAME.fullmatch(self.name)
-        if match is None or not (self.folder.parent / match["population"] / POPULATION_FILE).is_file():
-            return None
-        population, member = match["population"], int(match["member"])
-        rows, problem = read_json_lines(self.folder.parent / population / LINEAGE_FILE, IntervalRecord)
+    def lineage(self) -> Sequence[IntervalRecord]:
+        """The intervals of a member of a population, whose name is NAME-1, NAME-2, ...; empty for another run."""
+        name, _, member = self.name.rpartition("-")
+        population = self.folder.parent / name
+        if not (name and member.isdecimal() and (population / POPULATION_FILE).is_file()):
+            return []
+        rows, problem = read_json_lines(population / LINEAGE_FILE, IntervalRecord)
         if problem:
             self.log(f"{problem}: these intervals are left out")
-        return Lineage(population=population, member=member, rows=[row for row in rows if row["member"] == member])
+        return [row for row in rows if row["member"] == int(member)]
 
     @cached_property
     def videos(self) -> Sequence[Path]:

@@ -56,7 +56,8 @@ def draw_figures(metrics: RunMetrics, goal: float | None) -> dict[str, list[Char
     further = {
         _make_title(name): {name: ""}
         for name in found
-        if name not in drawn and not name.endswith(SHARE_SUFFIX) and metrics.varies(found[name].values())
+        if name not in drawn and not name.endswith(SHARE_SUFFIX)
+        if any(len(np.unique(metrics.get_known(column))) > 1 for column in found[name].values())
     }
     return {
         "main": [returns] if returns.legend else [],

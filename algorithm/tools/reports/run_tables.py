@@ -13,7 +13,7 @@ from algorithm.config.trees import format_value
 from algorithm.errors import clean_text
 from algorithm.program import get_command
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.run_data import Difference, Lineage, RunData, RunMetrics
+from algorithm.tools.reports.run_data import Difference, RunData, RunMetrics
 from algorithm.training.metrics import EVALUATION_COLUMN, UNKNOWN, format_number
 
 MAX_ROWS = 12  # of a table; the newest rows of a longer one
@@ -177,8 +177,8 @@ def list_sessions(run: RunData) -> Table:
     return Table(columns=("started", "processor", "commit", "from env step", "to"), numbers=2, **_cut(rows))
 
 
-def make_lineage(lineage: Lineage) -> Table:
-    """Return a table of the intervals of a member of a population."""
+def make_lineage(run: RunData) -> Table:
+    """Return a table of the intervals of a run that is a member of a population."""
     rows = [
         [
             ", ".join(f"{path} = {_format_setting(value)}" for path, value in row["settings"].items()),
@@ -187,8 +187,9 @@ def make_lineage(lineage: Lineage) -> Table:
             f"{row['env_steps']:,}",
             "failed" if row["mean_return"] is None else format_number(row["mean_return"]),
         ]
-        for row in lineage.rows
+        for row in run.lineage
     ]
-    title = f"Member {lineage.member} of the population {lineage.population}"
+    population, _, member = run.name.rpartition("-")
+    title = f"Member {member} of the population {population}"
     columns = ("settings", "interval", "continues", "env steps", "return")
     return Table(title=title, columns=columns, numbers=4, **_cut(rows))

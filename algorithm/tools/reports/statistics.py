@@ -6,7 +6,7 @@ Precipice", arXiv 2108.13264. Scores are one array [..., runs] per task; runs of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -48,12 +48,14 @@ class Performance:
     Attributes:
         scores: the score of each run, by environment: each [runs].
         mean, iqm: mean and interquartile mean.
+        thresholds: scores, evenly spaced.
         profile: fraction of the runs above each threshold [thresholds].
     """
 
     scores: Scores
     mean: Estimate
     iqm: Estimate
+    thresholds: np.ndarray
     profile: Estimate
 
 
@@ -119,22 +121,22 @@ def _compare_pairs(task: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (np.mean(signs, 0) + 1) / 2
 
 
-def measure(scores: Scores, thresholds: np.ndarray) -> Performance:
-    """Return the statistics of a group, with its performance profile at these thresholds."""
-    return Performance(
-        scores=scores,
-        mean=estimate(compute_mean, scores),
-        iqm=estimate(compute_iqm, scores),
-        profile=estimate(partial(compute_profile, thresholds=thresholds), scores),
-    )
-
-
-def make_thresholds(groups: Iterable[Scores]) -> np.ndarray:
-    """Return evenly spaced thresholds from the lowest to the highest score of all groups; around equal scores."""
-    runs = np.concatenate([task for scores in groups for task in scores])
-    low, high = float(runs.min()), float(runs.max())
-    margin = (0.05 * abs(low) or 0.5) if low == high else 0.0
-    return np.linspace(low - margin, high + margin, THRESHOLDS)
+def measure_groups(groups: Mapping[str, Scores]) -> dict[str, Performance]:
+    """Return the statistics of each group, with profiles at thresholds from the lowest to the highest score of all."""
+    runs = np.concatenate([np.empty(0), *(task for scores in groups.values() for task in scores)])
+    low, high = float(runs.min(initial=np.inf)), float(runs.max(initial=-np.inf))
+    margin = (0.05 * abs(low) or 0.5) if low == high else 0.0  # around equal scores
+    thresholds = np.linspace(low - margin, high + margin, THRESHOLDS) if len(runs) else np.empty(0)
+    return {
+        label: Performance(
+            scores=scores,
+            mean=estimate(compute_mean, scores),
+            iqm=estimate(compute_iqm, scores),
+            thresholds=thresholds,
+            profile=estimate(partial(compute_profile, thresholds=thresholds), scores),
+        )
+        for label, scores in groups.items()
+    }
 
 
 def compare_pairs(scores: Mapping[str, Scores]) -> list[Improvement]:

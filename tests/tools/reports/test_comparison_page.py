@@ -116,7 +116,8 @@ def test_the_profile_of_equal_scores_falls_from_one_to_zero_on_an_axis_of_both(t
     comparison = make_comparison(tmp_path)
     (result,) = comparison.environments
     profile = result.groups["ACER"].performance.profile.value
-    assert result.thresholds[0] < 500 < result.thresholds[-1] and profile[0] == 1 and profile[-1] == 0
+    thresholds = result.groups["ACER"].performance.thresholds
+    assert thresholds[0] < 500 < thresholds[-1] and profile[0] == 1 and profile[-1] == 0
     page = write_page(comparison, tmp_path, "compare").read_text(encoding="utf-8")
     chart = page[page.index("Performance profile") :]
     chart = chart[: chart.index("</svg>")]

@@ -49,7 +49,7 @@ def test_a_complete_run_has_no_problem(complete):
     data = read_run(complete)
     assert data.problems == [] and data.record == RESULT and not data.in_training
     assert (data.environment, data.name, data.algorithm, data.goal) == ("gym/cartpole", "first", "ACER", 475)
-    assert data.variant == "" and data.lineage is None
+    assert data.variant == "" and data.lineage == []
     assert [session["env_steps"] for session in data.sessions] == [0, 3000]
     assert [path.name for path in data.videos] == [
         f"{name}.{suffix}" for name in ("6000-best", "6000-worst", "3000-best") for suffix in ("gif", "mp4")
