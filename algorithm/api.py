@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
-from algorithm.config.trees import Tree, merge, nest
+from algorithm.config.yaml_layers import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import locate_environment
-from algorithm.parts.origin import describe_origin
+from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.runs.build import train as train_in_folder
@@ -23,8 +23,6 @@ from algorithm.runs.faults import describe_end
 from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.runs.session import create_run, resume_run
-from algorithm.tools.export.export import RunExporter
-from algorithm.tools.reports.report_files import ReportWriter
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
 # Arguments of `train` by the option of the command line that errors of both name.
@@ -52,8 +50,8 @@ def train(
     Args:
         env: the environment: the name or the path of an environment folder (`gym/cartpole`), an id of Gymnasium
             (`CartPole-v1`, `module:Id-v0`, `namespace/Id-v0`), or a function that returns a `gymnasium.Env`. For an
-            id or a function, the settings start from the suggestions of `--init`. On the command line, `--run` and
-            `--resume` open the environment of a function only if the function can be imported by its name; `load`
+            id or a function, the settings start from the suggestions of the command init. On the command line, `--run`
+            and `--resume` open the environment of a function only if the function can be imported by its name; `load`
             needs no environment.
         name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
             latest run.
@@ -141,22 +139,30 @@ def run_training(
     """
     recorder = ResultRecorder()
     status, failure = 0, None
-    exports = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
-    report = ReportWriter(settings.report.report and pause_at is None, folder.path, log)
+    exporter = None
+    if settings.base.export != "never":
+        from algorithm.tools.export.export import RunExporter
+
+        exporter = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
     if not folder.has_learned():
-        write_origin(folder.path, describe_origin(environment, settings.base, variant), log)
+        write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:
         with preserve_working_directory():
-            return train_in_folder(settings, folder, log, [*callbacks, exports, recorder], pause_at)
+            exports = [exporter] if exporter else []
+            return train_in_folder(settings, folder, log, [*callbacks, *exports, recorder], pause_at)
     except BaseException as error:
         status, failure = describe_end(error)
         raise
     finally:
         if recorder.result and folder.has_learned():
-            origin = describe_origin(environment, settings.base, variant)
+            origin = describe_provenance(environment, settings.base, variant)
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
-            exports.export_best()
-            report.write()
+            if exporter:
+                exporter.export_best()
+            if settings.report.report and pause_at is None:
+                from algorithm.tools.reports.report_files import write_report
+
+                write_report(folder.path, log)
 
 
 def _make_request(

@@ -1,4 +1,4 @@
-"""Seconds of `--export` and size of its file, for a trained run of unity/3dball with 2 x 128 units."""
+"""Seconds of the command export and size of its file, for a trained run of unity/3dball with 2 x 128 units."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from measure import describe_setup
 
 ROOT = Path(__file__).resolve().parents[1]
+RUN = ("unity/3dball", "-n", "a")
 NN = """
 from algorithm.networks import Blueprint, Mlp, Vector
 
@@ -53,13 +54,13 @@ def train(folder: Path, steps: int) -> None:
     (source / "config.yaml").write_text((ROOT / "envs" / "unity" / "3dball" / "config.yaml").read_text())
     (source / "nn.py").write_text(NN)
     player = f"base_config.unity_args.build_path={make_player(folder, 'balance_ball')}"
-    run_command(folder, "--max_step", str(steps), "--set", player)
+    run_command(folder, *RUN, "--max_step", str(steps), "--set", player)
 
 
 def export(folder: str | Path, flags: list[str]) -> tuple[float, float, dict]:
     """Export the run. Return the seconds and CPU seconds of the command, and its JSON entry of the file."""
     begin, before = time.perf_counter(), os.times()
-    output = run_command(folder, "--export", "--json", *flags)
+    output = run_command(folder, "export", *RUN, "--json", *flags)
     after = os.times()
     cpu_seconds = after.children_user + after.children_system - before.children_user - before.children_system
     return time.perf_counter() - begin, cpu_seconds, json.loads(output)["exports"][0]
@@ -67,7 +68,7 @@ def export(folder: str | Path, flags: list[str]) -> tuple[float, float, dict]:
 
 def run_command(folder: str | Path, *arguments: str) -> str:
     """Run main.py in a subprocess. Return its standard output."""
-    line = [sys.executable, str(ROOT / "main.py"), "unity/3dball", "-n", "a", *arguments]
+    line = [sys.executable, str(ROOT / "main.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(line, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return process.stdout

@@ -114,9 +114,9 @@ COMMANDS = {
     "one-worker": [("gym/cartpole", *SHORT, "base_config.runtime=WORKERS", "base_config.n_workers=1")],
     "population-of-two": [("gym/cartpole", "--population", "2", *SHORT, "population_config.interval=1000")],
     "tune-trial": [
-        ("gym/cartpole", "--tune", "1", "--set", "goal.return=400", "base_config.max_step=1500")
+        ("tune", "gym/cartpole", "--trials", "1", "--set", "goal.return=400", "base_config.max_step=1500")
     ],  # exit status 2
-    "export": [("gym/cartpole", *SHORT), ("gym/cartpole", "--export")],
+    "export": [("gym/cartpole", *SHORT), ("export", "gym/cartpole")],
 }
 ALL_CASES = (*CASES, *COMMANDS)
 LOOPBACK = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c")
@@ -156,7 +156,7 @@ def measure_commands(name: str) -> dict[str, Any]:
             if "--ray" in arguments:
                 command = [*LOOPBACK, 'ip link set lo up && exec "$@"', "bash", *command]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            if done.returncode != (2 if "--tune" in arguments else 0):  # 2: no trial reaches the goal
+            if done.returncode != (2 if "tune" in arguments else 0):  # 2: no trial reaches the goal
                 raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
         for path in sorted(Path(folder).rglob("*")):
             kind = FILE_KINDS.get(path.suffix if path.name != "learner.pt" else path.name)

@@ -17,7 +17,8 @@ from measure import describe_setup
 from rich.console import Console
 
 from algorithm.cli.display import live_display
-from algorithm.config.loader import read_assignments, read_variant, resolve
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.variants import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback

@@ -16,7 +16,7 @@ from measure import describe_setup, format_spread, run_in_subprocesses, train_fo
 from algorithm.agents.reactor.agent import Reactor
 from algorithm.agents.reactor.critics import CategoricalCritic
 from algorithm.agents.reactor.settings import ReactorSettings
-from algorithm.config.loader import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, NatureCnn
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Rollout

@@ -67,7 +67,7 @@ def main() -> None:
             print_row(folder, make_report_page(title, run, MAX_LONG_SECONDS), repeats)
         comparison = Page(
             name=f"comparison of {COMPARED_RUNS} runs of {COMPARED_STEPS:,} env steps, a row for each {ROW_STEPS:,}",
-            arguments=("--compare", str(folder / "compared")),
+            arguments=("compare", str(folder / "compared")),
             path=folder / "compared/compare.html",
             metrics=[path / "metrics.csv" for path in compared],
             limit=MAX_COMPARISON_SECONDS,
@@ -79,7 +79,7 @@ def make_report_page(name: str, run: Path, limit: float) -> Page:
     """Return the report of a run."""
     return Page(
         name=name,
-        arguments=(ENVIRONMENT, "-n", NAME, "--report"),
+        arguments=("report", ENVIRONMENT, "-n", NAME),
         path=run / "report.html",
         metrics=[run / "metrics.csv"],
         limit=limit,

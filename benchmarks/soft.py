@@ -18,7 +18,7 @@ from measure import describe_setup, format_spread, run_in_subprocesses, train_fo
 
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
-from algorithm.config.loader import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.networks.precision import Placement
 from algorithm.parts.torch_setup import configure_torch

@@ -17,7 +17,7 @@ from statistics import median
 MAIN = Path(__file__).resolve().parents[1] / "main.py"
 THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 MAX_SHARE = 0.35  # of the training time
-MAX_LIST_SECONDS = 0.4  # CPU seconds of --list
+MAX_LIST_SECONDS = 0.4  # CPU seconds of list
 # Runs main.py, and writes the CPU seconds of its training loop to the file `training`.
 TIMED = """
 import runpy, sys, time
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = [measure(Path(folder), seed) for seed in range(1000, 1000 + options.runs)]
-        list_seconds = [measure_cpu_seconds([str(MAIN), "--list"], Path(folder)) for _ in runs]
+        list_seconds = [measure_cpu_seconds([str(MAIN), "list"], Path(folder)) for _ in runs]
     import_torch = median(run["import torch"] for run in runs)
     training, whole = (median(run[name] for run in runs) for name in ("training", "whole run"))
     shares = [(run["whole run"] - run["training"] - run["import torch"]) / run["training"] for run in runs]
@@ -64,7 +64,7 @@ def main() -> None:
     print(f"whole run {whole:.2f}, training {training:.2f}, import torch {import_torch:.2f}")
     print(f"outside training without the import, relative to training: {median(shares):.2f} (at most {MAX_SHARE})")
     print(f"whole run, relative to training: {median(run['whole run'] / run['training'] for run in runs):.2f}")
-    print(f"--list: {median(list_seconds):.2f} (at most {MAX_LIST_SECONDS})")
+    print(f"list: {median(list_seconds):.2f} (at most {MAX_LIST_SECONDS})")
 
 
 def measure(folder: Path, seed: int) -> dict[str, float]:

@@ -21,7 +21,8 @@ from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import api
 from algorithm.agents.acer.agent import Acer
-from algorithm.config.loader import read_assignments, read_variant, resolve
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.variants import read_variant
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.parts import run_folder
 from algorithm.parts.torch_setup import configure_torch

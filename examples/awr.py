@@ -18,6 +18,7 @@ from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGro
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.settings import AgentSettings
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, make_family
 from algorithm.networks import ActorCritic, Blueprint, StdHead
 from algorithm.returns import n_step_return
@@ -26,8 +27,10 @@ from algorithm.specs import Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class AWRSettings:
+class AWRSettings(AgentSettings):
     """The section `awr_config`. Fields of an agent from outside of this project have their defaults here."""
+
+    uses_replay = True
 
     learning_rate: float = 1e-3
     max_grad_norm: float = 0.5

@@ -2,7 +2,7 @@
 
 An estimator is one function and one entry in the table `ESTIMATORS`. Its name is then a value of the setting
 `estimator` of ACER and SAC; checks and messages follow from what the entry declares. Within the project the entry is in
-algorithm/returns/estimators.py; a program adds it before it trains.
+algorithm/estimators.py; a program adds it before it trains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def estimate(inputs: EstimatorInputs, clipping: TraceClipping) -> Targets:
     return Targets(q_target, lambda: inputs.v[:-1] + inputs.rho.clamp(max=1) * (q_target - inputs.q_taken))
 
 
-ESTIMATORS["importance_sampling"] = Estimator(estimate=estimate, needs_action_values=True, clips=("trace_clip",))
+ESTIMATORS["importance_sampling"] = Estimator(
+    function=f"{__name__}:estimate", needs_action_values=True, clips=("trace_clip",)
+)
 
 
 def run(max_step: int = 50_000) -> RunResult:

@@ -1,7 +1,7 @@
 """Training, watching and using an agent from Python.
 
 The sections below can be pasted into the cells of a notebook. Runs are folders below runs/, as on the
-command line: `python main.py gym/cartpole --list` shows them, `tensorboard --logdir runs` plots them.
+command line: `python main.py list gym/cartpole` shows them, `tensorboard --logdir runs` plots them.
 """
 
 from __future__ import annotations

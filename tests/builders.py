@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -43,10 +44,10 @@ NO_STREAMS: Mapping[str, RewardStream] = {}
 AnyAgent = TypeVar("AnyAgent", bound=Agent)
 
 
-class AutogradLearner(Learner):
-    """A learner whose agent computes all gradients by autograd."""
-
-    uses_plain_networks = False
+def make_autograd_learner(*arguments: Any) -> Learner:
+    """Return a learner whose agent computes all gradients by autograd."""
+    with patch("algorithm.training.learner.use_manual_passes"):
+        return Learner(*arguments)
 
 
 class PassThrough:

@@ -58,6 +58,8 @@ def registered_fakes(monkeypatch):
         (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
         (registry.AUXILIARIES, "distillation", "Distillation"),
         (registry.EXPLORERS, "mixture", "Mixture"),
+        (registry.SETTINGS["algorithm"], "TWO_GROUPS", "TwoGroupsSettings"),
+        (registry.SETTINGS["auxiliaries"], "distillation", "DistillationSettings"),
     ]:
         monkeypatch.setitem(table, name, f"tests.fakes:{fake}")
 

@@ -13,7 +13,9 @@ from algorithm.agents.agent import Agent, DataSchedule, LossReport, ParameterGro
 from algorithm.agents.metrics import weighted_means
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
+from algorithm.agents.settings import AgentSettings
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
+from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.distributions import Categorical, CategoricalFamily
 from algorithm.exploration.explorer import Explorer
 from algorithm.losses import squared_error, surrogate_loss
@@ -238,8 +240,10 @@ class RunningSum(nn.Module):
 
 
 @dataclass(frozen=True)
-class TwoGroupsSettings:
+class TwoGroupsSettings(AgentSettings):
     """Settings of `TwoGroups`: none, its constants are in the code."""
+
+    uses_replay, replay_ratio = True, 1.5
 
 
 class TwoGroups(Agent):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-GUIDES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+GUIDES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "benchmarks" / "NOTES.md"])
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:python main\.py|samara) [^`]+)`")  # may cross the end of a line
 LINE = re.compile(r"^ {4,}(?:.*&& )?((?:python main\.py|samara) [^\n]+)", re.MULTILINE)
 PLACEHOLDERS = {"<group>/<name>": "gym/cartpole", "FOLDER": "gym/cartpole"}
-NO_COMMAND = "ENV [options]"  # the pattern of all commands
+NO_COMMAND = "[options]"  # of a pattern of commands
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
-    {"specs", "rollout", "errors", "annotations", "program", "atomic_io", "records_io"},
+    {"specs", "rollout", "errors", "annotations", "program", "atomic_io", "records_io", "estimators"},
     {"distributions", "returns", "losses"},
     {"networks", "adapters", "replay", "tracking"},
     {"agents", "auxiliaries", "exploration"},
@@ -20,9 +22,10 @@ LAYERS = [
     {"processes"},
     {"runs"},
     {"population"},
-    {"api", "tools", "cli"},  # modules of the last layer may import each other
+    {"api", "tools", "cli"},  # in the order of TOP
     {"__main__"},
 ]
+TOP = ("api", "tools", "cli")  # modules of the top layer import those to the left only
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
 OWNERS = {
@@ -47,6 +50,8 @@ OWNERS = {
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
 # Contracts that modules of the same layer may import: an explorer wraps an agent.
 CONTRACTS = {"agents.agent"}
+# Tools that a run itself may request: `api` imports them when the settings do.
+TOOLS_OF_RUNS = {"tools.export.export", "tools.reports.report_files"}
 # Modules of the lowest layer on which others of it are built.
 FOUNDATIONS = {"errors", "atomic_io"}
 
@@ -91,8 +96,34 @@ def test_imports_go_downwards_only(path):
         return
     for name in foreign_modules(path):
         other = name.split(".")[0]
-        is_below = LAYER[other] < LAYER[here] or LAYER[other] == LAYER[here] == LAYER["cli"]
+        is_below = LAYER[other] < LAYER[here] or (here in TOP and other in TOP[: TOP.index(here)])
+        is_below = is_below or (here == "api" and name in TOOLS_OF_RUNS)
         assert is_below or name in CONTRACTS | FOUNDATIONS, f"{here} imports {name}"
+
+
+def test_no_tool_imports_another_and_the_api_imports_tools_only_for_a_run_whose_settings_request_them():
+    for path in FILES:
+        parts = path.relative_to(ROOT / "algorithm").parts
+        tools = {name.split(".")[2] for name in imports(path) if name.startswith("algorithm.tools.")}
+        assert parts[0] != "tools" or tools <= {parts[1]}, path
+    api = ROOT / "algorithm" / "api.py"
+    assert not {name for name in imports(api, inside_functions=False) if name.startswith("algorithm.tools")}
+
+
+@pytest.mark.parametrize("hidden", [*sorted(path.name for path in (ROOT / "algorithm" / "tools").glob("[a-z]*"))])
+def test_everything_else_can_be_imported_without_a_tool(hidden):
+    """The process imports every module outside of the tool, and parses a command line."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
+    kept = [
+        name for name in names if not f"{name}.".startswith(f"algorithm.tools.{hidden}.") and "__main__" not in name
+    ]
+    code = (
+        f"import sys\nfrom importlib import import_module\nsys.modules['algorithm.tools.{hidden}'] = None\n"
+        f"for name in {kept}:\n    import_module(name)\n"
+        "from algorithm.cli.parser import parse_arguments\nparse_arguments(['gym/cartpole', '--run'])\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr[-1000:]
 
 
 def test_the_picture_shows_the_layers():
@@ -105,10 +136,10 @@ def test_the_picture_shows_the_layers():
         assert layer <= set(re.findall(r"\w+", text)), layer
 
 
-def test_returns_and_losses_import_no_other_package():
+def test_returns_and_losses_import_no_package_but_the_table_of_estimators():
     for path in FILES:
         if package(path) in {"returns", "losses"}:
-            assert foreign_modules(path) == set(), path
+            assert foreign_modules(path) <= {"estimators"}, path
 
 
 def test_replay_adapters_and_records_do_not_import_torch():
@@ -175,7 +206,7 @@ UNITY_PACKAGES = {("adapters", "unity"), ("tools", "export"), ("tools", "mlagent
 UNITY_NAMES = re.compile(
     r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
 )
-HELP_TEXTS = {("cli", "command_line.py"), ("cli", "modes.py"), ("cli", "options.py")}
+HELP_TEXTS = {("cli", "parser.py"), ("runs", "commands.py")}
 
 
 def test_only_unity_packages_name_unity():

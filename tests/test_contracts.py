@@ -6,7 +6,7 @@ import torch
 
 from algorithm import load
 from algorithm.cli import main
-from algorithm.config.registry import AGENTS_WITHOUT_REPLAY
+from algorithm.config.registry import find_settings
 from algorithm.parts.run_folder import RunFolder
 from tests.fakes import LATE
 
@@ -101,7 +101,7 @@ def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", expl
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
     section = SECTIONS.get(agent, "")
-    if agent not in AGENTS_WITHOUT_REPLAY:
+    if find_settings("algorithm", agent).uses_replay:
         section += "  replay_config: {capacity: 900}\n"
     config = CONFIG.format(
         adapter=adapter, agent=agent, agent_section=section, auxiliaries=auxiliaries, explorer=explorer

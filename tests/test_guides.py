@@ -13,18 +13,19 @@ import yaml
 
 from algorithm import train
 from algorithm.cli import main
-from algorithm.cli.command_line import parse_arguments
-from algorithm.cli.options import OPTIONS
+from algorithm.cli.parser import make_parser, parse_arguments
 from algorithm.config import renamed_settings as former
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import load_defaults, read_own_variant, read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
 
-ACER_TORCH = DOCS / "from_acer_torch.md"
-ADVANCED_SAC = DOCS / "from_advanced_sac.md"
-TUTORIAL = DOCS / "tutorial.md"
+MIGRATION = DOCS / "migration.md"
+ADVANCED_SAC = "## Advanced-Soft-Actor-Critic\n"  # the last section of that page
+TUTORIAL = DOCS / "start.md"
 # Short runs that together write the metrics of all algorithms.
 METRIC_RUNS = [
     ("gym/cartpole", "ACER", {"learning_starts": 32}, {"base_config.evaluate_every": 60}),
@@ -58,17 +59,18 @@ def test_commands_are_parsed_and_their_folders_exist(guide):
     for path, text in [*files(guide).items(), ("../my/task/config.yaml", "default: {}\n")]:
         create(Path("project", path), text)
     Path("trainer_config.yaml").touch()
+    Path("project", "examples").symlink_to(ROOT / "examples")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir("project")
         for command in commands(guide):
-            options = parse_arguments(command)
-            if options.init:
-                create(Path("envs", options.init, "config.yaml"), "default: {}\n")
-            elif options.env is not None and not Path(options.env).is_absolute():
+            options = parse_arguments(command)[1]
+            if command[0] == "init":
+                create(Path("envs", options.folder, "config.yaml"), "default: {}\n")
+            elif getattr(options, "env", None) is not None and not Path(options.env).is_absolute():
                 folder = Path("envs", options.env)
-                names_group = options.gallery and any(name.startswith(f"{options.env}/") for name in FOLDERS)
+                names_group = command[0] == "gallery" and any(name.startswith(f"{options.env}/") for name in FOLDERS)
                 is_known = options.env in FOLDERS or names_group or is_id(options.env)
-                assert is_known or (folder / "config.yaml").exists(), command
+                assert is_known or any((path / "config.yaml").exists() for path in (folder, Path(options.env))), command
 
 
 def create(path, text):
@@ -113,31 +115,33 @@ def test_settings_by_their_full_names_exist(guide):
     assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
 
 
-def variant_of(guide, name, tmp_path):
-    """The settings of a variant in the file that a guide calls config.yaml."""
-    text = read(guide)
+def variant_of(name, tmp_path):
+    """The settings of a variant in a file that the page of other programs calls config.yaml."""
     path = tmp_path / "config.yaml"
-    path.write_text(re.search(r"```yaml\n(# config\.yaml\n.*?)```", text, re.DOTALL).group(1), encoding="utf-8")
+    (text,) = [
+        code for code in blocks(MIGRATION, "yaml") if code.startswith("# config.yaml\n") and f"\n{name}:" in code
+    ]
+    path.write_text(text, encoding="utf-8")
     settings = resolve([("config.yaml", read_variant(path, name))])
     check_effects(settings, [("config.yaml", read_own_variant(path, name))])
     return settings
 
 
 def test_acer_torchs_defaults_resolve(tmp_path):
-    settings = variant_of(ACER_TORCH, "acer_torch", tmp_path)
+    settings = variant_of("acer_torch", tmp_path)
     assert settings.agent.sequence_length == settings.agent.rollout_length == 1000
     assert settings.agent.trust_region == "off"
 
 
 def test_advanced_sacs_defaults_resolve(tmp_path):
-    settings = variant_of(ADVANCED_SAC, "advanced_sac", tmp_path)
+    settings = variant_of("advanced_sac", tmp_path)
     assert settings.base.algorithm == "SAC"
     assert settings.agent.clip_epsilon == 0.2
     assert settings.agent.n_step == settings.agent.sequence_length == 1
 
 
 def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
-    rows = re.findall(r"^\| (`.+?`[^|]*) \|", read(ADVANCED_SAC), re.M)
+    rows = re.findall(r"^\| (`.+?`[^|]*) \|", read(MIGRATION).partition(ADVANCED_SAC)[2], re.M)
     named = [name for row in rows for name in re.findall(r"`(-{0,2}[a-z_]+)`", row)]
     flags = {name.lstrip("-") for name in named if name.startswith("-")}
     settings = {name for name in named if not name.startswith("-")} - {"pre_action", "obs_list"}
@@ -148,13 +152,13 @@ def test_every_name_of_advanced_sac_is_a_setting_or_has_advice():
     ours = {key for section in sections if isinstance(section, dict) for key in section} | set(tree)
     answered = {name.rpartition(".")[2] for name in former.ADVANCED_SAC}
     assert settings - ours - answered == set()
-    assert flags - {option.name for option in OPTIONS} - answered == set()
+    assert flags - {action.dest for action in make_parser()._actions} - answered == set()
     assert answered - settings - flags == set()
 
 
 def test_the_autoscaler_file_is_valid_for_ray():
     util = pytest.importorskip("ray.autoscaler._private.util")
-    text = read(DOCS / "cluster.md")
+    text = read(DOCS / "scaling.md")
     (block,) = (block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if "cluster_name" in block)
     config = yaml.safe_load(textwrap.dedent(block))
     util.validate_config(util.prepare_config(config))  # with Ray's defaults, as `ray up` does
@@ -203,7 +207,7 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp
 
 def list_documented_metrics() -> list[str]:
     """Return the names in the first column of the guide's table."""
-    table = read(DOCS / "metrics.md").partition("\n## ")[0]
+    table = read(DOCS / "reports.md").partition("\n## Metrics\n")[2].partition("\n##")[0]
     rows = re.findall(r"^\| (`.+?) \|", table, re.M)
     return [name for row in rows for name in re.findall(r"`([\w/<>]+)`", row)]
 
@@ -224,7 +228,7 @@ def test_the_guide_lists_the_metrics_that_runs_write():
     assert unwritten == set(), "only in the guide"
 
 
-@pytest.mark.parametrize("guide", [ROOT / "README.md", DOCS / "start.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("guide", [ROOT / "README.md", DOCS / "index.md"], ids=lambda path: path.name)
 def test_the_example_of_load_runs(guide):
     assert main.main(["gym/cartpole", "-n", "first", "--max_step", "200"]) == 0
     (example,) = [code for code in blocks(guide, "python") if "load(" in code]
@@ -235,7 +239,7 @@ def test_the_example_of_load_runs(guide):
 
 def test_the_example_of_train_runs():
     variables = {}
-    exec(files(DOCS / "python_api.md")["train.py"], variables)
+    exec(files(DOCS / "start.md")["train.py"], variables)
     assert variables["result"].counters.env_steps >= 2000
     assert variables["agent"].act(np.zeros(4, np.float32)) in (0, 1)
 
@@ -245,13 +249,15 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     shown = files(TUTORIAL)
     create(Path("thermostat.py"), shown["thermostat.py"])
-    init, first, *others = commands(TUTORIAL)
+    lines = commands(TUTORIAL)
+    start = next(number for number, words in enumerate(lines) if "thermostat" in " ".join(words))
+    init, first, *others = lines[start:]
     assert main.main(init) == 0
     assert main.main([*first, "--max_step", "2000"]) == 0
     for path, text in shown.items():
         create(Path(path), text)
     for command in others:
-        shorter = [] if {"--run", "--list", "--export"} & set(command) else ["--max_step", "4000"]
+        shorter = [] if {"--run", "list", "export"} & set(command) else ["--max_step", "4000"]
         assert main.main([*command, *shorter]) == 0, command
     for path in ("play.py", "serve.py"):
         exec(shown[path], {})
@@ -267,4 +273,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_the_network(tm
     loaded = re.compile(r"(?:src=|<link[^>]+href=|@import |url\()[\"']?(?:https?:)?//[^\"')\s]+")
     pages = [*Path("site").rglob("*.html"), *Path("site").rglob("*.css"), *Path("site").rglob("*.svg")]
     assert [match for page in pages for match in loaded.findall(page.read_text(encoding="utf-8"))] == []
-    assert "with --init and --import-mlagents, replace" in Path("site/options.html").read_text(encoding="utf-8")
+    assert "replace config.yaml and nn.py of a folder that exists" in Path("site/options.html").read_text(
+        encoding="utf-8"
+    )

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from algorithm import load
-from algorithm.config.loader import merge, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train

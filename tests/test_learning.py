@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.config.loader import read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.env_folder import PROJECT_ENVS
@@ -372,7 +373,7 @@ def learning_tests():
 
 
 def test_folders_of_users_are_not_tested(tmp_path, monkeypatch):
-    """The goal of such a folder may have no step budget, as in the folder that --init writes."""
+    """The goal of such a folder may have no step budget, as in the folder that the command init writes."""
     folder = tmp_path / "envs" / "mine" / "acrobot"
     shutil.copytree(PROJECT_ENVS, tmp_path / "envs")
     folder.mkdir(parents=True)

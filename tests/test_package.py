@@ -93,12 +93,12 @@ def test_a_wheel_works_in_an_empty_folder(tmp_path):
     assert "samara gym/cartpole -n a --resume" in trained
     assert (tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a" / "config.yaml").is_file()
     assert "return" in run(command, "gym/cartpole", "-n", "a", "--run")
-    assert "gym/cartpole" in run(command, "--list")
-    assert "report.html" in run(command, "gym/cartpole", "--report")
-    assert "samara mine/acrobot" in run(command, "--init", "mine/acrobot", "--set", "base_config.env_name=Acrobot-v1")
-    run(command, "gym/cartpole", "-n", "a", "--export")
+    assert "gym/cartpole" in run(command, "list")
+    assert "report.html" in run(command, "report", "gym/cartpole")
+    assert "samara mine/acrobot" in run(command, "init", "mine/acrobot", "--set", "base_config.env_name=Acrobot-v1")
+    run(command, "export", "gym/cartpole", "-n", "a")
     assert list((tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a").rglob("*.onnx"))
-    assert "all that gym/cartpole needs is there" in run(python, "-m", "algorithm", "gym/cartpole", "--doctor")
+    assert "all that gym/cartpole needs is there" in run(python, "-m", "algorithm", "doctor", "gym/cartpole")
     code = "import algorithm; print(algorithm.train('gym/cartpole', settings={'base_config.max_step': 100}).folder)"
     assert Path(run(python, "-c", code).strip()).parent == tmp_path / "empty" / "runs" / "gym" / "cartpole"
     assert Path(run(python, "-c", "import algorithm; print(algorithm.__file__)").strip()).is_relative_to(venv)

@@ -140,7 +140,7 @@ class Adapter(ABC):
     section: ClassVar[str | None] = None  # the section of base_config with settings of this adapter only
     takes_parameters: ClassVar[bool] = False  # whether the adapter passes reset_config to the environments
     unsupported_settings: ClassVar[Mapping[str, str]] = {}  # names in base_config, each with what to use instead
-    starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which --doctor avoids
+    starts_programs: ClassVar[bool] = False  # whether environments are programs with windows, which doctor avoids
     supports_recording: ClassVar[bool] = False  # whether videos of its episodes can be recorded
     packages: ClassVar[Sequence[str]] = ()  # distributions that only the processes of its environments import
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -85,16 +85,6 @@ class ParameterReset:
     every: int
     shrink: float
     make_groups: Callable[[], Mapping[str, ParameterGroup]]  # the agent's groups with new initial parameters
-
-
-@dataclass(frozen=True)
-class ClosedFormLoss:
-    """A loss whose gradient is computed without autograd."""
-
-    add_gradients: Callable[[], object]  # adds the gradients of the parameters to those that exist; called at most once
-
-
-Loss = Tensor | ClosedFormLoss  # a tensor is a scalar with a gradient
 
 
 @dataclass
@@ -213,27 +203,13 @@ class Agent(ABC):
         raise NotImplementedError(f"{type(self).__name__} sets epochs, but has no `prepare`")
 
     @abstractmethod
-    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Loss], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], LossReport]:
         """Return one loss for each group, whose gradient reaches the parameters of this group only, and a report.
 
         The losses are means over the valid rows (`mean_weights`), so that several learners can weight their gradients
         by the number of these rows. The optimizer steps the groups that have a loss; the others keep their parameters
         and moments in this update.
         """
-
-    def use_plain_networks(self) -> None:
-        """Compute networks of plain layers without autograd from now on, where the agent supports it.
-
-        A learner calls it after parameters and gradients have been laid out in flat tensors. The default does nothing.
-        """
-
-    def find_phase(self, update: int) -> Hashable | None:
-        """Return what update number `update` consists of, so that it can be captured; None (the default) if it cannot.
-
-        With batches of the same shapes, all updates of one phase make the same operations on tensors: `loss` and
-        `update_targets` select none by values of tensors or by `progress`, and draw from torch's generators only.
-        """
-        return None
 
     def divergence(self, rollout: Rollout) -> Divergence:
         """Return the divergence that a step of the `natural` group limits; needed only if there is such a group.

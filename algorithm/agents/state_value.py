@@ -1,38 +1,23 @@
-"""The basis of agents that learn state values from their own rollouts, without a replay: settings, network, targets."""
+"""The basis of agents that learn state values from their own rollouts, without a replay: network and targets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.actor_critic import (
-    ActorCriticSettings,
-    make_parameter_group,
-    make_policy_family,
-    make_std_head,
-)
+from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head
 from algorithm.agents.agent import Agent, DataSchedule, MergeMoments
 from algorithm.agents.reward_transform import RewardTransform
-from algorithm.annotations import FixedOnResume, Range
+from algorithm.agents.settings import StateValueSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint
 from algorithm.returns import RewardStream, StreamEstimate, estimate_on_policy, n_step_return
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import Role
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateValueSettings(ActorCriticSettings):
-    """The settings that such agents share; default_config.yaml has the defaults, units and meanings."""
-
-    gae_lambda: Annotated[float, Range(at_least=0, at_most=1)]
-    normalize_advantages: bool
-    rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved incomplete rollouts have this length")]
 
 
 class StateValueAgent(Agent):
@@ -71,9 +56,14 @@ class StateValueAgent(Agent):
         std_head = make_std_head(settings, role.action_spec)
         n_values = 1 + len(streams)
         self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, n_values, std_head)
-        self.groups = {"actor_critic": make_parameter_group(settings, self.policy)}
+        self.groups = {
+            "actor_critic": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)
+        }
         self.schedule = DataSchedule(
-            rollout_length=settings.rollout_length, uses_replay=False, epochs=epochs, minibatches=minibatches
+            rollout_length=settings.rollout_length,
+            uses_replay=settings.uses_replay,
+            epochs=epochs,
+            minibatches=minibatches,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
         self.merges_moments = settings.normalize_advantages

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent, select_statistics_rows
-from algorithm.annotations import Range
+from algorithm.auxiliaries.settings import AuxiliarySettings, StreamSettings
 from algorithm.networks import TargetNetwork, Torso, batch_statistics
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
@@ -105,38 +105,6 @@ class AuxiliaryInputs:
         return memory[:, memory.shape[-1] - frames :] if self.batch.burn_in == 0 else memory[:, :0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuxiliarySettings:
-    """The settings that all auxiliaries share; docs/auxiliaries.md has their meanings."""
-
-    learning_rate: Annotated[float, Range(above=0)] = 3e-4
-    max_grad_norm: Annotated[float, Range(above=0)] = 10.0
-    update_every: Annotated[int, Range(at_least=1)] = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamSettings(AuxiliarySettings):
-    """The settings of an auxiliary whose rewards are a stream; docs/auxiliaries.md has their meanings.
-
-    Raises:
-        ValueError: Settings exclude one another.
-    """
-
-    strength: Annotated[float, Range(at_least=0)]  # weight of the reward; 0: no reward
-    gamma: Annotated[float, Range(at_least=0, at_most=1)] = 0.99
-    crosses_episodes: bool
-
-    def __post_init__(self) -> None:
-        if self.gamma == 1 and self.crosses_episodes:
-            raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
-
-    def make_stream(self) -> RewardStream | None:
-        """Return the stream of the rewards; None if there are none."""
-        if not self.strength:
-            return None
-        return RewardStream(gamma=self.gamma, weight=self.strength, crosses_episodes=self.crosses_episodes)
-
-
 class Auxiliary(ABC):
     """An auxiliary reward or loss, which may have a trainable module in a separate parameter group, `auxiliary/<name>`.
 
@@ -226,6 +194,13 @@ class Auxiliary(ABC):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
+
+
+def make_stream(settings: StreamSettings) -> RewardStream | None:
+    """Return the stream of the rewards of an auxiliary; None if there are none."""
+    if not settings.strength:
+        return None
+    return RewardStream(gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from algorithm.annotations import Range
 from algorithm.auxiliaries.auxiliary import masked_mean
-from algorithm.auxiliaries.siamese import SiameseAuxiliary, SiameseSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByolSettings(SiameseSettings):
-    """The settings of bootstrapped features; docs/auxiliaries.md has their meanings."""
-
-    steps: Annotated[int, Range(at_least=0)] = 0
-    symmetric: bool = False
+from algorithm.auxiliaries.settings import ByolSettings
+from algorithm.auxiliaries.siamese import SiameseAuxiliary
 
 
 class BootstrapYourOwnLatent(SiameseAuxiliary):

@@ -7,30 +7,15 @@ episodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
-
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.annotations import Range
 from algorithm.auxiliaries.action_prediction import InverseModel, make_model
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.auxiliaries.settings import CuriositySettings
 from algorithm.networks import Torso
 from algorithm.specs import Role
-
-
-@dataclass(frozen=True, kw_only=True)
-class CuriositySettings(AuxiliarySettings):
-    """The settings of curiosity; docs/auxiliaries.md has their meanings."""
-
-    strength: Annotated[float, Range(at_least=0)] = 0.01  # eta, the weight of the reward
-    model: Literal["both", "forward", "inverse"] = "both"
-    forward_share: Annotated[float, Range(at_least=0, at_most=1)] = 0.2  # beta of Eq. 7, with `model: both`
-    features: Literal["own", "agent"] = "own"
-    units: Annotated[int, Range(at_least=1)] = 64
-    update_every: Annotated[int, Range(at_least=1)] = 4
 
 
 class Curiosity(Auxiliary):

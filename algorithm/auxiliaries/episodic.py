@@ -9,47 +9,22 @@ another episode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.annotations import OnlyIf, Range
 from algorithm.auxiliaries.action_prediction import InverseModel
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, StreamSettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
 from algorithm.auxiliaries.episode_memory import EmbeddingMemory, EpisodeMemory, VisitCounts
+from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.networks import Torso
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, Role
 
-COUNTS, EMBEDDINGS = OnlyIf(memory="counts"), OnlyIf(memory="embeddings")
-OWN_FEATURES = OnlyIf(memory="embeddings", features="own")
 KEY_BYTES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodicSettings(StreamSettings):
-    """The settings of the episodic bonus; docs/auxiliaries.md has their meanings."""
-
-    strength: Annotated[float, Range(at_least=0)] = 0.01
-    crosses_episodes: bool = False
-    memory: Literal["counts", "embeddings"] = "counts"
-    observations: Annotated[str, COUNTS] = "*"
-    cell_size: Annotated[float | None, Range(above=0), COUNTS] = 0.1
-    bonus: Annotated[Literal["inverse_sqrt", "first_visit"], COUNTS] = "inverse_sqrt"
-    features: Annotated[Literal["own", "agent"], EMBEDDINGS] = "own"
-    embedding_size: Annotated[int, Range(at_least=1), OWN_FEATURES] = 32
-    units: Annotated[int, Range(at_least=1), OWN_FEATURES] = 256
-    learning_rate: Annotated[float, Range(above=0), OWN_FEATURES] = 3e-4
-    max_grad_norm: Annotated[float, Range(above=0), OWN_FEATURES] = 10.0
-    update_every: Annotated[int, Range(at_least=1), OWN_FEATURES] = 1
-    neighbors: Annotated[int, Range(at_least=1), EMBEDDINGS] = 10
-    kernel_epsilon: Annotated[float, Range(above=0), EMBEDDINGS] = 1e-4
-    capacity: Annotated[int, Range(at_least=1), EMBEDDINGS] = 5000
 
 
 class Episodic(Auxiliary):
@@ -69,7 +44,7 @@ class Episodic(Auxiliary):
     def __init__(self, settings: EpisodicSettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
-        self.stream = settings.make_stream()
+        self.stream = make_stream(settings)
 
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
         settings = self.settings

@@ -6,17 +6,16 @@ The losses are those of the recurrent prediction model of Advanced-Soft-Actor-Cr
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.annotations import Range
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.distributions.gaussian import Gaussian
 from algorithm.networks import Mlp, TargetNetwork, Torso, Vector
 from algorithm.networks.linear import Linear
@@ -24,20 +23,6 @@ from algorithm.rollout import Rollout
 from algorithm.specs import ObsSpec, Role
 
 STD_MIN, STD_MAX = 0.1, 1.0  # of predicted features
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionSettings(AuxiliarySettings):
-    """The settings of the prediction model; docs/auxiliaries.md has their meanings."""
-
-    transition_coef: Annotated[float, Range(at_least=0)] = 1.0
-    reward_coef: Annotated[float, Range(at_least=0)] = 1.0
-    observation_coef: Annotated[float, Range(at_least=0)] = 1.0
-    transition_kl: Annotated[float, Range(at_least=0)] = 0.8
-    tau: Annotated[float, Range(above=0, at_most=1)] = 0.005
-    units: Annotated[int, Range(at_least=1)] = 64
-    adaptive: bool = True
-    update_every: Annotated[int, Range(at_least=1)] = 2
 
 
 class Prediction(Auxiliary):

@@ -8,38 +8,23 @@ paper: the bonus (2.2), returns that cross episodes (2.3), normalization (2.4), 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.annotations import Range
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, StreamSettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
 from algorithm.auxiliaries.normalized_observations import NormalizedObservations
+from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Mlp, RunningMoments, TargetNetwork, Torso
 from algorithm.networks.mlp import make_orthogonal_linear
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import Role
 
 TARGET_LAYERS, PREDICTOR_LAYERS = 1, 3  # hidden layers after the encoders; the predictor has two more, as in the paper
-
-
-@dataclass(frozen=True, kw_only=True)
-class RndSettings(StreamSettings):
-    """The settings of random network distillation; docs/auxiliaries.md has their meanings."""
-
-    learning_rate: Annotated[float, Range(above=0)] = 1e-4
-    strength: Annotated[float, Range(at_least=0)] = 0.5
-    crosses_episodes: bool = True
-    input: Literal["observation", "observation_and_action"] = "observation"
-    units: Annotated[int, Range(at_least=1)] = 128
-    outputs: Annotated[int, Range(at_least=1)] = 128
-    predictor_share: Annotated[float, Range(above=0, at_most=1)] = 0.25
-    warmup_steps: Annotated[int, Range(at_least=0)] = 1000
 
 
 class Rnd(Auxiliary):
@@ -60,7 +45,7 @@ class Rnd(Auxiliary):
     def __init__(self, settings: RndSettings):
         super().__init__(settings)
         self.reward_weight = settings.strength
-        self.stream = settings.make_stream()
+        self.stream = make_stream(settings)
         self.reads_action = settings.input == "observation_and_action"
         if self.reads_action:
             self.compute_novelty = self._compute_novelty

@@ -7,34 +7,17 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.annotations import Range
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
+from algorithm.auxiliaries.settings import SiameseSettings
 from algorithm.networks import RandomShift, TargetNetwork
 from algorithm.networks.blueprint import Augmentation
 from algorithm.specs import ObsSpec, Role
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiameseSettings(AuxiliarySettings):
-    """The settings of auxiliaries that compare pairs of observations; docs/auxiliaries.md has their meanings."""
-
-    strength: Annotated[float, Range(at_least=0)] = 1.0
-    steps: Annotated[int, Range(at_least=0)] = 3  # k
-    shift: Annotated[int, Range(at_least=0)] = 4
-    noise: Annotated[float, Range(at_least=0)] = 0.0
-    tau: Annotated[float, Range(above=0, at_most=1)] = 0.01
-    units: Annotated[int, Range(at_least=1)] = 128
-    latent_size: Annotated[int, Range(at_least=1)] = 64
-    max_pairs: Annotated[int, Range(at_least=2)] = 256
-    adaptive: bool = False
-    action_values: bool = False
-    update_every: Annotated[int, Range(at_least=1)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

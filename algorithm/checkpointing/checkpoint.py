@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Protocol
@@ -116,56 +117,44 @@ class Checkpoint:
         The learner of the first role counts the rows that the checkpoint has dropped, so that schedules end at
         `max_step`.
         """
-        try:
+        with _convert_errors(self._role_folder(role)):
             learner.parameters.load(self.weights(role))
             state = self.learner_state(role)
             if role == self.roles[0]:
                 state["seen"] += self._count_dropped_rows()
             learner.restore(state)
-        except CheckpointError:
-            raise
-        except READ_ERRORS as error:
-            raise CheckpointError(f"{self._role_folder(role)}: {_one_line(error)}") from error
 
     def restore_experience(self, role: str, components: AgentComponents) -> None:
         """Restore the generators, the schedule and the replay of a role."""
         saved = self._read_experience()["roles"][role]
-        try:
+        with _convert_errors(self._role_folder(role)):
             for name, rng in list_generators(components).items():
                 rng.bit_generator.state = saved["generators"][name]
             components.scheduler.restore(saved["scheduler"])
             if components.explorer and saved.get("explorer"):  # a run may be resumed with another explorer
                 components.explorer.restore(saved["explorer"])
-            name = f"{self._prefix}{quote(role, safe='')}/{REPLAY}"
             replay = components.scheduler.replay
-            if replay and name in Manifest.read(self.folder).digests:
-                replay.restore(_load_arrays(self.folder / name))
-            components.learner.restore_own(self._load_torch(role, LEARNER, self._prefix))
-        except READ_ERRORS as error:
-            raise CheckpointError(f"{self._role_folder(role)}: {_one_line(error)}") from error
+            if replay and (arrays := self._load_arrays(f"{quote(role, safe='')}/{REPLAY}")) is not None:
+                replay.restore(arrays)
+            components.learner.restore_own(self._load_torch(role, LEARNER, make_prefix(self.worker)))
 
     def restore_process(self, actor: StatefulActor) -> None:
         """Restore the actor, after the components of its roles, and then the generators of the process.
 
         The actor keeps its new episodes if the checkpoint has no state of the environments.
         """
-        name = f"{self._prefix}{ACTOR}"
-        try:
-            if name in Manifest.read(self.folder).digests:
-                actor.restore(_load_arrays(self.folder / name))
+        with _convert_errors(self.folder):
+            if (arrays := self._load_arrays(ACTOR)) is not None:
+                actor.restore(arrays)
             set_process_state(self._read_experience()["generators"])
-        except READ_ERRORS as error:
-            raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
 
     def restore_states(self, states: Mapping[str, Stateful]) -> None:
         """Restore parts of a run, by name; a part without a state in the checkpoint is unchanged."""
         saved = self._read_metadata()["states"]
-        try:
+        with _convert_errors(self.folder):
             for name, part in states.items():
                 if name in saved:
                     part.restore(saved[name])
-        except READ_ERRORS as error:
-            raise CheckpointError(f"{self.folder}: {_one_line(error)}") from error
 
     def _count_dropped_rows(self) -> int:
         """Return the number of rows that were not learned from, and are not in the state of the actor either."""
@@ -178,11 +167,6 @@ class Checkpoint:
         """Return whether the checkpoint has experience of the worker."""
         return self.worker == 0 or str(self.worker) in self._read_metadata().get("workers", {})
 
-    @property
-    def _prefix(self) -> str:
-        """Return the folder of the worker's files, with a slash; empty for worker 0."""
-        return make_prefix(self.worker)
-
     def _role_folder(self, role: str) -> Path:
         return self.folder / quote(role, safe="")
 
@@ -193,6 +177,14 @@ class Checkpoint:
 
     def _read_metadata(self) -> dict[str, Any]:
         return read_part(self.folder / METADATA, dict[str, Any], allow_nan=True)
+
+    def _load_arrays(self, name: str) -> dict[str, np.ndarray] | None:
+        """Return the arrays of a file of the worker; None if the checkpoint does not have it."""
+        name = f"{make_prefix(self.worker)}{name}"
+        if name not in Manifest.read(self.folder).digests:
+            return None
+        with np.load(self.folder / name, allow_pickle=False) as arrays:
+            return dict(arrays)
 
     def _load_torch(self, role: str, name: str, prefix: str = "") -> dict[str, Any]:
         path = self.folder / prefix / quote(role, safe="") / name
@@ -207,9 +199,15 @@ def make_prefix(worker: int) -> str:
     return f"worker-{worker}/" if worker else ""
 
 
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
+@contextmanager
+def _convert_errors(place: Path) -> Iterator[None]:
+    """Raise CheckpointError for a file that cannot be read, or a state that does not fit."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except READ_ERRORS as error:
+        raise CheckpointError(f"{place}: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:

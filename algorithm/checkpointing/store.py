@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from math import isfinite
 from pathlib import Path
 
@@ -36,28 +37,27 @@ class BestCheckpoint:
     def __init__(self, folder: Path):
         self.path = folder / "best.json"
         self.candidate: Checkpoint | None = None
-        self._cached: tuple[str, float] | None = None
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         """Return the best checkpoint; None if none was evaluated, or it was removed."""
-        name = self._read()[0]
+        name = self._record[0]
         folder = self.path.parent / name
         return Checkpoint(folder) if name and folder.is_dir() else None
 
     @property
     def mean(self) -> float:
         """Return its mean return over episodes and roles; minus infinity if no checkpoint was evaluated."""
-        return self._read()[1]
+        return self._record[1]
 
     def set_best(self, checkpoint: Checkpoint, mean: float) -> None:
         """Write the file: `checkpoint` is the best, with the mean return `mean`."""
-        self._cached = checkpoint.folder.name, mean
-        write_json(self.path, {"checkpoint": checkpoint.folder.name, "return": mean}, is_sealed=True)
+        name, _ = self._record = checkpoint.folder.name, mean
+        write_json(self.path, {"checkpoint": name, "return": mean}, is_sealed=True)
 
     def clear(self) -> None:
         """Remove the file: no checkpoint is the best."""
-        self._cached = NO_BEST
+        self._record = NO_BEST
         if self.path.is_dir():
             set_aside(self.path)
         self.path.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class BestCheckpoint:
         """
         damage = self._find_damage()
         if damage is None:
-            name, mean = self._read()
+            name, mean = self._record
             later = [checkpoint for checkpoint in checkpoints if checkpoint.folder.name > name]
             evaluated = [entry for entry in self._list_evaluated(later) if entry[1] >= mean]
             if not evaluated:
@@ -87,7 +87,7 @@ class BestCheckpoint:
             evaluated = self._list_evaluated(checkpoints)
             if not (evaluated or self.path.exists()):
                 return False  # a run without an evaluation
-        self._cached = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
+        self._record = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")
         return True
@@ -102,13 +102,12 @@ class BestCheckpoint:
     def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
         try:
-            name = self._read()[0]
+            name, _ = self._record
             if not name:
                 return f"{self.path} is missing"
-            checkpoint = Checkpoint(self.path.parent / name)
-            if not checkpoint.folder.is_dir():
+            if self.checkpoint is None:
                 return f"{self.path} names checkpoint {name}, which is no longer there"
-            checkpoint.check(WEIGHTS)
+            self.checkpoint.check(WEIGHTS)
         except CheckpointError as error:
             return str(error)
         return None
@@ -126,12 +125,9 @@ class BestCheckpoint:
                     found.append((name, means[int(name)]))
         return found
 
-    def _read(self) -> tuple[str, float]:
-        if self._cached is None:
-            self._cached = self._read_file()
-        return self._cached
-
-    def _read_file(self) -> tuple[str, float]:
+    @cached_property
+    def _record(self) -> tuple[str, float]:
+        """The name and the mean return of the best checkpoint; `NO_BEST` without a file."""
         try:
             record = read_json(self.path, BestRecord)
         except RecordError as error:
@@ -148,8 +144,7 @@ class CheckpointStore:
     """The folder of a run's checkpoints: the last `keep` of them, and the best one."""
 
     def __init__(self, folder: Path, keep: int):
-        self.folder = folder
-        self.keep = keep
+        self.folder, self.keep = folder, keep
         self.best = BestCheckpoint(folder)
 
     def __bool__(self) -> bool:
@@ -256,14 +251,10 @@ class CheckpointStore:
         kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
         for old in self._list_folders()[: -self.keep]:
             if old not in kept:
-                self._remove(old)
-
-    def _remove(self, path: Path) -> None:
-        """Remove a checkpoint. It is renamed first, so that a partly removed folder is no checkpoint."""
-        shutil.rmtree(self._set_aside(path), ignore_errors=True)
+                shutil.rmtree(self._set_aside(old), ignore_errors=True)
 
     def _set_aside(self, path: Path) -> Path:
-        """Rename a checkpoint that is to be removed; return its new path."""
+        """Rename a checkpoint before it is removed, since a partly removed one is incomplete; return its new path."""
         removing = self.folder / f"{REMOVING}-{path.name}"
         shutil.rmtree(removing, ignore_errors=True)
         return path.rename(removing)

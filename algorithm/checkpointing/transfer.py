@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from algorithm.checkpointing.checkpoint import LEARNER, WEIGHTS, Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
+from algorithm.checkpointing.writer import write_tensors
 from algorithm.networks.flat_parameters import State
 
 
@@ -40,12 +40,11 @@ def copy_checkpoint(
     env_steps = source.counters.env_steps
     with store.create(env_steps) as manifest:
         for name in Manifest.read(source.folder).digests:
-            with manifest.open_file(name) as copy:
-                if name in changed:
-                    copy.write(_to_bytes(changed[name]))
-                else:
-                    with (source.folder / name).open("rb") as original:
-                        shutil.copyfileobj(original, copy, 2**22)
+            if name in changed:
+                write_tensors(manifest, name, changed[name])
+            else:
+                with (source.folder / name).open("rb") as original, manifest.open_file(name) as copy:
+                    shutil.copyfileobj(original, copy, 2**22)
     return Checkpoint(store.get_folder(env_steps))
 
 
@@ -58,12 +57,6 @@ def _change_files(source: Checkpoint, weights: Mapping[str, State]) -> dict[str,
         folder = quote(role, safe="")
         changed |= {f"{folder}/{WEIGHTS}": state, f"{folder}/{LEARNER}": {**learner, **moments}}
     return changed
-
-
-def _to_bytes(state: Mapping[str, Any]) -> memoryview:
-    memory = io.BytesIO()
-    torch.save(state, memory)
-    return memory.getbuffer()
 
 
 @dataclass(frozen=True, kw_only=True)

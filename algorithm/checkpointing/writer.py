@@ -116,13 +116,13 @@ def write_learner(
     manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
 ) -> None:
     """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
-    _write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
+    write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
     write_learner_state(manifest, role, {**learner.state(), **own_state})
 
 
 def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
     """Write the state of a learner."""
-    _write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
+    write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
 
 
 def write_experience(
@@ -130,33 +130,31 @@ def write_experience(
 ) -> dict[str, Any]:
     """Write the replays of all roles and the state of the actor. Return what counters.json has about them.
 
-    Args:
-        training: the components of all roles.
-        actor: the actor.
-        manifest: the manifest of the checkpoint.
-        prefix: the folder of the files in the checkpoint, with a slash.
+    `prefix` is the folder of the files in the checkpoint, with a slash.
     """
     for role, components in training.by_role.items():
         if replay := components.scheduler.replay:
-            with manifest.open_file(f"{prefix}{quote(role, safe='')}/{REPLAY}") as file:
-                np.savez(file, **replay.state())  # type: ignore[arg-type]  # of `allow_pickle`
-    state = actor.state()
-    if state is not None:
-        with manifest.open_file(f"{prefix}{ACTOR}") as file:
-            np.savez(file, **state)  # type: ignore[arg-type]
+            _write_arrays(manifest, f"{prefix}{quote(role, safe='')}/{REPLAY}", replay.state())
+    if (state := actor.state()) is not None:
+        _write_arrays(manifest, f"{prefix}{ACTOR}", state)
     return describe_all(training)
 
 
 def describe_all(training: TrainingComponents) -> dict[str, Any]:
     """Return what counters.json has about the roles and about the generators of this process."""
-    by_role = training.by_role
     return {
-        "roles": {role: _describe_components(components) for role, components in by_role.items()},
+        "roles": {role: _describe_components(components) for role, components in training.by_role.items()},
         "generators": get_process_state(),
     }
 
 
-def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:
+def _write_arrays(manifest: Manifest, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    with manifest.open_file(name) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # of `allow_pickle`
+
+
+def write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:
+    """Write named tensors to a file of a checkpoint."""
     memory = io.BytesIO()  # since torch raises no OSError if the disk is full
     torch.save(state, memory)
     with manifest.open_file(name) as file:
@@ -164,14 +162,12 @@ def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> N
 
 
 def _describe_components(components: AgentComponents) -> dict[str, Any]:
-    generators = {name: rng.bit_generator.state for name, rng in list_generators(components).items()}
-    lanes = {"lanes": components.role.lanes, "initial_lanes": components.scheduler.initial_lanes}
-    explorer = components.explorer.state() if components.explorer else {}
-    replay = {"capacity": components.scheduler.replay.capacity} if components.scheduler.replay else {}
+    scheduler = components.scheduler
     return {
-        "generators": generators,
-        "scheduler": components.scheduler.state(),
-        "explorer": explorer,
-        **lanes,
-        **replay,
+        "generators": {name: rng.bit_generator.state for name, rng in list_generators(components).items()},
+        "scheduler": scheduler.state(),
+        "explorer": components.explorer.state() if components.explorer else {},
+        "lanes": components.role.lanes,
+        "initial_lanes": scheduler.initial_lanes,
+        **({"capacity": scheduler.replay.capacity} if scheduler.replay else {}),
     }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import ceil, inf
+from math import ceil, inf, isfinite
+from pathlib import Path
+from statistics import fmean
 from time import perf_counter, process_time
 
 from rich.console import Console, ConsoleDimensions, ConsoleRenderable, RenderableType
@@ -15,16 +19,60 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from algorithm.cli.panel import ProgressPanel
-from algorithm.cli.process_memory import read_memory
 from algorithm.cli.progress_texts import format_line
-from algorithm.cli.trend import Trend
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.videos import ShowPlaying
 from algorithm.training.progress import Progress
 
 MAX_SHARE = 0.0075  # of the CPU time of this process, for drawing
 PLAYING_SECONDS = 0.25  # between two drawings of the progress of episodes that are played
+MAX_POINTS = 256  # of the course of a number; even
+STATM = Path("/proc/self/statm")  # the memory of this process, on Linux
 MAX_SECONDS = 10.0  # between two drawings, for a process that mostly waits for its environments
+
+
+class Trend:
+    """The course of a number in bounded memory: means of successive values, merged in pairs at `MAX_POINTS`.
+
+    Each point is the mean of equally many values, except for the last one, which is not complete.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[float] = []
+        self._incomplete: list[float] = []
+        self._values_per_point = 1
+
+    def add(self, value: float) -> None:
+        """Add a value; one that is not finite is ignored."""
+        if not isfinite(value):
+            return
+        self._incomplete.append(value)
+        if len(self._incomplete) < self._values_per_point:
+            return
+        self._points.append(fmean(self._incomplete))
+        self._incomplete.clear()
+        if len(self._points) == MAX_POINTS:
+            self._points = [fmean(self._points[start : start + 2]) for start in range(0, MAX_POINTS, 2)]
+            self._values_per_point *= 2
+
+    @property
+    def points(self) -> list[float]:
+        """Return the points, with the incomplete one."""
+        return [*self._points, fmean(self._incomplete)] if self._incomplete else list(self._points)
+
+
+def read_memory() -> int | None:
+    """Return the bytes of memory that this process uses, elsewhere than on Linux at most so far; None on Windows."""
+    try:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * 1024
 
 
 class LineDisplay(Callback):

@@ -11,15 +11,13 @@ for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which r
 
 import argparse  # noqa: E402
 import sys  # noqa: E402
+from importlib import import_module  # noqa: E402
 
 from algorithm.adapters.process_setup import open_closed_streams  # noqa: E402
-from algorithm.cli.command_line import make_start_page, parse_arguments  # noqa: E402
-from algorithm.cli.commands import COMMANDS, Command, check_request  # noqa: E402
-from algorithm.cli.modes import EXPORT, RESUME, RUN, TRAIN, TUNE  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
+from algorithm.cli.parser import make_start_page, parse_arguments  # noqa: E402
+from algorithm.runs.commands import Command  # noqa: E402
 from algorithm.training.signals import raise_on_stop_signals  # noqa: E402
-
-TORCH_COMMANDS = (TRAIN, RESUME, RUN, EXPORT, TUNE)  # commands that import torch, which takes seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,18 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(make_start_page())
         return 0
     with raise_on_stop_signals():
-        return _command(arguments, output)
+        return _run(arguments, output)
 
 
-def _command(arguments: list[str], output: Output) -> int:
+def _run(arguments: list[str], output: Output) -> int:
     try:
-        options = parse_arguments(arguments)
-        if options.mode in (TRAIN, RESUME):  # before the first line, after which a signal may come at any time
-            output.save_note = " Nothing was saved."
-        if options.mode in TORCH_COMMANDS:
-            _run_command(check_request, options, output)
-            output.log_plain(f"loading PyTorch for {options.env} ...")
-        _run_command(COMMANDS[options.mode], options, output)
+        _run_command(*parse_arguments(arguments), output)
         status = 0
     except SystemExit:  # of --help
         raise
@@ -55,8 +47,16 @@ def _command(arguments: list[str], output: Output) -> int:
 
 
 def _run_command(command: Command, options: argparse.Namespace, output: Output) -> None:
+    """Check the options of a command, import its heavy module, if any, and execute it."""
     try:
-        command(options, output)
+        command.check(options, output)
+        if command.heavy_module:
+            output.log_plain(f"loading PyTorch for {options.env} ...")
+            import_module(command.heavy_module)
+            if not gc.isenabled():  # all objects of the imported modules are excluded from now on
+                gc.freeze()
+                gc.enable()
+        command.run(options, output)
     except SystemExit as error:  # in an nn.py, for example; it must not decide the exit status
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
 

@@ -8,16 +8,23 @@ import re
 import shutil
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
-from algorithm.errors import clean_text
+from algorithm.errors import clean_text, remove_control_characters
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from algorithm.runs.callbacks import Callback
+
+
+DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
 class Output:
@@ -38,9 +45,26 @@ class Output:
     @cached_property
     def console(self) -> Console:
         """The console for lines, created on first use, since importing rich takes a moment."""
-        from algorithm.cli.console import SafeConsole
+        from rich.console import Console
+        from rich.segment import Segment
 
-        return SafeConsole(stderr=self.as_json)
+        class SafeConsole(Console):
+            """A console whose own codes reach the terminal, and none that names and texts of run folders contain."""
+
+            def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+                for text, style, control in super().render(renderable, options):
+                    yield Segment(text if control else remove_control_characters(text), style, control)
+
+        console = SafeConsole(stderr=self.as_json, highlight=False, markup=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = DEFAULT_WIDTH
+        return console
+
+    def display_run(self, log: Callable[[str], None], title: str = "") -> AbstractContextManager[Callback]:
+        """Return a display of a run in training: a panel in a terminal, elsewhere lines for `log`."""
+        from algorithm.cli.display import live_display
+
+        return live_display(self.console, log, title)
 
     def log_to_file(self, path: Path) -> None:
         """Write all further lines to a file, too."""

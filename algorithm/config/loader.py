@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import ValidationError
+
 from algorithm.annotations import FixedOnResume
-from algorithm.config.cluster import ClusterConfig
 from algorithm.config.environment_parameters import Parameter, read_parameters
-from algorithm.config.layers import merge_layers, read_sections
-from algorithm.config.population import PopulationConfig
-from algorithm.config.registry import find_class, get_agent_section, make_agent_defaults, make_auxiliary_defaults
-from algorithm.config.replay import ReplayConfig
-from algorithm.config.report import ReportConfig
-from algorithm.config.schema import (
-    BaseConfig,
-    Goal,
-    normalize_spellings,
-    read_dataclass,
+from algorithm.config.registry import (
+    check_name,
+    find_settings,
+    get_agent_section,
+    make_agent_defaults,
+    make_auxiliary_defaults,
 )
-from algorithm.config.search import Tune
-from algorithm.config.sections import SECTIONS
-from algorithm.config.tracking import TrackerConfig
-from algorithm.config.trees import (
+from algorithm.config.schema import describe_validation_error, normalize_spellings, read_dataclass, read_section
+from algorithm.config.sections import (
+    SECTIONS,
+    BaseConfig,
+    ClusterConfig,
+    Goal,
+    PopulationConfig,
+    ReplayConfig,
+    ReportConfig,
+    TrackerConfig,
+    Tune,
+)
+from algorithm.config.unknown_settings import check_keys, suggest_setting
+from algorithm.config.yaml_layers import (
+    MAPPINGS,
     MAX_LEVELS,
     Layer,
     Tree,
@@ -34,9 +41,7 @@ from algorithm.config.trees import (
     merge,
     nest,
     parse_yaml,
-    read_yaml,
 )
-from algorithm.config.unknown_settings import check_keys, suggest_setting
 from algorithm.errors import UserError
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
@@ -94,50 +99,6 @@ class Settings:
         return get_agent_section(self.base.algorithm)
 
 
-def read_variant(path: Path, variant: str) -> Tree:
-    """Return a variant of an environment's config.yaml, merged with the variants that it inherits.
-
-    A variant without `inherit` inherits `default`. Raises UserError if there is no such variant.
-    """
-    variants = _read_variants(path)
-    if variant not in variants:
-        raise UserError(f"{path}: no variant {variant!r}; use one of: {', '.join(map(str, variants))}")
-    chain = [variant]
-    while (parent := _find_parent(variants, chain[-1])) is not None:
-        if parent in chain or parent not in variants:
-            reason = "which inherits it" if parent in chain else "which does not exist"
-            raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
-        chain.append(parent)
-    tree: Tree = {}
-    for name in reversed(chain):
-        tree = merge(tree, _drop_inherit(variants[name]))
-    return tree
-
-
-def read_own_variant(path: Path, variant: str) -> Tree:
-    """Return a variant without the variants that it inherits; empty for a `default` that other variants share."""
-    variants = _read_variants(path)
-    return {} if variant == "default" and len(variants) > 1 else _drop_inherit(variants[variant])
-
-
-def _read_variants(path: Path) -> dict[str, Tree]:
-    variants = {str(name): tree if tree is not None else {} for name, tree in read_yaml(path).items()}
-    for name, tree in variants.items():
-        if not isinstance(tree, Mapping):
-            raise UserError(f"{path}: the variant {name!r} is {tree!r}; expected a mapping of sections")
-        if not isinstance(parent := tree.get("inherit"), str | None):
-            raise UserError(f"{path}: {name!r} inherits {parent!r}; expected the name of a variant")
-    return variants
-
-
-def _find_parent(variants: Mapping[str, Tree], name: str) -> str | None:
-    return variants[name].get("inherit", None if name == "default" or "default" not in variants else "default")
-
-
-def _drop_inherit(tree: Tree) -> Tree:
-    return {key: value for key, value in tree.items() if key != "inherit"}
-
-
 def read_assignments(assignments: list[str], flag: str = "--set", section: str = "") -> Tree:
     """Return the tree of assignments `section.key=value`, whose values are YAML.
 
@@ -178,17 +139,60 @@ def resolve(layers: list[Layer]) -> Settings:
     return replace(settings, roles=roles, agents=agents)
 
 
+def merge_layers(layers: Sequence[Layer]) -> Tree:
+    """Return the defaults with `layers` on top. Raises UserError for an unknown key, and for no mapping of names."""
+    algorithms = [layer["base_config"]["algorithm"] for _, layer in layers if _names_algorithm(layer)]
+    tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
+    known = list(iterate_paths(tree))
+    for source, layer in layers:
+        check_keys(source, layer, known)
+        tree = merge(tree, name_host(layer))
+    if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
+        tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
+    for section in MAPPINGS:
+        if not isinstance(tree[section], Mapping):
+            raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")
+        if others := [name for name in tree[section] if not isinstance(name, str)]:
+            raise UserError(f"{section}: the name {others[0]!r} is not text; put it in quotes")
+    return tree
+
+
+def name_host(layer: Tree) -> Tree:
+    """Return a layer in which runtime RAY, the former name of a cluster on Ray, is runtime CLUSTER on the host ray."""
+    base = layer.get("base_config")
+    if not isinstance(base, Mapping) or str(base.get("runtime")).casefold() != "ray":
+        return layer
+    return merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
+
+
+def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the typed sections `SECTIONS` of a merged tree, by name. Raises UserError for an invalid value."""
+    try:
+        return {  # only the goal may be null
+            name: None if tree[name] is None and name == "goal" else read_section(section, tree[name])
+            for name, section in SECTIONS.items()
+        }
+    except ValidationError as error:
+        raise UserError(describe_validation_error(error, list(layers))) from error
+
+
+def _names_algorithm(layer: Tree) -> bool:
+    """Return whether a layer sets the algorithm to text; other values are rejected later."""
+    base = layer.get("base_config")
+    return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
+
+
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
     records = read_sections(tree, layers)
     base = records["base_config"]
     section = get_agent_section(base.algorithm)
-    agent_settings = find_class("algorithm", base.algorithm).Settings
+    agent_settings = find_settings("algorithm", base.algorithm)
     if section in tree:
         tree = {**tree, section: normalize_spellings(agent_settings, tree[section])}
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
-        find_class(setting, name)
+        check_name(setting, name)
     for name in [setting.name for setting in fields(agent)]:
         if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) != "constant":
             raise UserError(
@@ -226,7 +230,7 @@ def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
             instead = suggest_setting(path, [f"{section}.{known}" for known in defaults])
             advice = f"; {instead}" if instead else ""
             raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
-    settings_class = find_class("auxiliaries", name).Settings
+    settings_class = find_settings("auxiliaries", name)
     return read_dataclass(settings_class, {**defaults, **(values or {})}, section, layers)
 
 

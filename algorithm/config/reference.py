@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
 from algorithm.config.loader import Settings
-from algorithm.config.registry import AGENTS, find_class, get_agent_section
+from algorithm.config.registry import AGENTS, find_settings, get_agent_section
 from algorithm.config.schema import Section
 from algorithm.config.sections import SECTIONS
-from algorithm.config.trees import DEFAULTS_FILE
+from algorithm.config.yaml_layers import DEFAULTS_FILE, INHERITED
 from algorithm.program import DATA
 
 PAGE_FILE = DATA / "docs" / "configuration.md"
-LINE_PATTERN = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
+LINE_PATTERN = re.compile(r"^(?P<indent> *)(?P<key>\w+|<<):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
 TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text", list: "list", dict: "mapping"}
 
 HEADER = """\
@@ -58,8 +58,11 @@ class SettingEntry:
 
 
 def read_entries() -> list[SettingEntry]:
-    """Return all sections and settings in the order of the file. Raises ValueError for a line that is neither."""
-    entries: list[SettingEntry] = []
+    """Return all sections and settings in the order of the file. Raises ValueError for a line that is neither.
+
+    The settings that a section inherits come first in it, with its own defaults and meanings if it has any.
+    """
+    entries: dict[str, SettingEntry] = {}
     parents: list[tuple[int, str]] = []  # indentation and key of the sections around a line
     for number, line in enumerate(DEFAULTS_FILE.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -69,8 +72,14 @@ def read_entries() -> list[SettingEntry]:
             raise ValueError(f"{DEFAULTS_FILE.name}, line {number}: expected `key: default  # meaning`, found {line!r}")
         indent = len(match["indent"])
         parents = [(column, key) for column, key in parents if column < indent] + [(indent, match["key"])]
-        entries.append(SettingEntry(".".join(key for _, key in parents), match["default"], match["meaning"] or ""))
-    return entries
+        path = ".".join(key for _, key in parents)
+        if match["key"] == "<<":
+            section = path.removesuffix("<<")
+            inherited = [entry for entry in entries.values() if entry.path.startswith(f"{INHERITED}.")]
+            entries |= {f"{section}{one.key}": replace(one, path=f"{section}{one.key}") for one in inherited}
+        else:
+            entries[path] = SettingEntry(path, match["default"], match["meaning"] or "")
+    return [entry for path, entry in entries.items() if path.partition(".")[0] != INHERITED]
 
 
 def read_types() -> Mapping[str, Any]:
@@ -78,7 +87,7 @@ def read_types() -> Mapping[str, Any]:
     hints = get_type_hints(Settings, include_extras=True)
     types = {"nn_config": hints["nn"], "ma_config.agent": hints["agents"]}
     sections: dict[str, type] = dict(SECTIONS)
-    sections |= {get_agent_section(name): find_class("algorithm", name).Settings for name in AGENTS}
+    sections |= {get_agent_section(name): find_settings("algorithm", name) for name in AGENTS}
     for section, cls in sections.items():
         types |= dict(_iterate_types(section, cls))
     return types

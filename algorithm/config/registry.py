@@ -1,12 +1,16 @@
-"""The names of adapters, algorithms, runtimes and explorers in settings; their classes are imported on first use."""
+"""The names of classes in settings, with the classes of their settings; all are imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
+from algorithm.agents.settings import AgentSettings
+from algorithm.auxiliaries.settings import AuxiliarySettings
+from algorithm.config.yaml_layers import load_inherited_defaults
 from algorithm.errors import UserError
 
 ADAPTERS = {
@@ -24,7 +28,6 @@ AGENTS = {
     "A2C": "algorithm.agents.a2c.agent:A2C",
     "PPO": "algorithm.agents.ppo.agent:Ppo",
 }
-AGENTS_WITHOUT_REPLAY = ("A2C", "PPO")
 RUNTIMES = {
     "LOCAL": "algorithm.training.local:LocalRuntime",
     "WORKERS": "algorithm.processes.workers_runtime:WorkersRuntime",
@@ -58,6 +61,24 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "explorer": EXPLORERS,
     "tracker": TRACKERS,
 }
+# The classes of settings, in modules that do not import torch.
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "algorithm": {
+        "ACER": "algorithm.agents.acer.settings:AcerSettings",
+        "SAC": "algorithm.agents.sac.settings:SacSettings",
+        "REACTOR": "algorithm.agents.reactor.settings:ReactorSettings",
+        "A2C": "algorithm.agents.a2c.settings:A2CSettings",
+        "PPO": "algorithm.agents.ppo.settings:PpoSettings",
+    },
+    "auxiliaries": {
+        "curiosity": "algorithm.auxiliaries.settings:CuriositySettings",
+        "prediction": "algorithm.auxiliaries.settings:PredictionSettings",
+        "episodic": "algorithm.auxiliaries.settings:EpisodicSettings",
+        "rnd": "algorithm.auxiliaries.settings:RndSettings",
+        "atc": "algorithm.auxiliaries.settings:SiameseSettings",
+        "byol": "algorithm.auxiliaries.settings:ByolSettings",
+    },
+}
 
 
 def find_class(kind: str, name: str) -> Any:
@@ -68,11 +89,39 @@ def find_class(kind: str, name: str) -> Any:
     table = TABLES[kind]
     if ":" in name:
         return _import_class(kind, name)
+    return resolve_name(_find_row(kind, table, name))
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UserError for a name of which `find_class` returns no class; a class of a table is not imported."""
+    if ":" in name:
+        _import_class(kind, name)
+    else:
+        _find_row(kind, TABLES[kind], name)
+
+
+def find_settings(kind: str, name: str) -> Any:
+    """Return the class of the settings of an algorithm or an auxiliary; of a user's `module:Class`, its `Settings`.
+
+    Raises UserError as `find_class` does, and for a class without settings.
+    """
+    if ":" not in name:
+        return resolve_name(_find_row(kind, SETTINGS[kind], name))
+    settings = getattr(_import_class(kind, name), "Settings", None)
+    base = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}[kind]
+    if not (isinstance(settings, type) and issubclass(settings, base)):
+        raise UserError(
+            f"{kind} {name!r}: the class needs a dataclass Settings that inherits {base.__module__}.{base.__name__}"
+        )
+    return settings
+
+
+def _find_row(kind: str, table: Mapping[str, str], name: str) -> str:
+    """Return the row of a name in a table, whose case does not matter. Raises UserError for an unknown name."""
     rows = {key.casefold(): row for key, row in table.items()}
     if name.casefold() not in rows:
         raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(table) or 'none yet'}")
-    module, attribute = rows[name.casefold()].split(":")
-    return getattr(import_module(module), attribute)
+    return rows[name.casefold()]
 
 
 def _import_class(kind: str, name: str) -> Any:
@@ -91,26 +140,27 @@ def get_agent_section(algorithm: str) -> str:
 def make_agent_defaults(algorithm: str) -> dict[str, Any]:
     """Return the section with the default settings of an algorithm `module:Class`; empty for a name in the table.
 
-    Raises UserError if a field of its `Settings` has no default, since default_config.yaml has none for it.
+    Settings of the optimizer that it inherits have the defaults of default_config.yaml, unless it sets its own.
+
+    Raises UserError if another field of its `Settings` has no default.
     """
     if ":" not in algorithm:
         return {}
-    settings = find_class("algorithm", algorithm).Settings
+    settings = find_settings("algorithm", algorithm)
+    without = {field.name for field in fields(settings) if field.default is field.default_factory is MISSING}
+    inherited = {name: value for name, value in load_inherited_defaults().items() if name in without}
     try:
-        return {get_agent_section(algorithm): asdict(settings())}
+        return {get_agent_section(algorithm): asdict(settings(**inherited))}
     except TypeError as error:
         raise UserError(f"algorithm {algorithm!r}: the fields of its Settings need defaults: {error}") from error
 
 
 def make_auxiliary_defaults(name: str) -> dict[str, Any]:
     """Return the default settings of an auxiliary. Raises UserError if its class does not define them."""
-    cls = find_class("auxiliaries", name)
     try:
-        return asdict(cls.Settings())
-    except (AttributeError, TypeError) as error:
-        raise UserError(
-            f"auxiliaries {name!r}: the class needs a dataclass Settings whose fields have defaults: {error}"
-        ) from error
+        return asdict(find_settings("auxiliaries", name)())
+    except TypeError as error:
+        raise UserError(f"auxiliaries {name!r}: the fields of its Settings need defaults: {error}") from error
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from algorithm.program import get_document
 
 _OPTIONS = "not supported: an agent has one policy, without options"
-_CLUSTER_PAGE = get_document("cluster")
+_CLUSTER_PAGE = get_document("scaling")
 _CONNECTION = f"--ray local, auto or HOST:PORT, which starts or joins a cluster of Ray ({_CLUSTER_PAGE})"
 _SAMPLED = f"not needed: batches are sampled from the replay; in a cluster, Ray sends the rollouts ({_CLUSTER_PAGE})"
 _NO_EVOLVER_ADDRESS = "not needed: --population starts all members, with --ray on other machines"
@@ -16,7 +16,7 @@ _RECORDS = "not supported: agents do not learn from recorded data"
 # Keys: the last part of a setting, or its whole path if the last part is also a setting of this program; flags without
 # dashes. Values: a setting of this program, or a text with spaces.
 
-# BlueFisher/Advanced-Soft-Actor-Critic; docs/from_advanced_sac.md has all of them.
+# BlueFisher/Advanced-Soft-Actor-Critic; docs/migration.md has all of them.
 ADVANCED_SAC: dict[str, str] = {
     "write_summary_per_step": "base_config.log_every",
     "save_model_per_step": "base_config.save_every",
@@ -85,7 +85,7 @@ ADVANCED_SAC: dict[str, str] = {
     "hit": "not supported: goal.return is a mean over episodes",
 }
 
-# fedetask/ACER-torch; docs/from_acer_torch.md
+# fedetask/ACER-torch; docs/migration.md
 ACER_TORCH: dict[str, str] = {
     "env_name": "the folder's name, first on the command line; its config.yaml sets base_config.env_name",
     "exp_name": "base_config.name",
@@ -112,7 +112,7 @@ ML_AGENTS: dict[str, str] = {
     "max_steps": "base_config.max_step",
     "torch_device": "base_config.device",
     "inference": "--run",
-    "deterministic": "--disable_sample",
+    "deterministic": "--disable-sample",
     "summary_freq": "base_config.log_every",
     "checkpoint_interval": "base_config.save_every",
     "buffer_size": "replay_config.capacity",
@@ -157,6 +157,7 @@ _RENAMED_IN_BOTH = {
 RENAMED: dict[str, str] = {
     "base_config.action_scale": "base_config.unbounded_action_limit",
     "base_config.act_on": "base_config.inference_device",
+    "base_config.cuda_graphs": "not supported: no update is captured as CUDA graphs",
     "base_config.max_bad_updates": "base_config.max_nonfinite_updates",
     "replay_config.eta": "replay_config.max_error_weight",
     "replay_config.uniform_share": "replay_config.uniform_fraction",
@@ -200,8 +201,9 @@ FORMER_FLAGS: dict[str, str] = {
 _CLUSTER = f"the option --ray local, auto or HOST:PORT starts the learner and its actors ({_CLUSTER_PAGE})"
 WORDS_ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(["learner", "actor", "replay"], _CLUSTER),
-    "evolver": f"a population of runs evolves without a process of its own ({get_document('population')})",
+    "evolver": f"a population of runs evolves without a process of its own ({get_document('scaling')})",
     "train": "leave it out, since an environment alone is trained",
+    **dict.fromkeys(["play", "enjoy", "eval", "evaluate"], "the option --run plays with a trained run"),
 }
 
 

@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
-from algorithm.annotations import Range
-from algorithm.config.schema import Section
-from algorithm.config.trees import OPEN_MAPPINGS, Layer, find_source, format_value, iterate_paths, load_defaults
+from algorithm.config.yaml_layers import OPEN_MAPPINGS, Layer, find_source, format_value, iterate_paths, load_defaults
 from algorithm.errors import UserError
 
-MAX_SEEDS = 1000
 SPACE = "tune.space"  # path of the space
 NUMBER_KEYS, CHOICE_KEYS = {"low", "high", "log"}, {"choices"}
 DIGITS = 4  # significant digits of sampled numbers, so that a variant with them can be read
-
-
-class Tune(Section, title="tune"):
-    """The section `tune`."""
-
-    space: dict[str, Any]
-    objective: Literal["return", "env_steps"]
-    seeds: Annotated[int, Range(at_least=1, at_most=MAX_SEEDS)]
 
 
 class Trial(Protocol):

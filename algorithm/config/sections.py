@@ -1,16 +1,286 @@
-"""The sections of settings that have one record for every run."""
+"""The sections of the settings as types with bounds and conditions, without defaults."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from algorithm.config.cluster import ClusterConfig
-from algorithm.config.population import PopulationConfig
-from algorithm.config.replay import ReplayConfig
-from algorithm.config.report import ReportConfig
-from algorithm.config.schema import BaseConfig, Goal, Section
-from algorithm.config.search import Tune
-from algorithm.config.tracking import TrackerConfig
+from pydantic import BeforeValidator, Field, model_validator
+
+from algorithm.annotations import FixedOnResume, OnlyIf, Range, Unless
+from algorithm.config.schema import MAX_SIZE, Section
+from algorithm.config.yaml_layers import load_defaults
+
+MAX_ENVS = 2**16
+MAX_WORKERS = 2**10
+MAX_PORT = 2**16 - 1
+MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
+MAX_ACTORS = 2**14
+MAX_IN_FLIGHT = 2**6
+MAX_LEARNERS = 2**8
+MAX_MEMBERS = 2**10
+MAX_SEEDS = 1000
+ON_RAY = OnlyIf(host="ray")
+
+
+def normalize_device(text: Any) -> Any:
+    """Return the name that torch has for the device `text`. Raises ValueError if it is not a device."""
+    name = re.sub(r"^gpu\b", "cuda", str(text).casefold())
+    if not re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", name):
+        raise ValueError(
+            "it must be cpu, cuda, cuda:1 (the device with this index), gpu (the same as cuda), mps or auto"
+        )
+    return name
+
+
+def normalize_wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return pairs of `module:Wrapper` and its keyword arguments. Raises ValueError for an entry without a wrapper."""
+    if not isinstance(value, list):
+        raise ValueError("it must be a list of wrappers")
+    pairs: list[tuple[str, dict[str, Any]]] = []
+    for entry in value:
+        named = {entry: {}} if isinstance(entry, str) else entry
+        pair = next(iter(named.items())) if isinstance(named, dict) and len(named) == 1 else ("", None)
+        if not re.fullmatch(r"[\w.]+:\w+", str(pair[0])) or not isinstance(pair[1] or {}, dict):
+            raise ValueError(f"{entry!r} is neither module:Wrapper nor {{module:Wrapper: {{argument: value}}}}")
+        pairs.append((pair[0], pair[1] or {}))
+    return pairs
+
+
+Platform = Literal["windows", "macos", "linux"]
+AgentLimit = Annotated[int, Range(at_least=1)]
+
+
+class UnityArgs(Section):
+    """The section `base_config.unity_args`."""
+
+    max_integer = MAX_SIZE
+
+    build_path: str | dict[Platform, str]
+    base_port: Annotated[int | None, Range(at_least=1, at_most=MAX_PORT)]
+    agents: AgentLimit | dict[str, AgentLimit] | None
+    no_graphics: bool
+    time_scale: Annotated[float, Range(above=0, at_most=100)]
+    quality_level: Annotated[int, Range(at_least=0)]
+    width: Annotated[int, Range(at_least=1)]
+    height: Annotated[int, Range(at_least=1)]
+    target_frame_rate: Annotated[int, Range(at_least=-1)]
+    capture_frame_rate: Annotated[int, Range(at_least=0)]
+    additional_args: list[str]
+    log_folder: str | None
+    timeout_wait: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+
+
+class BaseConfig(Section, title="base_config"):
+    """The section `base_config`."""
+
+    env_type: Annotated[str, FixedOnResume("the saved experience is of this simulator")]
+    env_name: Annotated[str | None, FixedOnResume("the saved experience is of this environment")]
+    env_args: dict[str, Any]
+    env_wrappers: Annotated[
+        list[tuple[str, dict[str, Any]]],
+        BeforeValidator(normalize_wrappers),
+        FixedOnResume("the saved experience is of the environment inside these wrappers"),
+    ]
+    ignore_observations: Annotated[
+        list[str], FixedOnResume("the saved networks were trained with the other observations")
+    ]
+    unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
+    algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
+    runtime: str
+    n_workers: Annotated[int, Range(at_least=1, at_most=MAX_WORKERS), OnlyIf(runtime="WORKERS")]
+    worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
+    n_envs: Annotated[
+        int,
+        Range(at_least=1, at_most=MAX_ENVS),
+        FixedOnResume("the saved replay has a lane for each environment"),
+    ]
+    env_groups: Annotated[int, Range(at_least=1)]
+    name: Annotated[str, FixedOnResume("the run folder has this name")]
+    nn: Annotated[str, FixedOnResume("the saved networks were built from this file")]
+    seed: Annotated[int, Range(at_least=0)]
+    device: Annotated[str, BeforeValidator(normalize_device)]
+    precision: Literal["float32", "bfloat16", "bfloat16_forced"]
+    inference_device: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
+    max_step: Annotated[int | None, Range(at_least=1)]
+    max_iter: Annotated[int | None, Range(at_least=1)]
+    max_step_each_iter: Annotated[int | None, Range(at_least=1)]
+    log_every: Annotated[int, Range(at_least=1)]
+    save_every: Annotated[int | None, Range(at_least=1)]
+    evaluate_every: Annotated[int | None, Range(at_least=1)]
+    evaluate_greedy: bool
+    keep_checkpoints: Annotated[int, Range(at_least=1)]
+    export: Literal["never", "end", "checkpoints"]
+    tracker: Literal["none", "wandb", "mlflow", "trackio"]
+    histograms: list[Literal["actions", "weights"]]
+    max_env_restarts: Annotated[int | None, Range(at_least=0)]
+    env_timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
+    unbounded_action_limit: Annotated[
+        float | None, Range(above=0), FixedOnResume("the saved experience is in these units")
+    ]
+    observe_previous: Annotated[
+        list[Literal["action", "reward"]], FixedOnResume("the saved networks observe these values")
+    ]
+    max_nonfinite_updates: Annotated[int, Range(at_least=1)]
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether the run has worker processes."""
+        return self.runtime.casefold() == "workers"
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Return whether the run has rollout actors in other processes."""
+        return self.runtime.casefold() == "cluster"
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> BaseConfig:
+        if self.env_groups > self.n_envs:
+            raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_histograms(self) -> BaseConfig:
+        if "actions" in self.histograms and self.has_workers:
+            raise ValueError("histograms of actions are not for runtime WORKERS, whose actions stay in the workers")
+        return self
+
+
+class Goal(Section, title="goal"):
+    """The section `goal`."""
+
+    return_: float | None = Field(alias="return")
+    evaluation_episodes: Annotated[int, Range(at_least=1)]
+    step_budget: Annotated[int | None, Range(at_least=1)]
+
+
+def count_evaluation_episodes(goal: Goal | None) -> int:
+    """Return the number of episodes of an evaluation, also of a run without a goal."""
+    return goal.evaluation_episodes if goal else load_defaults()["goal"]["evaluation_episodes"]
+
+
+class ReplayConfig(Section, title="replay_config"):
+    """The section `replay_config`."""
+
+    capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
+    memory_map: bool
+    sampler: Annotated[
+        Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
+    ]
+    initial_priorities: Annotated[
+        Literal["td_error"] | None,
+        Unless(sampler="uniform"),
+        FixedOnResume("the saved replay has the TD errors of all steps, or of none"),
+    ]
+    alpha: Annotated[
+        float,
+        Range(at_least=0),
+        OnlyIf(sampler="prioritized"),
+        FixedOnResume("the saved priorities were raised to this power"),
+    ]
+    beta: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(sampler="prioritized")]
+    beta_increment_per_sampling: Annotated[float, Range(at_least=0), OnlyIf(sampler="prioritized")]
+    td_error_min: Annotated[float, Range(above=0), Unless(sampler="uniform")]
+    td_error_max: Annotated[float, Range(above=0), Unless(sampler="uniform")]
+    max_error_weight: Annotated[float, Range(at_least=0, at_most=1), Unless(sampler="uniform")]
+    uniform_fraction: Annotated[float, Range(above=0, at_most=1), OnlyIf(sampler="lazy")]
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> ReplayConfig:
+        if self.td_error_min > self.td_error_max:
+            raise ValueError(f"td_error_min {self.td_error_min} must not be above td_error_max {self.td_error_max}")
+        return self
+
+
+def check_address(text: Any) -> Any:
+    """Return the address of a cluster. Raises ValueError if it is not one."""
+    if not re.fullmatch(r"local|auto|[^\s:/]+:\d{1,5}", str(text)):
+        raise ValueError("it must be local, auto, or HOST:PORT")
+    return text
+
+
+class ClusterConfig(Section, title="cluster_config"):
+    """The section `cluster_config`."""
+
+    host: Literal["processes", "ray"]
+    address: Annotated[str, BeforeValidator(check_address), ON_RAY]
+    actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
+    cpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
+    gpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
+    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
+    max_lag: Annotated[int | None, Range(at_least=0)]
+    learners: Annotated[int, Range(at_least=1, at_most=MAX_LEARNERS)]
+    cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1), ON_RAY]
+    gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1), ON_RAY]
+    timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    evaluation_actor: bool
+    evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
+    token_auth: Annotated[bool, ON_RAY]
+
+
+_COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
+
+
+class PopulationConfig(Section, title="population_config"):
+    """The section `population_config`."""
+
+    size: Annotated[
+        int | None, Range(at_least=2, at_most=MAX_MEMBERS), FixedOnResume("each member has its own run folder")
+    ]
+    interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
+    processes: Annotated[int | None, Range(at_least=1)]
+    cpus_per_member: Annotated[float, Range(at_least=0)]
+    gpus_per_member: Annotated[float, Range(at_least=0)]
+    timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
+    max_restarts: Annotated[int, Range(at_least=0)]
+    exchange_fraction: Annotated[float, Range(at_least=0, at_most=0.5), _COPYING]
+    perturb_factors: Annotated[list[Annotated[float, Range(above=0)]], _COPYING]
+    resample_probability: Annotated[float, Range(at_least=0, at_most=1), _COPYING]
+    random_params: Annotated[dict[str, Any], FixedOnResume("the members have values of these settings")]
+    evolver_enabled: Annotated[bool, FixedOnResume("the members evolve in this way")]
+    evolver_cem_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_best: Annotated[float, Range(above=0, at_most=1), _DRAWING]
+    evolver_cem_min_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_time: Annotated[float, Range(at_least=0, at_most=MAX_SECONDS), _DRAWING]
+    evolver_remove_worst: Annotated[int, Range(at_least=-1), _DRAWING]
+
+    @model_validator(mode="after")
+    def _check_together(self) -> PopulationConfig:
+        if not self.perturb_factors:
+            raise ValueError("perturb_factors is empty; it must have at least one factor")
+        if self.evolver_cem_min_length > self.evolver_cem_length:
+            raise ValueError(
+                f"evolver_cem_min_length {self.evolver_cem_min_length} must not be above evolver_cem_length "
+                f"{self.evolver_cem_length}"
+            )
+        return self
+
+
+class TrackerConfig(Section, title="tracker_config"):
+    """The section `tracker_config`."""
+
+    project: str
+    group: str | None
+    mode: Literal["offline", "online"]
+    address: Annotated[str | None, OnlyIf(mode="online")]
+
+
+class ReportConfig(Section, title="report_config"):
+    """The section `report_config`."""
+
+    report: bool
+    video_every: Annotated[int | None, Range(at_least=1)]
+
+
+class Tune(Section, title="tune"):
+    """The section `tune`."""
+
+    space: dict[str, Any]
+    objective: Literal["return", "env_steps"]
+    seeds: Annotated[int, Range(at_least=1, at_most=MAX_SEEDS)]
+
 
 SECTIONS: Mapping[str, type[Section]] = {
     "base_config": BaseConfig,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from algorithm.config.renamed_settings import find_renamed_setting
-from algorithm.config.trees import Tree
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 
 

@@ -1,14 +1,59 @@
-"""Writing a variant into the config.yaml of an environment folder; all other text of the file stays as it is."""
+"""The variants in the config.yaml of an environment folder: reading one, and writing one without a change elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.trees import Tree, format_commented, format_value, parse_yaml, read_yaml
+from algorithm.config.yaml_layers import Tree, format_commented, format_value, merge, parse_yaml, read_yaml
 from algorithm.errors import UserError
+
+
+def read_variant(path: Path, variant: str) -> Tree:
+    """Return a variant of an environment's config.yaml, merged with the variants that it inherits.
+
+    A variant without `inherit` inherits `default`. Raises UserError if there is no such variant.
+    """
+    variants = _read_variants(path)
+    if variant not in variants:
+        raise UserError(f"{path}: no variant {variant!r}; use one of: {', '.join(map(str, variants))}")
+    chain = [variant]
+    while (parent := _find_parent(variants, chain[-1])) is not None:
+        if parent in chain or parent not in variants:
+            reason = "which inherits it" if parent in chain else "which does not exist"
+            raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
+        chain.append(parent)
+    tree: Tree = {}
+    for name in reversed(chain):
+        tree = merge(tree, _drop_inherit(variants[name]))
+    return tree
+
+
+def read_own_variant(path: Path, variant: str) -> Tree:
+    """Return a variant without the variants that it inherits; empty for a `default` that other variants share."""
+    variants = _read_variants(path)
+    return {} if variant == "default" and len(variants) > 1 else _drop_inherit(variants[variant])
+
+
+def _read_variants(path: Path) -> dict[str, Tree]:
+    variants = {str(name): tree if tree is not None else {} for name, tree in read_yaml(path).items()}
+    for name, tree in variants.items():
+        if not isinstance(tree, Mapping):
+            raise UserError(f"{path}: the variant {name!r} is {tree!r}; expected a mapping of sections")
+        if not isinstance(parent := tree.get("inherit"), str | None):
+            raise UserError(f"{path}: {name!r} inherits {parent!r}; expected the name of a variant")
+    return variants
+
+
+def _find_parent(variants: Mapping[str, Tree], name: str) -> str | None:
+    return variants[name].get("inherit", None if name == "default" or "default" not in variants else "default")
+
+
+def _drop_inherit(tree: Tree) -> Tree:
+    return {key: value for key, value in tree.items() if key != "inherit"}
 
 
 def format_variant(name: str, tree: Tree, comment: str) -> str:

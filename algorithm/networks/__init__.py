@@ -22,7 +22,7 @@ from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn
 from algorithm.networks.encoders.one_hot import OneHot
 from algorithm.networks.encoders.vector import Vector
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
-from algorithm.networks.heads import StdHead
+from algorithm.networks.heads import BoundedMeans, StdHead
 from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
@@ -37,6 +37,7 @@ __all__ = [
     "ActorCritic",
     "Attention",
     "Blueprint",
+    "BoundedMeans",
     "BranchedActorCritic",
     "Chain",
     "Conv",

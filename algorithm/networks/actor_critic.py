@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
+from algorithm.networks.passes import AutogradPass, Buffers, ManualPolicyPass, ManualStack, Pass, make_manual_stack
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -61,6 +62,34 @@ class ActorCritic(Policy):
             self.heads = SharedHeads(size, *(head for _, head in branches))
         self.advantage_head: Any = AdvantageHead(size, encoded_size, blueprint.critic) if encoded_size else None
         self.precision = torch.float32
+        self._manual_stack: ManualStack | None = None  # the heads, if gradients are computed by hand
+
+    def use_manual_passes(self, buffers: Buffers) -> None:
+        """Compute gradients by hand in passes of the policy, if its layers support it and there is no critic."""
+        heads, layers = self.heads, [nn.Identity()]
+        if isinstance(heads, SeparateHeads):
+            layers, (heads, *_) = heads.layers, heads.heads
+        if len(layers) == len(heads.sizes) == 1 and self.precision is torch.float32:
+            self._manual_stack = make_manual_stack(layers[0], heads.linear, buffers, by_output=True)
+
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the gradients of `run` are computed by hand."""
+        return self._manual_stack is not None
+
+    def run(self, features: Tensor) -> Pass:
+        """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
+        if self._manual_stack:
+            return ManualPolicyPass(self._manual_stack, features, self.std_head)
+        with torch.enable_grad():
+            return AutogradPass(self.compute_outputs(features))
+
+    @torch.no_grad()
+    def compute(self, features: Tensor) -> Tensor:
+        """Return the outputs of `run`, if no gradient is needed."""
+        if self._manual_stack:
+            return ManualPolicyPass(self._manual_stack, features, self.std_head).release()
+        return self.compute_outputs(features)
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""

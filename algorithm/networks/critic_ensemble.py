@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
 from algorithm.networks.mlp import Mlp, make_orthogonal_linear, run_with_head
+from algorithm.networks.passes import AutogradPass, Buffers, ManualPass, ManualStack, Pass, make_manual_stack
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
 
@@ -44,6 +45,46 @@ class CriticEnsemble(nn.Module):
         self.torso = torso  # last: then a policy's own layers and the torso are contiguous in the flat parameters
         self.n_values, self.value_shape = n_values, value_shape
         self.precision = torch.float32
+        self._manual_stacks: list[ManualStack] = []  # the critics of given actions, if gradients are computed by hand
+
+    def use_manual_passes(self, buffers: Buffers) -> None:
+        """Compute gradients by hand in passes of given actions, if all layers support it."""
+        if self.precision is torch.float32 and self.n_values == 1:
+            stacks = [make_manual_stack(critic.layers, critic.head, buffers) for critic in self.critics]
+            found = [stack for stack in stacks if stack]
+            self._manual_stacks = found if len(found) == len(stacks) else []
+
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the gradients of `run` are computed by hand, for inputs without gradient."""
+        return bool(self._manual_stacks)
+
+    def run(self, inputs: Tensor, critic_indices: Sequence[int] | None = None, *, differentiates: bool = False) -> Pass:
+        """Return the pass of M critics of given actions, with outputs [M, ..., *value_shape].
+
+        Args:
+            inputs: Features and encoded action of each row [..., F + encoded_size]; with gradient only if the loss of
+                the pass trains the torso.
+            critic_indices: The M critics; None: all.
+            differentiates: Whether the gradient of the inputs is needed, which have none otherwise.
+        """
+        if stacks := self._select_stacks(inputs, critic_indices):
+            return ManualPass(stacks, inputs, self.value_shape)
+        with torch.enable_grad():
+            inputs = inputs.requires_grad_() if differentiates else inputs
+            return AutogradPass(self._evaluate(inputs, critic_indices, self.value_shape), inputs)
+
+    @torch.no_grad()
+    def compute(self, inputs: Tensor, critic_indices: Sequence[int] | None = None) -> Tensor:
+        """Return the outputs of `run`, if no gradient is needed."""
+        if stacks := self._select_stacks(inputs.detach(), critic_indices):
+            return ManualPass(stacks, inputs, self.value_shape).release()
+        return self._evaluate(inputs, critic_indices, self.value_shape)
+
+    def _select_stacks(self, inputs: Tensor, critic_indices: Sequence[int] | None) -> Sequence[ManualStack]:
+        """Return the stacks of M critics; none if autograd is needed."""
+        stacks = () if inputs.requires_grad else self._manual_stacks
+        return [stacks[index] for index in critic_indices] if stacks and critic_indices is not None else stacks
 
     def forward(
         self, features: Tensor, actions: Tensor | None = None, critic_indices: Sequence[int] | None = None
@@ -59,14 +100,17 @@ class CriticEnsemble(nn.Module):
             Values [M, ..., K, *value_shape] of the given actions (`n_values` is then 1), or [M, ..., n_values,
             *value_shape] of every action.
         """
-        x, rows = features, (*features.shape[:-1], self.n_values)
-        if actions is not None:
-            rows = actions.shape[:-1]
-            x = torch.cat((features.unsqueeze(-2).expand(*rows, -1), actions), -1)
+        if actions is None:
+            return self._evaluate(features, critic_indices, (self.n_values, *self.value_shape))
+        inputs = torch.cat((features.unsqueeze(-2).expand(*actions.shape[:-1], -1), actions), -1)
+        return self._evaluate(inputs, critic_indices, self.value_shape)
+
+    def _evaluate(self, inputs: Tensor, critic_indices: Sequence[int] | None, shape: tuple[int, ...]) -> Tensor:
+        """Return the outputs [M, ..., *shape] of M critics at inputs [..., F]."""
         selected = self.critics if critic_indices is None else [self.critics[critic] for critic in critic_indices]
         # Flattened once here, otherwise every layer would flatten the rows.
-        values = torch.stack(self._compute_values(x.flatten(0, -2), selected))
-        return values.view(len(values), *rows, *self.value_shape)
+        values = torch.stack(self._compute_values(inputs.flatten(0, -2), selected))
+        return values.view(len(values), *inputs.shape[:-1], *shape)
 
     def _compute_values(self, x: Tensor, critics: Sequence[_Critic]) -> list[Tensor]:
         if self.precision is torch.float32:

@@ -202,11 +202,16 @@ class StdHead(nn.Module):
     def forward(self, outputs: Tensor) -> Tensor:
         widths = (self.n_means, self.n_columns - self.n_means, outputs.shape[-1] - self.n_columns)
         mean, number, rest = outputs.split(widths, -1)
+        mean = self.bound_means(mean)
         if self.fixed_log_std is not None:
             return torch.cat((mean, torch.full_like(mean, self.fixed_log_std), rest), -1)
         if self.log_std is not None:
             number = self.log_std.expand_as(mean)
         return torch.cat((mean, self.compute_log_std(number), rest), -1)
+
+    def bound_means(self, mean: Tensor) -> Tensor:
+        """Return the means, given their columns of the network's output: a hook for bounded means."""
+        return mean
 
     def differentiate(self, outputs: Tensor, gradient: Tensor) -> Tensor:
         """Return the gradient of the network's outputs for that of the result, if the std is state dependent.
@@ -231,5 +236,28 @@ class StdHead(nn.Module):
             number = outputs[:, self.n_means : self.n_columns] if parameter is None else parameter
             log_std = np.broadcast_to(self.compute_log_std.compute_numpy(number), mean.shape)
             return np.concatenate((mean, log_std, rest), -1)
+
+        return forward
+
+
+class BoundedMeans(StdHead):
+    """The means of a deterministic policy, bounded to (-1, 1) by tanh, with a fixed std of exploration (TD3).
+
+    Args:
+        n_means: Number of means.
+        std: The std of the actions that explore.
+    """
+
+    def __init__(self, n_means: int, std: float):
+        super().__init__(n_means, "fixed", std, std_min=0.0)
+
+    def bound_means(self, mean: Tensor) -> Tensor:
+        return mean.tanh()
+
+    def numpy(self) -> NumpyFunction:
+        insert_std = super().numpy()
+
+        def forward(outputs: np.ndarray) -> np.ndarray:
+            return insert_std(np.concatenate((np.tanh(outputs[:, : self.n_means]), outputs[:, self.n_means :]), -1))
 
         return forward

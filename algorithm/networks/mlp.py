@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.fused_layers import run_layers
 from algorithm.networks.fused_norms import BatchNormStep, LinearStep, StepSequence, can_fuse_steps, run_steps
 from algorithm.networks.linear import Linear, NumpyFunction, linear, linear_by_output
 from algorithm.networks.normalization import BatchNorm, check_norm, make_norm
@@ -80,18 +79,12 @@ class LayerStack(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
         self.make_numpy_layer = make_numpy_layer
         self.activate, self.activate_numpy = ACTIVATIONS[activation]
-        self.is_plain = activation == "relu" and all(type(layer) is Linear for layer in self.layers)
+        self.is_linear = activation == "relu" and all(type(layer) is Linear for layer in self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.is_plain:
-            return run_layers(x, self.list_parameters())
         for layer in self.layers:
             x = self.activate(layer.forward(x))  # faster than layer(x), which checks for hooks
         return x
-
-    def list_parameters(self) -> list[Tensor]:
-        """Return the weight and the bias of each layer, if the layers are linear."""
-        return [parameter for layer in self.layers for parameter in (layer.weight, layer.bias)]
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters."""
@@ -111,7 +104,7 @@ class NormalizedStack(LayerStack):
 
     def __init__(self, layers: list[Linear], norms: list[nn.Module], activation: str):
         super().__init__(layers, make_numpy_linear, layers[-1].out_features, activation)
-        self.is_plain = False
+        self.is_linear = False
         self.norms: Any = nn.ModuleList(norms)
         self.steps: StepSequence | None = None  # the layers as one operation, if they have batch norms and ReLUs
         batch_norms = [norm for norm in norms if isinstance(norm, BatchNorm)]
@@ -152,9 +145,6 @@ def run_with_head(layers: nn.Module, head: nn.Linear, x: Tensor, *, by_output: b
         x: Inputs [..., F].
         by_output: Whether the result has the layout of `linear_by_output`.
     """
-    if isinstance(layers, LayerStack) and layers.is_plain:
-        parameters = [*layers.list_parameters(), head.weight, head.bias]
-        return run_layers(x, parameters, has_head=True, by_output=by_output)
     if body := getattr(layers, "steps", None):
         steps = StepSequence(body, LinearStep(head, by_output=by_output))
         if can_fuse_steps(x, steps):

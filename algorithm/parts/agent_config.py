@@ -9,7 +9,7 @@ from typing import Any
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.replay import ReplayConfig
+from algorithm.config.sections import ReplayConfig
 from algorithm.parts.torch_setup import PlacementConfig
 
 
@@ -79,7 +79,6 @@ def make_agent_config(settings: Settings) -> AgentConfig:
             device=device,
             precision=base.precision,
             inference_device=base.inference_device,
-            cuda_graphs=base.cuda_graphs,
         ),
         seed=base.seed,
         max_step=base.max_step,
@@ -91,7 +90,7 @@ def _divide_batches(settings: Any, learners: int) -> Any:
 
     A round has a rollout of each learner, which `replay_ratio` batches follow in a run with one learner.
     """
-    if learners == 1 or not hasattr(settings, "replay_ratio"):
+    if learners == 1 or not settings.uses_replay:
         return settings
     ratio = settings.replay_ratio
     return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch
 from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.effects import check_teams
 from algorithm.config.registry import build_object
+from algorithm.config.unused_settings import check_teams
 from algorithm.errors import UserError
+from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.make_explorer import make_explorer
 from algorithm.parts.memory_budget import (
     MemoryBudget,
     check_batch,
@@ -28,12 +28,11 @@ from algorithm.parts.memory_budget import (
 from algorithm.parts.network_record import record_network
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
-from algorithm.parts.torch_setup import choose_graphs, choose_placement, describe_placement
+from algorithm.parts.torch_setup import choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
 from algorithm.specs import Role, role_suffix
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
-from algorithm.training.capturing_learner import CapturingLearner, find_obstacle
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
@@ -107,13 +106,14 @@ class ComponentsBuilder:
         explorer = make_explorer(config, initial_role, lanes, agent, auxiliaries, worker)
         placement = choose_placement(config.placement, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
-        learner = self._make_learner(name, config, agent, role, auxiliaries, config.max_step, placement)
+        make_learner = sharing.make_learner if sharing else Learner
+        learner = make_learner(agent, role, auxiliaries, config.max_step, placement)
         self._run_counts += learner.run_counts
         learner.run_counts = self._run_counts
         scheduler_rng = np.random.default_rng(scheduler_seed)
         scheduler: BatchScheduler
         if agent.schedule.uses_replay:
-            replay = self._make_replay(name, config, learner, initial_role, lanes, np.random.default_rng(replay_seed))
+            replay = self._make_replay(name, config, learner, role, initial_lanes, np.random.default_rng(replay_seed))
             record_td_errors = learner.record_td_errors if config.replay.initial_priorities else None
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
@@ -170,36 +170,18 @@ class ComponentsBuilder:
             config = replace(config, replay=config.replay.model_copy(update={"capacity": capacity}))
         return config
 
-    def _make_learner(self, name: str, config: AgentConfig, *arguments: Any) -> Learner:
-        """Return the learner of a role. Raises UserError if capturing its updates is required, but not possible."""
-        agent, _, auxiliaries, _, placement = arguments
-        obstacle = (
-            "updates of several processes are not captured" if self.sharing else find_obstacle(agent, auxiliaries)
-        )
-        graphs = choose_graphs(config.placement, placement.learning, obstacle)
-        if placement.learning.type == "cuda" and config.placement.cuda_graphs != "off":
-            self.log(f"CUDA graphs{role_suffix(name)}: {obstacle or 'updates are captured'}")
-        if self.sharing:
-            return self.sharing.make_learner(*arguments)
-        if graphs:
-            is_required = config.placement.cuda_graphs == "required"
-            return CapturingLearner(*arguments, backend=graphs, is_required=is_required)
-        return Learner(*arguments)
-
     def _make_replay(
-        self, name: str, config: AgentConfig, learner: Learner, initial_role: Role, lanes: int, rng: np.random.Generator
+        self, name: str, config: AgentConfig, learner: Learner, role: Role, initial_lanes: int, rng: np.random.Generator
     ) -> Replay:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
-        agent, initial_lanes = learner.agent, initial_role.lanes
-        schedule = agent.schedule
-        n_records, grown_role = _count_records(config, learner), initial_role.with_lanes(lanes)
-        size = compute_agent_replay_size(config.replay, agent, grown_role, n_records, initial_lanes)
+        agent, schedule = learner.agent, learner.agent.schedule
+        size = compute_agent_replay_size(config.replay, agent, role, _count_records(config, learner), initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
         try:
             replay = Replay(
                 capacity=config.replay.capacity,
-                lanes=lanes,
+                lanes=role.lanes,
                 chunk=schedule.rollout_length,
                 length=schedule.sequence_length,
                 rng=rng,
@@ -212,7 +194,7 @@ class ComponentsBuilder:
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
-        check_learning_starts(config, agent, lanes, initial_lanes)
+        check_learning_starts(config, agent, role.lanes, initial_lanes)
         return replay
 
 
@@ -224,11 +206,7 @@ def _count_records(config: AgentConfig, learner: Learner) -> int:
 def _make_on_policy_scheduler(
     config: AgentConfig, learner: Learner, lanes: int, rng: np.random.Generator
 ) -> OnPolicyScheduler:
-    """Return the scheduler of an agent without a replay.
-
-    Raises:
-        UserError: a rollout has fewer parts than minibatches.
-    """
+    """Return the scheduler of an agent without a replay. Raises UserError for too many minibatches."""
     agent, has_memory = learner.agent, learner.agent.state_size > 0
     parts = lanes if has_memory else lanes * agent.schedule.rollout_length
     if agent.schedule.minibatches > parts:
@@ -241,16 +219,9 @@ def _make_on_policy_scheduler(
 
 
 def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator) -> Agent:
-    """Return an agent with the network of a run folder, or with the default network.
+    """Return an agent with the network of a run folder, or with the default network; `rng` draws its samples.
 
-    Args:
-        config: the settings of the role.
-        folder: the run folder.
-        role: the role.
-        rng: the generator of the agent's samples.
-
-    Raises:
-        UserError: the network cannot be built or does not fit the role.
+    Raises UserError if the network cannot be built or does not fit the role.
     """
     blueprint = folder.load_blueprint(config.network_file, config.network_arguments) or make_default_blueprint(role)
     make: Callable[..., Agent] = config.make_agent
@@ -269,3 +240,41 @@ def make_agent(config: AgentConfig, folder: RunFolder, role: Role, rng: np.rando
 def make_auxiliaries(config: AgentConfig) -> dict[str, Auxiliary]:
     """Return the auxiliaries of the settings by name, without their modules. Raises UserError for invalid settings."""
     return {name: build_object("auxiliaries", name, settings) for name, settings in config.auxiliaries.items()}
+
+
+def make_explorer(
+    config: AgentConfig,
+    role: Role,
+    lanes: int,
+    agent: Agent,
+    auxiliaries: Mapping[str, Auxiliary],
+    part: tuple[int, int] = (0, 1),
+) -> Explorer | None:
+    """Return the explorer of the settings, if one is set, for the initial lanes of `role` and the lanes added since.
+
+    Args:
+        config: the settings of the role.
+        role: the role with its initial lanes.
+        lanes: the number of its lanes.
+        agent: its agent.
+        auxiliaries: its auxiliaries, by name.
+        part: number of this process and number of processes, whose explorers divide the lanes of all of them.
+
+    Raises:
+        UserError: the explorer does not suit the agent or the auxiliaries.
+    """
+    process, processes = part
+    for name, arguments in config.explorer.items():  # at most one
+        explorer: Explorer = build_object("explorer", name, arguments, role.with_lanes(role.lanes * processes))
+        if processes > 1:
+            explorer.select_lanes(range(process, role.lanes * processes, processes))
+        if lanes > role.lanes:
+            explorer.grow(lanes, role.lanes)
+        try:
+            explorer.connect(
+                agent, {name: item.compute_novelty for name, item in auxiliaries.items() if item.compute_novelty}
+            )
+        except ValueError as error:
+            raise UserError(f"explorer.{name}: {error}") from error
+        return explorer
+    return None

@@ -14,7 +14,8 @@ PROJECT_ENVS = DATA / "envs"
 LOCAL_ENVS = Path("envs")
 CONFIG_FILE = "config.yaml"
 POPULATION_FILE = "population.json"  # file in the folder of a population with its state
-ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment
+ORIGIN_FILE = "environment.txt"  # file in a run folder with the name of its environment, and the folder's format
+FORMAT = 1  # of run folders; a change after which earlier runs cannot be continued makes it larger
 VIDEO_FOLDER = "videos"  # folder in a run folder
 RUNS = Path("runs")
 
@@ -127,11 +128,14 @@ def find_run_path(environment: str, name: str | None) -> Path:
     if name is None:
         if not runs:
             raise UserError(f"there is no run under {group} yet; {describe_first_step(environment)}")
-        return max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
+        latest = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
+        check_format(latest)
+        return latest
     check_origin(group / name, environment)
     if group / name not in runs:
         names = ", ".join(path.name for path in runs) or "none"
         raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
+    check_format(group / name)
     return group / name
 
 
@@ -165,7 +169,7 @@ def make_init_command(env_id: str) -> str:
     assert match, env_id
     group = match["namespace"] or match["module"] or "gym"
     folder = f"{_to_snake_case(group)}/{_to_snake_case(match['name'])}"
-    return f"{get_command()} --init {folder} --set base_config.env_name={full_id}"
+    return f"{get_command()} init {folder} --set base_config.env_name={full_id}"
 
 
 def find_similar_folders(text: str) -> list[str]:
@@ -183,17 +187,9 @@ def find_folders_of_id(env_id: str) -> list[str]:
 
 def is_file_name(name: str) -> bool:
     """Return whether `name` is a valid name of a file or folder on every system."""
-    is_plain = (
-        0 < len(name) <= MAX_NAME_LENGTH
-        and name.isprintable()
-        and not any(character in name for character in '/\\:*?"<>|')
-    )
-    return (
-        is_plain
-        and name[0] != "."
-        and name[-1] not in ". "
-        and name.partition(".")[0].casefold() not in RESERVED_ON_WINDOWS
-    )
+    is_plain = 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+    is_reserved = name.partition(".")[0].casefold() in RESERVED_ON_WINDOWS
+    return is_plain and name[0] != "." and name[-1] not in ". " and not is_reserved
 
 
 def _has_config(folder: Path) -> bool:
@@ -204,12 +200,31 @@ def _has_config(folder: Path) -> bool:
         return False
 
 
+def write_origin(run: Path, environment: str) -> None:
+    """Record the environment and the format of a new run folder."""
+    (run / ORIGIN_FILE).write_text(f"{environment}\nformat {FORMAT}\n", encoding="utf-8")
+
+
 def read_origin(run: Path) -> str | None:
     """Return the environment that is recorded in a run folder; None if it cannot be read."""
+    return next(iter(_read_origin_lines(run)), None)
+
+
+def check_format(run: Path) -> None:
+    """Raise UserError for a run folder of another format. One without a recorded format has the first one."""
+    found = next((line for line in _read_origin_lines(run)[1:] if line.startswith("format ")), "format 1")
+    if found != f"format {FORMAT}":
+        raise UserError(
+            f"{run / ORIGIN_FILE}: the run folder has {found}, which another version of this program has written; "
+            f"this version reads format {FORMAT}"
+        )
+
+
+def _read_origin_lines(run: Path) -> list[str]:
     try:
-        return (run / ORIGIN_FILE).read_text(encoding="utf-8").strip()
+        return (run / ORIGIN_FILE).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
-        return None
+        return []
 
 
 def _to_environment(path: Path) -> str:

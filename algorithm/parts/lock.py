@@ -1,13 +1,16 @@
-"""Exclusive use of a run folder: the lock of the process that trains in it, links, the replacement of an old run."""
+"""Exclusive use of folders: the lock of a run folder, links, the replacement of a run, and temporary folders."""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import logging
 import os
 import shutil
 import stat
 import sys
+import tempfile
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ LOG = logging.getLogger(__name__)
 UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 BUSY_ERRORS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # raised if another process holds the lock
 MAX_DIGITS = 20  # of a process id
+STARTING_SECONDS = 60.0  # a younger temporary folder may belong to a process that is about to lock it
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 
 if sys.platform == "win32":
@@ -174,3 +178,35 @@ class RunReplacement:
             for parent in self.path.parents:
                 if self.root in (parent, *parent.parents):
                     parent.rmdir()
+
+
+def make_temporary_folder(prefix: str) -> Path:
+    """Create a temporary folder that is locked by this process, and removed when it exits.
+
+    A process that is killed cannot remove its folder. Therefore each process first removes the folders of killed ones
+    of its user on its machine, whose locks are free.
+
+    Args:
+        prefix: start of the name of such folders.
+    """
+    _remove_abandoned_folders(prefix)
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    FolderLock(path, str(path)).__enter__()  # until the process ends
+    return path
+
+
+def _remove_abandoned_folders(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(UserError, OSError):  # another process holds the lock, or may remove the folder
+            if _is_private(folder) and (folder / LOCK_FILE).stat().st_mtime < time.time() - STARTING_SECONDS:
+                with FolderLock(folder, str(folder)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether only this user can have written into a folder, as `mkdtemp` makes it; the place may be shared."""
+    status = folder.lstat()
+    if not hasattr(os, "geteuid"):  # Windows, where each user has a folder for temporary files
+        return stat.S_ISDIR(status.st_mode)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700

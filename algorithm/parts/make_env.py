@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from algorithm.adapters.wrappers.previous_action_reward import PreviousActionRew
 from algorithm.adapters.wrappers.shared_agents import SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig, count_evaluation_episodes
+from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.specs import Role
@@ -35,15 +36,10 @@ class Environments:
     """
 
     def __init__(self, settings: Settings, folder: RunFolder):
-        """Resolve the settings of the environments.
-
-        Args:
-            settings: Settings of the run.
-            folder: Folder of the run, or of the environment; it holds env.py and receives log files.
-        """
+        """Resolve the settings of the environments; `folder` holds env.py and receives log files."""
         base = settings.base
         self.adapter_class: type[Adapter] = find_class("env_type", base.env_type)
-        self._make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
+        self._make_adapter: Callable[[EnvConfig], Adapter] = self.adapter_class
         self.config = make_env_config(base)
         self._folder = folder
         self._env_type, self._env_name = base.env_type.upper(), base.env_name
@@ -56,12 +52,7 @@ class Environments:
     def open(self, n_envs: int, render: bool = False) -> Adapter:
         """Open environments for playing, with the first lesson of each environment parameter.
 
-        Args:
-            n_envs: Number of environments.
-            render: Whether the environments are shown.
-
-        Raises:
-            UserError: If the settings do not suit the environment.
+        They are shown if `render` is true. Raises UserError if the settings do not suit the environment.
         """
         mode = "human" if render else None
         return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._parameters))
@@ -87,13 +78,8 @@ class Environments:
             UserError: If the settings do not suit the environment.
         """
         teams = {name: role.teams for name, role in self._folder.read_roles().items()}
-        return self._open(
-            teams,
-            self._n_groups,
-            parameters=parameters,
-            on_episode_end=parameters.record_episode,
-            first_env=first_env,
-        )
+        fields = {"on_episode_end": parameters.record_episode, "first_env": first_env}
+        return self._open(teams, self._n_groups, parameters=parameters, **fields)
 
     def prepare_recording(self) -> None:
         """Choose how environments render without a display; some libraries read that when they are imported.
@@ -108,9 +94,7 @@ class Environments:
     def defer_evaluation(self, parameters: EnvironmentParameters, n_processes: int = 1) -> Adapter:
         """Return an adapter that opens the evaluation environments at the first evaluation.
 
-        Args:
-            parameters: Environment parameters of training.
-            n_processes: Number of processes with training environments.
+        The environment parameters are those of training, whose environments are in `n_processes` processes.
         """
         first_env = self.config.n_envs * n_processes
         return OnDemand(
@@ -126,11 +110,7 @@ class Environments:
         return self.adapter_class.find_evaluation_obstacle(self.config)
 
     def list_notes(self, evaluates: bool) -> Iterator[str]:
-        """Yield lines for the user about environments that have been opened.
-
-        Args:
-            evaluates: Whether the run has evaluations.
-        """
+        """Yield lines for the user about environments that have been opened, in a run that `evaluates` or does not."""
         if note := describe_missing_limit(self._env_type, self.config):
             yield note
         obstacle = self.find_evaluation_obstacle()
@@ -140,28 +120,24 @@ class Environments:
     def _open(
         self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), n_groups: int = 1, **fields: Any
     ) -> Adapter:
-        """Open environments.
+        """Open environments, whose `fields` of EnvConfig differ from those of the training environments.
 
-        Args:
-            teams: Lanes of a resumed run, as {agent: the team of each lane}.
-            n_groups: Number of groups of environments that take turns.
-            fields: Fields of EnvConfig that differ from the configuration of the training environments.
+        `teams` are the lanes of a resumed run, {agent: the team of each lane}; `n_groups` groups take turns.
         """
         if self._error:
             raise UserError(self._error)
         name = self._folder.load_environment(self._env_name) if self.adapter_class.needs_name else ""
         config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
+        make: Callable[[], Adapter] = partial(self._make_adapter, config)
+        if n_groups > 1:
+            make = partial(EnvGroups, self._make_adapter, config, n_groups)
         try:
-            adapter: Adapter = RestartOnFailure(lambda: self._make_groups(config, n_groups), self._max_restarts)
+            adapter: Adapter = RestartOnFailure(make, self._max_restarts)
             if self._agents or adapter.shared_agents is not None:
                 adapter = SharedAgents(adapter, self._agents, teams)
             return PreviousActionReward(adapter, self._observe_previous) if self._observe_previous else adapter
         except UnsupportedEnvironment as error:
             raise UserError(f"base_config: {error}") from error
-
-    def _make_groups(self, config: EnvConfig, n_groups: int) -> Adapter:
-        """Return an adapter whose environments are divided into groups, if there are several groups."""
-        return EnvGroups(self._make_adapter, config, n_groups) if n_groups > 1 else self._make_adapter(config)
 
 
 def make_env_config(base: BaseConfig) -> EnvConfig:
@@ -196,14 +172,15 @@ def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
 def _find_unsupported_setting(settings: Settings, adapter_class: type[Adapter]) -> str | None:
     """Return a line about a setting that the adapter does not support; None if it supports all that are set."""
     base = settings.base
-    env_type = base.env_type.upper()
-    for name, advice in adapter_class.unsupported_settings.items():
-        if getattr(base, name):
-            return f"base_config.{name} is not for env_type {env_type}: {advice}"
+    unsupported = {
+        f"base_config.{name}": advice
+        for name, advice in adapter_class.unsupported_settings.items()
+        if getattr(base, name)
+    }
     if settings.reset and not adapter_class.takes_parameters:
-        return (
-            f"reset_config is not for env_type {env_type}: base_config.env_args holds the arguments of its environments"
-        )
+        unsupported["reset_config"] = "base_config.env_args holds the arguments of its environments"
+    for name, advice in unsupported.items():
+        return f"{name} is not for env_type {base.env_type.upper()}: {advice}"
     return None
 
 

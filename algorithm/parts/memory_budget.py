@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithm.agents.agent import Agent, DataSchedule
-from algorithm.config.replay import ReplayConfig
+from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.parts.agent_config import AgentConfig
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
@@ -24,20 +24,14 @@ def compute_agent_replay_size(
 ) -> ReplaySize:
     """Return the size of an agent's replay.
 
-    Args:
-        config: the settings of the replay.
-        agent: the agent.
-        role: its role.
-        n_records: the number of values that auxiliaries store with each row.
-        initial_lanes: the number of lanes that share the capacity; None: all lanes.
+    Auxiliaries store `n_records` values with each row; `initial_lanes` lanes (None: all) share the capacity.
     """
-    schedule, statistics = agent.schedule, agent.family.statistics_size
     return compute_replay_size(
         config.capacity,
         role,
-        schedule.rollout_length,
+        agent.schedule.rollout_length,
         agent.stored_state_size,
-        statistics,
+        agent.family.statistics_size,
         SAMPLERS[config.sampler].BYTES_PER_START,
         initial_lanes,
         n_records,
@@ -47,11 +41,7 @@ def compute_agent_replay_size(
 def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial_lanes: int) -> None:
     """Raise UserError if the replay never holds `learning_starts` rows, or the run ends before it does.
 
-    Args:
-        config: the settings of the role.
-        agent: its agent.
-        lanes: its number of lanes.
-        initial_lanes: the number of lanes that share the capacity.
+    Of the `lanes` lanes of the role, the first `initial_lanes` share the capacity.
     """
     schedule, capacity, max_step = agent.schedule, config.replay.capacity, config.max_step
     chunk, start = schedule.rollout_length, schedule.learning_starts
@@ -59,8 +49,7 @@ def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial
         return
     setting_name = f"{config.section}.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
-    # One row of each lane stays free, for the observation after the newest row.
-    maximum = lanes * (rows - 1)
+    maximum = lanes * (rows - 1)  # one row of each lane stays free, for the observation after the newest row
     if start > maximum:
         needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
         raise UserError(
@@ -79,12 +68,9 @@ class MemoryBudget:
     """The free memory of the machine, from which the replays of all roles are reserved before they are allocated."""
 
     def __init__(self, log: Callable[[str], None], disk: Path | None = None, workers: int = 1):
-        """Measure the free memory.
+        """Measure the free memory, or the free space of `disk`, a folder; `workers` processes share it.
 
-        Args:
-            log: receives the sizes.
-            disk: a folder on the disk whose free space is measured instead.
-            workers: the number of processes that have such replays.
+        `log` receives the sizes.
         """
         self.log, self.workers = log, workers
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
@@ -96,16 +82,10 @@ class MemoryBudget:
         return sum(self._bytes.values())
 
     def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
-        """Reserve the replay of a role, in place of an earlier one of the role, and log its size.
+        """Reserve the replay of a role, in place of an earlier one of the role, and log its size after `prefix`.
 
-        Args:
-            role: the role.
-            size: the size of its replay.
-            copied_bytes: the bytes of an earlier replay, which are needed until they are copied.
-            prefix: a text before the logged line.
-
-        Raises:
-            UserError: all replays together do not fit.
+        Of the earlier one, `copied_bytes` are needed until they are copied. Raises UserError if all replays together do
+        not fit.
         """
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
@@ -136,10 +116,7 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
 def check_rollout_memory(section: str, agent: Agent, role: Role) -> None:
     """Raise UserError if the rollouts of an agent without a replay do not fit into memory.
 
-    Args:
-        section: the section of the agent's settings.
-        agent: the agent.
-        role: its role.
+    `section` is the section of the agent's settings.
     """
     length = agent.schedule.rollout_length
     rows = SLOTS_PER_LANE * role.lanes * length

@@ -46,14 +46,14 @@ def describe_network(agent: Agent) -> dict[str, Any]:
         of one of the parts); `parameters`: the number of trained parameters; `targets`: that of each target network,
         by its name.
     """
-    graph = _Graph()
-    groups = sorted(agent.groups.items(), key=lambda item: not _find_torsos(item[1].module))  # those with a torso first
-    for name, group in groups:
-        graph.add_parts(name, group.module, graph.features)
-    trained = {id(parameter): parameter for _, group in groups for parameter in group.module.parameters()}
+    graph, modules = _Graph(), {name: group.module for name, group in agent.groups.items()}
+    has_torso = {name: any(isinstance(part, Torso) for part in module.modules()) for name, module in modules.items()}
+    for name in sorted(modules, key=lambda name: not has_torso[name]):  # those with a torso first
+        graph.add_parts(name, modules[name], graph.features)
+    trained = {parameter for module in modules.values() for parameter in module.parameters()}
     return {
         "nodes": graph.nodes,
-        "parameters": sum(parameter.numel() for parameter in trained.values()),
+        "parameters": sum(parameter.numel() for parameter in trained),
         "targets": {name: count_parameters(target.network) for name, target in agent.target_networks.items()},
     }
 
@@ -135,19 +135,8 @@ class _Graph:
 
 
 def _make_node(name: str, kind: str, inputs: list[int], output: str | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "type": kind,
-        "inputs": inputs,
-        "output": output,
-        "parameters": 0,
-        "count": 1,
-        "layers": [],
-    }
-
-
-def _find_torsos(module: nn.Module) -> list[Torso]:
-    return [part for part in module.modules() if isinstance(part, Torso)]
+    node = {"name": name, "type": kind, "inputs": inputs, "output": output}
+    return {**node, "parameters": 0, "count": 1, "layers": []}
 
 
 def _find_output(module: nn.Module) -> str | None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Layer, Settings, Tree, read_yaml, resolve
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
-    ORIGIN_FILE,
     RUNS,
+    check_format,
     check_origin,
     find_folder,
     find_run_path,
@@ -24,6 +24,7 @@ from algorithm.parts.env_folder import (
     is_file_name,
     locate_environment,
     make_unknown_error,
+    write_origin,
 )
 from algorithm.parts.lock import FolderLock, RunReplacement
 from algorithm.parts.run_records import ConfigHistory, check_specs, read_roles, write_roles
@@ -110,7 +111,7 @@ class RunFolder:
         files = [path for path in source.glob("*.py") if user_code.has_file(path)] if source else []
         folder.path.mkdir(parents=True)
         try:
-            (folder.path / ORIGIN_FILE).write_text(f"{environment}\n", encoding="utf-8")
+            write_origin(folder.path, environment)
             for code in files:
                 shutil.copy2(code, folder.path / code.name)
             folder.record_settings(tree, env_steps=0)
@@ -161,7 +162,8 @@ class RunFolder:
         return self.path / CONFIG_FILE
 
     def load_settings(self, *layers: Layer) -> Settings:
-        """Return the settings of the run with `layers` on top."""
+        """Return the settings of the run with `layers` on top. Raises UserError for a folder of another format."""
+        check_format(self.path)
         return resolve([(str(self.config_file), read_yaml(self.config_file)), *layers])
 
     def record_settings(self, tree: Tree, env_steps: int) -> None:
@@ -240,31 +242,18 @@ class RunFolder:
         return checkpoint
 
     def load_blueprint(self, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
-        """Return the blueprint of the run's network; None if there is no nn.py. Raises UserError if it fails.
-
-        Args:
-            name: The setting `base_config.nn`.
-            arguments: The settings `nn_config`.
-        """
+        """Return the blueprint of the run's network, as `user_code.load_blueprint` does."""
         return user_code.load_blueprint(self.nn_from, name, arguments)
 
     def copy_network(self, name: str) -> None:
-        """Copy the network's file from the folder `nn_from` to the run folder. Raises UserError if it is missing.
-
-        Args:
-            name: The setting `base_config.nn`.
-        """
+        """Copy the network's file `name` from `nn_from` to the run folder. Raises UserError if it is missing."""
         source = user_code.find_network_file(self.nn_from, name)
         if not user_code.has_file(source):
-            raise UserError(f"--use_env_nn: there is no {name} in {self.nn_from}")
+            raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())
 
     def load_environment(self, name: str | None) -> str | Callable[..., Any]:
-        """Return the id of the environment, or the function `make` of the run's own env.py. Raises UserError.
-
-        Args:
-            name: The setting `base_config.env_name`.
-        """
+        """Return the environment's id or maker, as `user_code.load_environment` does, unless `make_env` is set."""
         return self.make_env or user_code.load_environment(self.path, name)
 
     @property

@@ -10,10 +10,9 @@ from typing import Any
 
 from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_text, set_aside
-from algorithm.config.effects import find_failure, iterate_annotations
-from algorithm.config.layers import name_host
-from algorithm.config.loader import Settings, Tree, read_yaml
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, name_host
+from algorithm.config.unused_settings import find_failure, iterate_annotations
+from algorithm.config.yaml_layers import Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.specs import Role
@@ -91,14 +90,9 @@ def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settin
     lines = []
     for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
         line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
-        annotations = iterate_annotations(settings, path)
-        fixed = (
-            note
-            for note, owner in annotations
-            if isinstance(note, FixedOnResume) and note.forbids(before, after, owner)
-        )
-        if mark := next(fixed, None):
-            raise UserError(f"{line} is not possible with --resume: {mark.reason}; train a new run instead")
+        for note, owner in iterate_annotations(settings, path):
+            if isinstance(note, FixedOnResume) and note.forbids(before, after, owner):
+                raise UserError(f"{line} is not possible with --resume: {note.reason}; train a new run instead")
         # A null may mean that an older version of this program, without this setting, wrote the settings.
         if before is not None and (failure := find_failure(settings, path)):
             raise UserError(f"{line} {failure}")
@@ -141,13 +135,7 @@ def read_roles(path: Path) -> Mapping[str, Role]:
 
 
 def check_specs(run: Path, before: Role, now: Role) -> None:
-    """Raise UserError if the observations or actions of a role differ from before; its number of lanes may differ.
-
-    Args:
-        run: Folder of the run, for the message.
-        before: Role for which the run was created.
-        now: Role in the environment.
-    """
+    """Raise UserError if the observations or actions of a role differ from before; its number of lanes may differ."""
     if (before.obs_specs, before.action_spec) != (now.obs_specs, now.action_spec):
         raise UserError(
             f"{run} was created for {_describe_specs(before)}; the environment has {_describe_specs(now)}: "

@@ -1,28 +1,117 @@
-"""Initial settings for an environment that has no folder, which `--init` writes and `train` uses.
+"""Initial settings for an environment that has no folder, which the command init writes and `train` uses.
 
-The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by the
-rules in `suggestion_rules`.
+The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by
+rules, each of which is a function that yields settings with their reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import floor, log10
 from typing import Any
 
-from algorithm.adapters.adapter import UnsupportedObservations
-from algorithm.config.loader import Tree, merge, resolve
-from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
-from algorithm.config.trees import iterate_paths, nest
-from algorithm.parts.env_probe import EnvProbe, probe_environment
-from algorithm.parts.make_env import make_env_config, read_roles
-from algorithm.parts.suggestion_rules import EVALUATIONS, RULES, Facts, Rule, choose_algorithm
+from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedObservations
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.registry import AGENTS, find_class, get_agent_section
+from algorithm.config.sections import BaseConfig
+from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
+from algorithm.networks.default_network import has_images, is_table
+from algorithm.parts.make_env import describe_missing_limit, find_episode_limit, make_env_config, read_roles
+from algorithm.parts.random_play import RandomPlay, play_randomly
 from algorithm.specs import Role
 
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
+# For unknown environments: the settings that suit continuous actions in `envs`.
+CONTINUOUS_SETTINGS: Tree = {
+    "learning_rate": 0.001,
+    "std": "learned",
+    "std_init": 0.5,
+    "std_min": 0.2,
+    "average_policy_decay": 0.995,
+    "importance_clip": 5.0,
+    "batch_size": 32,
+    "replay_ratio": 8.0,
+}
+SCALED_RETURN = 10.0  # discounted return after scaling if every reward has the usual size
+SCALED_REWARD = 0.1  # usual size of a reward after scaling, with the default gamma
+# Weight of the entropy bonus, as a fraction of the usual size of a scaled reward: with a critic that generalizes, with
+# a table, and while the rewards do not depend on the actions yet.
+ENTROPY, TABLE_ENTROPY, EXPLORING_ENTROPY = 0.01, 0.03, 0.1
+LONG_EPISODE = 400  # limit of steps per episode from which rewards further in the future count
+LONG_GAMMA = 0.995
+MAX_GAMMA = 0.999  # discount factor above which returns do not grow further, since episodes end
+RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
+EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
+DECAYING_RATE = 0.001  # learning rates of SAC at the start of a run
+REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
+MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
+
+Suggestion = tuple[str, Any, str]  # path and value of a setting, and the reason; "": its meaning explains it
+Rule = Callable[["ProbeResult"], Iterator[Suggestion]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """A record of what is known about an environment, which the rules read.
+
+    Attributes:
+        given: the settings that the user gives, and those that are needed to observe the environment.
+        roles: the roles of the environment.
+        play: the play of random actions; None for an environment that is not played.
+    """
+
+    given: Tree
+    roles: Mapping[str, Role]
+    play: RandomPlay | None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The given settings with the defaults of all others."""
+        return resolve([("suggested settings", self.given)])
+
+    @property
+    def base(self) -> BaseConfig:
+        """The section base_config of `settings`."""
+        return self.settings.base
+
+    @property
+    def section(self) -> str:
+        """The name of the section of the algorithm."""
+        return self.settings.agent_section
+
+    @property
+    def limit(self) -> int | None:
+        """The limit of steps per episode; None if none is known."""
+        return find_episode_limit(self.base.env_type, make_env_config(self.base))
+
+    @property
+    def evaluation_interval(self) -> int:
+        """The env steps between two of `EVALUATIONS` evaluations."""
+        return max(1, (self.base.max_step or self.base.save_every or 1) // EVALUATIONS)
+
+    @property
+    def has_continuous(self) -> bool:
+        """Whether an action has a continuous dimension."""
+        return any(role.action_spec.continuous for role in self.roles.values())
+
+    @property
+    def has_discrete(self) -> bool:
+        """Whether an action has a discrete branch."""
+        return any(role.action_spec.branches for role in self.roles.values())
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the network of every role is a table."""
+        return all(is_table(role) for role in self.roles.values())
+
+    @property
+    def has_images(self) -> bool:
+        """Whether an observation is an image."""
+        return any(has_images(role) for role in self.roles.values())
 
 
 def open_environment(
@@ -36,7 +125,7 @@ def open_environment(
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     try:
-        roles = _read_roles(resolve([(source, tree)]).base, make_env)
+        roles = read_roles(*_choose_adapter(resolve([(source, tree)]).base, make_env))
     except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
         return open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}), make_env)
@@ -46,12 +135,13 @@ def open_environment(
     return roles, tree
 
 
-def _read_roles(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> Mapping[str, Role]:
-    """Open the environment once and return its roles."""
+def _choose_adapter(
+    base: BaseConfig, make_env: str | Callable[..., Any] | None
+) -> tuple[type[Adapter], EnvConfig, int]:
+    """Return adapter class, configuration and seed of one environment."""
     config = make_env_config(base)
-    return read_roles(
-        find_class("env_type", base.env_type), replace(config, name=make_env or config.name, n_envs=1), base.seed
-    )
+    config = replace(config, name=make_env or config.name, n_envs=1)
+    return find_class("env_type", base.env_type), config, base.seed
 
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:
@@ -79,13 +169,178 @@ class SuggestedSettings:
     notes: tuple[str, ...] = ()
 
 
+def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest SAC for continuous actions and ACER for all others, unless a section of an algorithm is given."""
+    choice = ("SAC", "SAC needs the fewest env steps for continuous actions")
+    if result.has_discrete or result.has_images:
+        choice = ("ACER", "ACER learns several times from each step, with actions of every kind")
+    given = [(name, "") for name in AGENTS if result.given.get(get_agent_section(name))]
+    yield "base_config.algorithm", *[*given, choice][0]
+
+
+def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
+    """Limit the steps of episodes for which no limit is registered, if random actions never end one."""
+    play, base = result.play, result.base
+    missing = describe_missing_limit(base.env_type, make_env_config(base))
+    if missing and play and play.is_complete and len(play.rewards) and not play.episode_lengths:
+        reason = f"no limit is registered, and no episode ended in {len(play.rewards):,} random steps"
+        yield "base_config.max_step_each_iter", MISSING_LIMIT, reason
+
+
+def look_ahead(result: ProbeResult) -> Iterator[Suggestion]:
+    """Raise the discount factor if the limit of steps per episode is long."""
+    limit, is_given = result.limit or 0, "gamma" in result.given.get(result.section, {})
+    if limit >= LONG_EPISODE and not is_given and not result.has_images:
+        reason = f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
+        yield f"{result.section}.gamma", LONG_GAMMA, reason
+
+
+def scale_rewards(result: ProbeResult) -> Iterator[Suggestion]:
+    """Scale rewards so that returns have the size `SCALED_RETURN`; divide rare or unknown rewards by their returns."""
+    play, section = result.play, result.section
+    if {"reward_scale", "reward_normalization"} & set(result.given.get(section, {})):
+        return
+    if play and play.reward_frequency >= RARE_REWARDS:
+        scale = _compute_scaled_reward(result) / play.reward_size
+        reason = f"rewards of about {_round(play.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
+        yield f"{section}.reward_scale", _round(scale, 1), reason
+    else:
+        reason = "the size of rewards is not known"
+        if play and len(play.rewards):
+            reason = f"{(play.rewards != 0).sum()} of {len(play.rewards):,} random actions were rewarded"
+        yield f"{section}.reward_normalization", "return_std", reason
+
+
+def weigh_entropy(result: ProbeResult) -> Iterator[Suggestion]:
+    """Weigh the entropy bonus in proportion to the scaled rewards."""
+    if result.has_images or result.has_continuous:
+        return
+    scaled_reward = SCALED_REWARD
+    if any(path.endswith("reward_scale") for path, _, _ in scale_rewards(result)):
+        scaled_reward = _compute_scaled_reward(result)
+    fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
+    if result.has_tables:
+        fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
+    if any(explore(result)):
+        fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
+    yield f"{result.section}.entropy_coef", _round(fraction * scaled_reward, 1), reason
+
+
+def _compute_scaled_reward(result: ProbeResult) -> float:
+    """Return the usual size of a scaled reward, with the discount factor that is suggested, given or the default."""
+    gamma = next((value for _, value, _ in look_ahead(result)), result.settings.agent.gamma)
+    return SCALED_RETURN * (1 - min(gamma, MAX_GAMMA))
+
+
+def explore(result: ProbeResult) -> Iterator[Suggestion]:
+    """Repeat actions in some environments if random actions made no difference to the rewards."""
+    play = result.play
+    if result.given.get("explorer") or result.has_continuous or not (play and play.has_equal_rewards):
+        return
+    reason = (
+        f"all {len(play.rewards):,} random actions had the same reward; an action that is repeated leads further. The "
+        "first environment repeats none, the last one with this probability"
+    )
+    yield "explorer.action_repeat", [0.0, REPETITION], reason
+    reason = "training episodes contain repeated actions, so that their returns are lower"
+    yield "base_config.evaluate_every", result.evaluation_interval, reason
+
+
+def replay_vectors(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest ACER's updates for observations that are vectors and discrete actions: many, and small changes each."""
+    if result.has_images or result.has_continuous:
+        return
+    yield "base_config.n_envs", 4, "few environments: more updates for each env step"
+    rate = (0.002, "smaller than the default, which is for more environments")
+    if result.has_tables:
+        rate = (0.02, "a table learns each of its rows separately, and so needs larger steps")
+    reasons: dict[str, tuple[Any, str]] = {
+        "learning_rate": rate,
+        "learning_rate_schedule": ("linear", "a constant learning rate sometimes unlearns what was learned"),
+        "average_policy_decay": (0.995, "a slower average policy, since there are many updates"),
+        "trust_region_delta": (0.3, "smaller changes of the policy: with 1, policies that were good can be lost"),
+        "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
+        "sequence_length": (40, "as long as a rollout"),
+        "batch_size": (8, ""),
+        "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
+    }
+    for key, (value, reason) in reasons.items():
+        yield f"{result.section}.{key}", value, reason
+
+
+def learn_from_images(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest a smaller learning rate for the convolutions of ACER."""
+    if result.has_images and not result.has_continuous:
+        reason = "smaller than the default, since a step changes every place of an image"
+        yield f"{result.section}.learning_rate", 0.001, reason
+
+
+def replay_continuous(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest ACER's settings for continuous actions."""
+    if result.has_continuous:
+        yield from ((f"{result.section}.{key}", value, "") for key, value in CONTINUOUS_SETTINGS.items())
+
+
+def update_every_step(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest one environment for SAC if its actions are continuous, and one update for each env step."""
+    n_envs = result.base.n_envs
+    if "n_envs" not in result.given["base_config"] and not result.has_discrete:
+        n_envs = 1
+        yield "base_config.n_envs", 1, "SAC learns after each step of one environment"
+    ratio = float(n_envs * result.settings.agent.rollout_length)
+    yield f"{result.section}.replay_ratio", ratio, "one update for each env step"
+
+
+def decay_learning_rates(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest larger learning rates for SAC, which fall to 0 in the run, if all its actions are continuous."""
+    if result.base.max_step is None or result.has_discrete:
+        return
+    reason = "larger than the default, for fast learning at first; it falls to 0"
+    for name in ("critic", "policy", *(["alpha"] if result.settings.agent.use_auto_alpha else [])):
+        yield f"{result.section}.learning_rate_{name}", DECAYING_RATE, reason
+    reason = "small steps at the end of the run, so that the last updates change the policy little"
+    yield f"{result.section}.learning_rate_schedule", "linear", reason
+
+
+def start_early(result: ProbeResult) -> Iterator[Suggestion]:
+    """Start to learn after a tenth of a short run, which would otherwise learn little or nothing."""
+    max_step, starts = result.base.max_step, result.settings.agent.learning_starts
+    if max_step is not None and max_step < 10 * starts:
+        path = f"{result.section}.learning_starts"
+        yield path, max(1, max_step // 10), "a tenth of max_step"
+
+
+def _round(value: float, digits: int) -> float:
+    """Return a positive number rounded to a number of significant digits."""
+    return round(value, digits - 1 - floor(log10(value)))
+
+
+# The rules for each algorithm, in their order.
+RULES: Mapping[str, Sequence[Rule]] = {
+    "ACER": (
+        limit_episodes,
+        replay_vectors,
+        learn_from_images,
+        replay_continuous,
+        look_ahead,
+        scale_rewards,
+        weigh_entropy,
+        explore,
+    ),
+    "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
+    "REACTOR": (limit_episodes, look_ahead, start_early),
+    "A2C": (limit_episodes, look_ahead, scale_rewards),
+    "PPO": (limit_episodes, look_ahead, scale_rewards),
+}
+
+
 def suggest_settings(
     opened: Tree,
     roles: Mapping[str, Role],
     threshold: float | None,
     make_env: str | Callable[..., Any] | None = None,
 ) -> SuggestedSettings:
-    """Play random actions in an environment and return settings for it.
+    """Play random actions in an environment, unless it is a separate program, and return settings for it.
 
     Args:
         opened: the given settings, and those that `open_environment` has added.
@@ -93,47 +348,37 @@ def suggest_settings(
         threshold: the return at which the environment counts as solved, if one is known.
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
-    probe = _probe(resolve([("suggested settings", opened)]).base, make_env)
-    facts = Facts(given=opened, roles=roles, probe=probe)
-    if probe is None or (probe.is_complete and probe.failure is None):
-        return add_suggestions(facts, threshold)
-    if probe.failure is None:
-        note = f"the settings consider only {probe.steps} random actions, since the environment is slow"
-    else:
-        facts = replace(facts, probe=None)
-        note = f"the settings do not consider rewards and episodes: {probe.failure}, during a play of random actions"
-    return replace(add_suggestions(facts, threshold), notes=(note,))
+    base, play = resolve([("suggested settings", opened)]).base, None
+    if not find_class("env_type", base.env_type).starts_programs:
+        play = play_randomly(*_choose_adapter(base, make_env))
+    notes: tuple[str, ...] = ()
+    if play and play.failure is not None:
+        notes = (f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions",)
+        play = None
+    elif play and not play.is_complete:
+        notes = (f"the settings consider only {play.steps} random actions, since the environment is slow",)
+    return replace(add_suggestions(ProbeResult(given=opened, roles=roles, play=play), threshold), notes=notes)
 
 
-def _probe(base: BaseConfig, make_env: str | Callable[..., Any] | None) -> EnvProbe | None:
-    """Play random actions; None for an environment that is a separate program."""
-    adapter_class = find_class("env_type", base.env_type)
-    if adapter_class.starts_programs:
-        return None
-    config = make_env_config(base)
-    return probe_environment(adapter_class, replace(config, name=make_env or config.name, n_envs=1), base.seed)
-
-
-def add_suggestions(facts: Facts, threshold: float | None) -> SuggestedSettings:
+def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
     """Return the settings that the rules suggest, with the given ones on top."""
     suggested: Tree = {}
     reasons: dict[str, str] = {}
 
     def apply(rule: Rule) -> None:
         nonlocal suggested
-        for suggestion in rule(facts):
-            suggested = merge(suggested, nest(suggestion.path, suggestion.value))
-            reasons[suggestion.path] = suggestion.reason
+        for path, value, reason in rule(result):
+            suggested = merge(suggested, nest(path, value))
+            reasons[path] = reason
 
-    given = facts.given
+    given = result.given
     if "algorithm" not in given["base_config"]:
         apply(choose_algorithm)
-        facts = replace(facts, given=merge(suggested, given))
-    for rule in RULES.get(facts.base.algorithm.upper(), ()):
+        result = replace(result, given=merge(suggested, given))
+    for rule in RULES.get(result.base.algorithm.upper(), ()):
         apply(rule)
     tree = merge({"goal": {"return": threshold}, **suggested}, given)
     if tree["goal"] is None or tree["goal"]["return"] is None:
-        every = max(1, (facts.base.max_step or facts.base.save_every or 1) // EVALUATIONS)
-        tree = merge({"base_config": {"evaluate_every": every}}, tree)
+        tree = merge({"base_config": {"evaluate_every": result.evaluation_interval}}, tree)
     kept = {path: reason for path, reason in reasons.items() if reason and path not in set(iterate_paths(given))}
     return SuggestedSettings(tree=tree, reasons=kept)

@@ -15,7 +15,6 @@ from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU, Placement
 from algorithm.specs import Role
-from algorithm.training.graph_backend import CudaGraphs, GraphBackend
 
 SMALL_PARAMETERS = 1_000_000  # number of parameters below which a network is small
 BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # instructions of x86 and ARM processors, as torch names them
@@ -23,12 +22,11 @@ BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # instructions of x86 and ARM pr
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig:
-    """A record of the settings `device`, `precision`, `inference_device` and `cuda_graphs` of `base_config`."""
+    """A record of the settings `device`, `precision` and `inference_device` of `base_config`."""
 
     device: str
     precision: str
     inference_device: str
-    cuda_graphs: str
 
 
 def choose_placement(config: PlacementConfig, agent: Agent, role: Role) -> Placement:
@@ -66,26 +64,6 @@ def choose_acting_device(config: PlacementConfig, agent: Agent, role: Role) -> t
     """Return the device on which an agent acts: the learning device, or the CPU."""
     on_cpu = config.inference_device == "cpu" or (config.inference_device == "auto" and _is_small(agent, role))
     return CPU if on_cpu else choose_device(config, agent, role)
-
-
-def choose_graphs(config: PlacementConfig, device: torch.device, obstacle: str | None) -> GraphBackend | None:
-    """Return what captures the updates of an agent; None if they are not captured.
-
-    Args:
-        config: the settings.
-        device: the device on which the agent learns.
-        obstacle: why the updates cannot be captured; None if they can.
-
-    Raises:
-        UserError: capturing is required, but not possible.
-    """
-    if config.cuda_graphs == "off":
-        return None
-    if device.type != "cuda":
-        obstacle = f"networks learn on {device}"
-    if obstacle and config.cuda_graphs == "required":
-        raise UserError(f"base_config.cuda_graphs is required, but {obstacle}; use auto or off")
-    return None if obstacle else CudaGraphs(device)
 
 
 def _is_small(agent: Agent, role: Role) -> bool:

@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -64,14 +65,9 @@ def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blu
 
 
 def load_environment(folder: Path, name: str | None) -> str | Callable[..., Any]:
-    """Return the id of the environment, or the function `make` of the folder's env.py.
+    """Return the id of the environment, or the function `make` of the folder's env.py; `name` is the setting env_name.
 
-    Args:
-        folder: The folder of the environment, or of a run.
-        name: The setting `base_config.env_name`.
-
-    Raises:
-        UserError: There is no environment, or its file cannot be used.
+    Raises UserError if there is no environment, or its file cannot be used.
     """
     if name is None:
         raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
@@ -124,8 +120,15 @@ def _call_blueprint(blueprint: Callable[..., Any], nn_config: Mapping[str, Any],
         inspect.signature(blueprint).bind(**nn_config)
     except (TypeError, ValueError) as error:
         raise UserError(f"nn_config does not fit {path}: {error}") from error
-    try:
+    with _locate_errors(path):
         return blueprint(**nn_config)
+
+
+@contextmanager
+def _locate_errors(path: Path) -> Iterator[None]:
+    """Raise UserError with file and line for any error of the user's code in a file."""
+    try:
+        yield
     except BaseException as error:  # user code may raise anything
         if is_stop(error):
             raise
@@ -140,11 +143,8 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their annotations there
     try:
-        spec.loader.exec_module(module)
-    except BaseException as error:  # user code may raise anything
-        if is_stop(error):
-            raise
-        raise locate_error(path, error) from error
+        with _locate_errors(path):
+            spec.loader.exec_module(module)
     finally:
         del sys.modules[spec.name]  # other processes could not import what refers to it
     return module
@@ -174,8 +174,9 @@ def find_user_error(error: BaseException) -> BaseException:
     is_own = type(error).__module__.startswith("algorithm.")
     if is_own or not isinstance(error, Exception):
         return error
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [
-        frame.f_code.co_filename for frame in frames if frame.f_globals.get("__name__", "").startswith(MODULE_PREFIX)
+        frame.f_code.co_filename
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith(MODULE_PREFIX)
     ]
     return locate_error(Path(files[-1]), error) if files else error

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from algorithm.config.loader import Settings, Tree
-from algorithm.config.trees import load_defaults, merge, nest
+from algorithm.config.loader import Settings
+from algorithm.config.yaml_layers import Tree, load_defaults, merge, nest
 from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.rounds import MemberReport, MemberTask

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.errors import UserError, summarize_error
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.temporary_folder import make_temporary_folder
 from algorithm.population.member import Members
 from algorithm.population.member_files import ChangedFiles, MemberFiles, write_member
 from algorithm.population.member_processes import MemberProcess, wait_for_processes

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, read_yaml, resolve
-from algorithm.config.trees import format_yaml
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
-from algorithm.parts.env_folder import ORIGIN_FILE, RUNS, check_origin, get_run_group
+from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin
 from algorithm.parts.lock import FolderLock, check_links
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
@@ -84,7 +84,7 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
     folder.path.mkdir(parents=True)
     try:
         with folder.lock:
-            (folder.path / ORIGIN_FILE).write_text(f"{request.env}\n", encoding="utf-8")
+            write_origin(folder.path, request.env)
             source = find_environment_folder(request.env) if request.has_folder else None
             for k, (member, plan) in enumerate(zip(folder.members, plans, strict=True), 1):
                 tree = resolve([(SETTINGS_FILE, make_member_tree(settings.tree, k, plan.settings))]).tree
@@ -107,7 +107,7 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
     if request.replace:
         raise UserError("--force is for single runs: give the population another name with -n")
     if request.use_env_nn:
-        raise UserError("--use_env_nn is for single runs: the members of a population keep their copies of nn.py")
+        raise UserError("--use-env-nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
     check_several_processes(settings.base, "a population", "train a single run")
@@ -121,6 +121,7 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     """
     path = RUNS / get_run_group(request.env) / name
     check_origin(path, request.env)
+    check_format(path)
     given = list(request.layers)
     recorded = read_yaml(path / SETTINGS_FILE)
     settings = replace(resolve([(str(path / SETTINGS_FILE), recorded), *given]), command_line_layers=given)

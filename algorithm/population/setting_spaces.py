@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from algorithm.annotations import FixedOnResume
-from algorithm.config.effects import find_failure, iterate_annotations
 from algorithm.config.loader import Settings, resolve
-from algorithm.config.trees import Tree, iterate_leaves, nest
+from algorithm.config.unused_settings import find_failure, iterate_annotations
+from algorithm.config.yaml_layers import Tree, iterate_leaves, nest
 from algorithm.errors import UserError
 from algorithm.population.evolution import SettingSpace, SettingSpaces
 

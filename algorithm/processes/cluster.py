@@ -11,7 +11,8 @@ from typing import Any
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.loader import Settings, Tree
+from algorithm.config.loader import Settings
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
@@ -105,7 +106,7 @@ def get_rollouts_in_flight(settings: Settings) -> int:
 
 def _uses_replay(settings: Settings) -> bool:
     """Return whether the agents of all roles have a replay."""
-    return all(hasattr(each.agent, "replay_ratio") for each in (settings, *settings.roles.values()))
+    return all(each.agent.uses_replay for each in (settings, *settings.roles.values()))
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from algorithm.adapters.process_setup import prepare_worker
 from algorithm.config.loader import Settings
 from algorithm.errors import format_traceback
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_agent, make_auxiliaries
+from algorithm.parts.components_builder import make_agent, make_auxiliaries, make_explorer
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.make_env import Environments
-from algorithm.parts.make_explorer import make_explorer
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.parts.temporary_folder import make_temporary_folder
 from algorithm.parts.torch_setup import choose_placement, configure_torch
 from algorithm.processes.collection import (
     Collection,

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from algorithm.adapters.process_setup import PROCESSES
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.run_folder import RunFolder

@@ -1,14 +1,11 @@
 """Returns as pure functions over time-major tensors, and the table of the estimators made of them."""
 
+from algorithm.estimators import ESTIMATORS, Estimator, find_estimators, get_estimator
 from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs
 from algorithm.returns.estimators import (
-    ESTIMATORS,
-    Estimator,
     EstimatorInputs,
     Targets,
     TraceClipping,
-    find_estimators,
-    get_estimator,
     rescale,
     unscale,
 )

@@ -15,10 +15,10 @@ from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
-from algorithm.config.effects import check_effects, list_unknown_roles
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.schema import BaseConfig, count_evaluation_episodes
+from algorithm.config.sections import BaseConfig, count_evaluation_episodes
+from algorithm.config.unused_settings import check_effects, list_unknown_roles
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments

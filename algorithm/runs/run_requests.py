@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.effects import check_effects
-from algorithm.config.layers import merge_layers, read_sections
-from algorithm.config.loader import Layer, Settings, Tree, merge, read_own_variant, read_variant, read_yaml, resolve
-from algorithm.config.schema import BaseConfig
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.registry import AGENTS, get_agent_section
+from algorithm.config.sections import BaseConfig
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import Layer, Tree, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
@@ -68,10 +70,16 @@ class RunRequest:
 def check_settings(request: RunRequest) -> BaseConfig:
     """Return the section `base_config` of new runs. Raises UserError for settings that cannot be used.
 
-    The settings of the algorithm are not checked, since its class imports torch, nor those without an effect.
+    For an id or a function, the suggestions may choose the algorithm: the section of each algorithm is checked alone.
     """
-    base, _ = _read_base(request)
-    return _read_base_config([base, *request.layers])
+    base, own = _read_base(request)
+    if request.has_folder:
+        return resolve_effective(base, own, request.layers).base
+    sections = {name: get_agent_section(name) for name in AGENTS}
+    named = [name for name, section in sections.items() if any(section in tree for _, tree in request.layers)]
+    for name in named:
+        resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
+    return resolve([base, *request.layers]).base
 
 
 def check_new_runs(request: RunRequest) -> None:
@@ -86,12 +94,6 @@ def check_new_runs(request: RunRequest) -> None:
         raise UserError(f"base_config.env_name is {base.env_name}, but {request.env} is to be trained")
     if request.make_env is None and base.env_type.upper() == "GYM":
         _check_id(request.env)
-
-
-def _read_base_config(layers: Sequence[Layer]) -> BaseConfig:
-    """Return the section `base_config` of merged layers."""
-    config: BaseConfig = read_sections(merge_layers(layers), layers)["base_config"]
-    return config
 
 
 def _check_id(env_id: str) -> None:
@@ -124,8 +126,8 @@ def check_existing_run(request: RunRequest, log: Log) -> None:
     """
     if find_population(request.env, request.name) is not None:
         return  # whose settings are in another file
-    config = find_run_folder(request, log).config_file
-    _read_base_config([(str(config), read_yaml(config)), *request.layers])
+    folder = find_run_folder(request, log)
+    check_effects(folder.load_settings(*request.layers), request.layers)
 
 
 def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings]]:
@@ -155,7 +157,7 @@ def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[st
     given = list(request.layers)
     settings = resolve_effective(base, own, given)
     if unused := [source for source, tree in given if "tune" in tree]:
-        raise UserError(f"{unused[0]}: tune has no effect without --tune")
+        raise UserError(f"{unused[0]}: tune has no effect without the command tune")
     for source, tree in given:
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
@@ -244,7 +246,7 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
-    """Return the settings that `--init` suggests for the environment of an id or a function."""
+    """Return the settings that the command init suggests for the environment of an id or a function."""
     from algorithm.parts.suggested_settings import open_environment, suggest_settings  # imports torch
 
     tree = named

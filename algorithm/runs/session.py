@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from algorithm.config.effects import check_effects
 from algorithm.config.loader import Settings
+from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
 from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import RUNS

@@ -12,9 +12,9 @@ from typing import Any
 
 from typing_extensions import NotRequired
 
-from algorithm.config.schema import BaseConfig
+from algorithm.config.sections import BaseConfig
 from algorithm.parts.env_folder import read_origin
-from algorithm.parts.origin import describe_origin
+from algorithm.parts.provenance import describe_provenance
 from algorithm.records_io import OpenRecord, append_json_line, read_json_lines
 
 SESSIONS_FILE = "sessions.jsonl"
@@ -36,7 +36,7 @@ def record_session(folder: Path, base: BaseConfig, env_steps: int) -> None:
 
     It is called after the environments were opened, so that the versions of simulators are known.
     """
-    origin = describe_origin(read_origin(folder) or "", base, None)
+    origin = describe_provenance(read_origin(folder) or "", base, None)
     session = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "env_steps": env_steps,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from algorithm.config.effects import find_failure
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.config.trees import format_yaml, iterate_settings
+from algorithm.config.unused_settings import find_failure
+from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.run_folder import RunFolder

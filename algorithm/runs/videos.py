@@ -13,7 +13,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter, Recording, SimulatorError
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
-from algorithm.config.schema import count_evaluation_episodes
+from algorithm.config.sections import count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import VIDEO_FOLDER
 from algorithm.parts.make_env import Environments

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import Agent, ClosedFormLoss, Loss, ParameterGroup
+from algorithm.agents.agent import Agent, ParameterGroup
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.errors import UserError
 from algorithm.networks import TargetNetwork, Torso
@@ -231,19 +231,12 @@ class Gradients:
         self._gradient = gradient
         self._layers = [layer for module in modules for layer in _find_layers(module)]
 
-    def compute(self, losses: Iterable[Loss], auxiliary_losses: AuxiliaryLosses) -> None:
+    def compute(self, losses: Iterable[Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
         """Write the gradient of the losses of the agent and its auxiliaries."""
         self._gradient.zero_()
-        remaining = []
-        with torch.inference_mode():
-            for loss in losses:
-                if isinstance(loss, ClosedFormLoss):
-                    loss.add_gradients()
-                else:
-                    remaining.append(loss)
+        remaining = list(losses)
         if auxiliary_losses.adaptive:
-            if remaining:
-                reduce(torch.add, remaining).backward(retain_graph=True)
+            reduce(torch.add, remaining).backward(retain_graph=True)
             self.add_adaptive(auxiliary_losses.adaptive)
             remaining = []
         if remaining := [*remaining, *auxiliary_losses.plain]:

@@ -13,7 +13,7 @@ from algorithm.agents.agent import Divergence, ParameterGroup
 from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import Place
 from algorithm.training.natural_step import NaturalStep
-from algorithm.training.optimizers import Adam, Optimizer, make_optimizer
+from algorithm.training.optimizers import Optimizer, make_optimizer
 
 
 def compute_rate_scale(group: ParameterGroup, progress: float) -> float:
@@ -44,28 +44,6 @@ class GroupStep:
     def __post_init__(self) -> None:
         # Of the last gradient, before it was clipped; the same tensor in each update.
         self.gradient_norm = torch.full((), nan, device=self.gradient.device)
-        self._rate_tensor: Tensor | None = None
-        self._rate = nan  # the value of this tensor
-
-    def keep_rate_on_device(self) -> None:
-        """Read the learning rate from a tensor from now on, so that the step makes the same operations in each update.
-
-        The tensor changes only in `set_rate`.
-
-        Raises:
-            TypeError: The optimizer does not support it.
-        """
-        if not isinstance(self.optimizer, Adam):
-            raise TypeError(f"{type(self.optimizer).__name__} does not support a learning rate that is a tensor")
-        self._rate_tensor = torch.full((), nan, device=self.gradient.device)
-
-    def set_rate(self, progress: float) -> None:
-        """Set the tensor of the learning rate to that at `progress`."""
-        assert self._rate_tensor is not None  # after `keep_rate_on_device`
-        rate = self._compute_rate(progress)
-        if rate != self._rate:
-            self._rate_tensor.fill_(rate)
-            self._rate = rate
 
     def clip(self, checks_first: bool) -> Tensor | float:
         """Clip the gradient to the group's largest norm, and return the norm that it had.
@@ -84,18 +62,14 @@ class GroupStep:
 
         `progress` is the fraction of the run that is done.
         """
-        if self._rate_tensor is not None:
-            assert isinstance(self.optimizer, Adam)  # as `keep_rate_on_device` requires
-            return self.optimizer.step(self.vector, self.gradient, self._rate_tensor)
         return self.optimizer.step(self.vector, self.gradient, self._compute_rate(progress))
 
     def compute_metrics(self, progress: float) -> dict[str, Tensor]:
         """Return scalars about the step of the last gradient at `progress`, by the names of metrics."""
         prefix = f"train/{self.name.rpartition('/')[2]}"  # auxiliary/<name> -> <name>, as in its other metrics
-        if (rate := self._rate_tensor) is None:
-            rate = torch.full((), self._compute_rate(progress), device=self.gradient.device)
+        rate = torch.full((), self._compute_rate(progress), device=self.gradient.device)
         return {
-            f"{prefix}_learning_rate": rate.clone(),
+            f"{prefix}_learning_rate": rate,
             f"{prefix}_gradient_norm": self.gradient_norm.clone(),
             **self.optimizer.metrics(),
         }

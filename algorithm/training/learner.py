@@ -15,6 +15,7 @@ from algorithm.agents.agent import Agent, Divergence, LossReport
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
+from algorithm.networks.passes import use_manual_passes
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
@@ -39,8 +40,6 @@ class Learner:
         place: returns the shared tensor in place of one that other processes share: of the parameters, the running
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
-
-    uses_plain_networks = True  # whether the agent may compute networks without autograd
 
     def __init__(
         self,
@@ -82,8 +81,7 @@ class Learner:
         self._gradients = Gradients(agent_modules, self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
-        if self.uses_plain_networks:
-            agent.use_plain_networks()
+        use_manual_passes([agent.policy, *networks])
         self.noise = Noise(networks, self.device)
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
@@ -145,19 +143,14 @@ class Learner:
             The report of the losses. Its TD errors are in numpy.
         """
         self._begin_update()
-        report = self._compute_gradients(rollout.convert(self._upload))
-        errors = report.compute_td_errors
-        return replace(report, compute_td_errors=lambda: errors().cpu().numpy())
-
-    def _compute_gradients(self, batch: Rollout) -> LossReport:
-        """Write the gradient of the losses of a batch on the device. Return the report, with TD errors as a tensor."""
-        batch = self._prepare_batch(batch)
+        batch = self._prepare_batch(rollout.convert(self._upload))
         self._batch = batch if self._has_natural_step else None
         losses, report = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
         self._gradients.compute(losses.values(), auxiliary_losses)
         metrics, auxiliary_metrics = report.compute_metrics, auxiliary_losses.metrics
+        errors = report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
             steps = [step for step in self._steps if step.name not in self._idle_groups]
@@ -165,7 +158,7 @@ class Learner:
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         # Without features and losses, which keep the graph of this update alive.
-        return LossReport(compute_metrics, report.compute_td_errors, kl_excess=report.kl_excess)
+        return LossReport(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.
@@ -174,10 +167,6 @@ class Learner:
         agent's parameters that is due follows the step.
         """
         self._step_if_finite()
-        self._end_update()
-
-    def _end_update(self) -> None:
-        """Count an update, and make what follows its step."""
         self._counts[0] += 1
         reset_if_due(self.agent, self.parameters, self._steps, self.updates)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).

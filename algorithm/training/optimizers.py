@@ -35,8 +35,7 @@ class Optimizer(ABC):
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, Algorithm 1), by the operation of torch's fused optimizer.
 
-    `moments` are the first moments, the second moments, and the number of steps. The learning rate may be a scalar
-    tensor on the device, so that each step makes the same operations.
+    `moments` are the first moments, the second moments, and the number of steps.
     """
 
     def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float = 0.9):
@@ -47,7 +46,7 @@ class Adam(Optimizer):
         self.moments = moments
         self.first, self.second, self.steps = moments[: self.size], moments[self.size : -1], moments[-1]
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float | Tensor) -> bool:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         self.steps.add_(1)
         torch._fused_adam_(
             [vector],
@@ -80,7 +79,7 @@ class AdamW(Adam):
         super().__init__(size, device, decay, epsilon, beta1)
         self.weight_decay = weight_decay
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float | Tensor) -> bool:
+    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
         vector.mul_(1 - rate * self.weight_decay)
         return super().step(vector, gradient, rate)
 

@@ -9,7 +9,6 @@ import torch
 
 from algorithm.agents.rows import mean_weights
 from algorithm.networks import Blueprint, Gru, Mlp, Residual, Vector
-from algorithm.rollout import Step
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout
 
 MAKE_AGENT = {
@@ -40,21 +39,6 @@ def make_rollout(agent):
     rollout = replace(rollout, memory=torch.randn(COLUMNS, agent.state_size))
     with torch.no_grad():
         return rollout if agent.schedule.epochs is None else agent.prepare(rollout)
-
-
-def test_a_decision_continues_from_the_memory(make_agent):
-    agent, rng = make_agent(make_role(COLUMNS), WITH_MEMORY), np.random.default_rng(0)
-    obs, memory = {"obs": rng.normal(size=(COLUMNS, 3)).astype(np.float32)}, rng.normal(size=(COLUMNS, 6))
-    flags, memory = np.zeros(COLUMNS, bool), memory.astype(np.float32)
-    reward = np.zeros(COLUMNS, np.float32)
-    step = Step(lane=np.arange(COLUMNS), obs=obs, first=flags, is_bootstrap_row=flags, reward=reward, alive=~flags)
-    statistics, next_memory = agent.policy.act(obs, memory)
-    assert np.abs(statistics - agent.policy.act(obs, 0 * memory)[0]).max() > 1e-5
-    for decide in (agent.act, agent.greedy):
-        decision = decide(step, memory)
-        np.testing.assert_array_equal(decision.behavior, statistics)
-        np.testing.assert_array_equal(decision.memory, next_memory)
-    np.testing.assert_array_equal(decision.raw_action, agent.family.mode(statistics))
 
 
 def test_the_loss_continues_from_the_memory_of_the_rollout_and_reports_its_features(make_agent):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
-from algorithm.auxiliaries.curiosity import Curiosity, CuriositySettings
+from algorithm.auxiliaries.curiosity import Curiosity
+from algorithm.auxiliaries.settings import CuriositySettings
 from algorithm.networks import Blueprint, FlatParameters, Gru, Mlp
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner

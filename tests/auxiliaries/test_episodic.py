@@ -9,10 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.auxiliaries.episodic import Episodic, EpisodicSettings, compute_keys
-from algorithm.config.effects import check_effects
+from algorithm.auxiliaries.episodic import Episodic, compute_keys
+from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.config.loader import resolve
-from algorithm.config.replay import ReplayConfig
+from algorithm.config.sections import ReplayConfig
+from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.parts.memory_budget import compute_agent_replay_size

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from algorithm.config.registry import AUXILIARIES, find_class
-from algorithm.config.trees import parse_yaml
+from algorithm.config.yaml_layers import parse_yaml
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
 from tests.guides import DOCS, blocks, read

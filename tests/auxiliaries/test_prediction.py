@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from algorithm.auxiliaries.prediction import Prediction, PredictionSettings
+from algorithm.auxiliaries.prediction import Prediction
+from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.config.registry import build_object
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, Vector

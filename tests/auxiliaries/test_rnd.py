@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
-from algorithm.auxiliaries.rnd import Rnd, RndSettings
+from algorithm.auxiliaries.rnd import Rnd
+from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, Vector
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout

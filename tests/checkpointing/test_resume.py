@@ -7,7 +7,6 @@ import json
 import random
 import shutil
 from functools import partial
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -17,7 +16,9 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
-from algorithm.config.loader import merge, read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import merge
 from algorithm.networks.precision import CPU, Placement
 from algorithm.parts import components_builder
 from algorithm.parts.agent_config import AgentConfigs
@@ -28,7 +29,6 @@ from algorithm.runs.build import train
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import History
-from tests.recording import RecordingBackend
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
@@ -533,23 +533,6 @@ def test_acting_on_a_copy_changes_nothing_also_after_a_resume(kind, tmp_path, mo
     copied = new_run(tmp_path, "copied", kind)
     assert_equal(train_run(copied), plain)
     assert_equal(train_run(copy_shortened(copied, "resumed", 2)), plain)
-
-
-def test_a_run_with_captured_updates_is_equal_after_a_resume(tmp_path, monkeypatch):
-    kind, backends = "batch statistics and unit weights, sac", []
-
-    def choose_recording(config, device, obstacle):
-        assert obstacle is None
-        backends.append(RecordingBackend())
-        return backends[-1]
-
-    monkeypatch.setattr(components_builder, "choose_graphs", choose_recording)
-    module = import_module("algorithm.networks.batch_statistics")  # as on a device, where values cannot be read
-    monkeypatch.setattr(module, "_are_all_valid", lambda valid: False)
-    captured = new_run(tmp_path, "captured", kind)
-    whole = train_run(captured)
-    assert_equal(train_run(copy_shortened(captured, "resumed", 2)), whole)
-    assert len(backends) == 2 and all(backend.n_replays > 10 for backend in backends)
 
 
 def test_a_run_that_is_extended_is_equal_to_a_longer_one(tmp_path):

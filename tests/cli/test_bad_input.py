@@ -99,34 +99,31 @@ COMMANDS = [
     ("mine/task --agents two", "invalid int value: 'two'"),
     ("mine/task --agents 0", "base_config.n_envs is 0"),
     ("mine/task --max_step -5", "base_config.max_step is -5"),
-    ("mine/task --max-iter 0", "--max_iter is 0; it must be at least 1"),
+    ("mine/task --max-iter 0", "--max-iter: it is 0; it must be at least 1"),
     ("mine/task --seed 1.5", "invalid int value: '1.5'"),
     ("mine/task --seed 010", "invalid int value: '010': 010 is not a decimal number"),
     ("mine/task --seed 1:30", "invalid int value: '1:30': 1:30 is not a decimal number"),
     ("mine/task --seed yes", "invalid int value: 'yes'"),
     ("mine/task --seed -1", "base_config.seed is -1"),
-    ("mine/task --repeat 0", "--repeat is 0; it must be at least 1"),
+    ("mine/task --repeat 0", "--repeat: it is 0; it must be at least 1"),
     ("mine/task --port 5005", "--port: base_config.unity_args.base_port is for env_type UNITY"),
     ("mine/task --editor", "--editor: base_config.unity_args.build_path is for env_type UNITY"),
     ("mine/task --render", "--render goes with --run, not with training"),
     ("mine/task --video", "--video goes with --run, not with training"),
-    ("mine/task --run --render --video", "--render and --video cannot be combined"),
-    ("mine/task --ckpt 5", "--ckpt goes with --run and --export, not with training"),
-    ("mine/task --disable-sample", "--disable_sample goes with --run"),
-    ("mine/task --use-env-nn", "--use_env_nn goes with --resume, --run and --export, not with training"),
-    ("mine/task --run --resume", "--resume and --run cannot be combined"),
-    (
-        "mine/task --resume --force",
-        "goes with training, --init, --import_mlagents, --tune and --gallery, not with --resume",
-    ),
-    ("mine/task --run --max_step 5", "--max_step goes with"),
-    ("mine/task --run --config x", "--config goes with training, --doctor and --tune, not with --run"),
+    ("mine/task --run --render --video", "--video: not allowed with argument --render"),
+    ("mine/task --ckpt 5", "--ckpt goes with --run, not with training"),
+    ("mine/task --disable-sample", "--disable-sample goes with --run"),
+    ("mine/task --use-env-nn", "--use-env-nn goes with --resume and --run, not with training"),
+    ("mine/task --run --resume", "--resume: not allowed with argument --run"),
+    ("mine/task --resume --force", "--force goes with training, not with --resume"),
+    ("mine/task --run --max_step 5", "--max-step goes with"),
+    ("mine/task --run --config x", "--config goes with training, not with --run"),
     ("mine/task --resume --repeat 2", "--repeat goes with training"),
-    ("mine/task --list --seed 1", "--seed goes with"),
+    ("list mine/task --seed 1", "unknown option --seed"),
     # old names
     ("mine/task --lr 1e-3", "it is now --set acer_config.learning_rate=..."),
     ("mine/task --num-workers 4", "it is now --set base_config.runtime=WORKERS --set base_config.n_workers=N, or"),
-    ("mine/task --t-max 1000", "it is now --max_step"),
+    ("mine/task --t-max 1000", "it is now --max-step"),
     ("mine/task --env-name CartPole-v1", "the folder's name, first on the command line"),
     ("mine/task --no-lock", "it is now --set base_config.runtime=WORKERS --set base_config.worker_lock=none"),
     ("mine/task --no-lock-update", "--set base_config.runtime=WORKERS --set base_config.worker_lock=gradients"),
@@ -170,7 +167,7 @@ COMMANDS = [
         "explorer.novel_action: it needs the novelty of actions: set auxiliaries.rnd.input to observation_and_action",
     ),
     ("mine/task --set explorer.noise_repeat=16", "explorer.noise_repeat: noise_repeat is for continuous actions; for "),
-    ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings whose fields have defaults"),
+    ('mine/task --set auxiliaries={"os:path":{}}', "the class needs a dataclass Settings that inherits"),
     (
         "mine/task --set net_config.learner_port=61001",
         "--ray local, auto or HOST:PORT, which starts or joins a cluster",
@@ -198,19 +195,19 @@ COMMANDS = [
     ("mine/task --run -n b", "there is no run 'b' under runs"),
     ("mine/task --resume", "train one with: python main.py mine/task"),
     ("mine/task --resume -n b", "there is no run 'b'"),
-    ("--list", "there is no run under runs yet"),
-    ("mine/task --list", "there is no run under runs/mine/task yet"),
-    ("--init acrobot", "expected group/name"),
-    ("--init gym/a:b", "give its folder below envs/"),
-    ("--init mine/task", "exists already and was not changed"),
-    ("--init gym/acrobat", "did you mean Acrobot-v1?"),
-    ("--init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
+    ("list", "there is no run under runs yet"),
+    ("list mine/task", "there is no run under runs/mine/task yet"),
+    ("init acrobot", "expected group/name"),
+    ("init gym/a:b", "give its folder below envs/"),
+    ("init mine/task", "exists already and was not changed"),
+    ("init gym/acrobat", "did you mean Acrobot-v1?"),
+    ("init gym/thing --set base_config.env_name=Thing-v1", "env_name 'Thing-v1'"),
     (
-        "--init gym/chain --set base_config.env_type=PROBE",
-        "--init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
+        "init gym/chain --set base_config.env_type=PROBE",
+        "init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT",
     ),
-    ("--init gym/own --set base_config.env_name=env.py", "an env.py needs its own config.yaml"),
-    ("mine/task --init gym/acrobot", "leave out 'mine/task'"),
+    ("init gym/own --set base_config.env_name=env.py", "an env.py needs its own config.yaml"),
+    ("mine/task init gym/acrobot", "the command init comes first: python main.py init mine/task gym/acrobot"),
     # assignments
     ("mine/task --set gamma", "--set gamma: expected section.key=value"),
     ("mine/task --set =1", "--set =1: expected section.key=value"),
@@ -219,7 +216,7 @@ COMMANDS = [
     ("mine/task --set base_config.seed=010", "the value cannot be read: 010 is not a decimal number"),
     (
         "mine/task --env_args limit=1:30",
-        "--env_args limit=1:30: the value cannot be read: 1:30 is not a decimal number",
+        "--env-args limit=1:30: the value cannot be read: 1:30 is not a decimal number",
     ),
     ("mine/task --set acer_config.gama=1", "did you mean acer_config.gamma?"),
     ("mine/task --set base_config.gamma=1", "did you mean acer_config.gamma?"),
@@ -259,7 +256,7 @@ COMMANDS = [
     ("mine/task --set base_config.ignore_observations=[mission]", "a probe has only the observation obs"),
     ("mine/task --device cuda:99", "torch finds no such device"),
     ("mine/task --set replay_config.capacity=5", "replay_config.capacity"),
-    ("mine/task --env_args limit", "--env_args limit: expected key=value"),
+    ("mine/task --env_args limit", "--env-args limit: expected key=value"),
     ("mine/task --env_args limit=3", "probes have no arguments"),
     ("mine/task --nn other.py", "there is no other.py"),
     ("mine/task --set nn_config.units=3", "nn_config: "),
@@ -287,7 +284,10 @@ COMMANDS = [
     ),
     ("mine/task --set acer_config.optimizer_beta1=1", "optimizer_beta1 is 1.0; it must be at least 0 and below 1"),
     ("mine/task --set acer_config.optimizer_decay=1", "optimizer_decay is 1.0; it must be at least 0 and below 1"),
-    ("mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0", "replay_ratio 0 leaves nothing to learn"),
+    (
+        "mine/task --set base_config.algorithm=SAC sac_config.replay_ratio=0",
+        "sac_config.replay_ratio is 0.0; it must be a",
+    ),
     (
         "mine/task --set base_config.algorithm=SAC sac_config.target_d_alpha=1.01",
         "sac_config.target_d_alpha is 1.01; it must be from 0 to 1, the largest entropy that there is",
@@ -348,7 +348,7 @@ COMMANDS = [
     ),
     (f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"),
     (f"mine/task --set base_config.env_args={'[' * 3000}", "nested more than 40 levels deep"),
-    ("mine/task --repeat 1000000", "--repeat is 1000000; it must be at most 1000"),
+    ("mine/task --repeat 1000000", "--repeat: it is 1000000; it must be at most 1000"),
     ("mine/task --set acer_config.critic=state_value", "acer_config: estimator retrace needs action values"),
     ("mine/task --set acer_config.std=learned acer_config.std_min=0.6", "must be above std_min 0.6"),
     ("mine/task --set acer_config.estimator=vtrace acer_config.rho_clip=0.5", "must not be below trace_clip"),
@@ -636,11 +636,11 @@ EXISTING = [
     ("mine/task -n a --run --nn other.py", 2, "there is no other.py"),
     ("mine/task -n a --run --set acer_config.gama=1", 2, "did you mean acer_config.gamma?"),
     ("mine/task -n a --run --render", 2, "a probe cannot be rendered"),
-    ("mine/task -n a --resume --use_env_nn", 2, "--use_env_nn: there is no nn.py in "),
+    ("mine/task -n a --resume --use_env_nn", 2, "--use-env-nn: there is no nn.py in "),
     ("mine/task -n a --resume --set base_config.env_name=chain", 2, "the saved experience is of this environment"),
     ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each environment"),
     ("mine/task -n . --run", 2, "there is no run '.'"),
-    ("mine/other --list", 2, "there is no run under runs/mine/other yet"),
+    ("list mine/other", 2, "there is no run under runs/mine/other yet"),
     ("mine --force -n task", 2, "no environment folder 'mine'"),
 ]
 
@@ -676,10 +676,10 @@ def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(
 
 def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("algorithm.tools.reports.command.make_table", lambda records: 1 / 0)
-    status, line = fails(capsys, "--list")
+    monkeypatch.setattr("algorithm.tools.reports.run_result.make_table", lambda records: 1 / 0)
+    status, line = fails(capsys, "list")
     assert status == 1
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")
-    assert main.main(["--list", "--debug"]) == 1
+    assert main.main(["list", "--debug"]) == 1
     shown = capsys.readouterr().err
     assert "Traceback" in shown and "1 / 0" in shown

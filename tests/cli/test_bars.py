@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithm.cli.bars import ASCII_LEVELS, LEVELS, average_bins, draw_levels, round_to_total
-from algorithm.cli.process_memory import read_memory
-from algorithm.cli.trend import MAX_POINTS, Trend
+from algorithm.cli.display import MAX_POINTS, Trend, read_memory
 
 
 @pytest.mark.parametrize("total", [100, 17, 1])

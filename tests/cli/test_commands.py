@@ -41,6 +41,24 @@ def task():
     return write_task(CONFIG)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train the run mine/task/a in a working directory, once."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        write_task(CONFIG)
+        assert main.main("mine/task -n a".split()) == 0
+    return place / "runs"
+
+
+@pytest.fixture
+def run(trained, capsys):
+    """Copy the run mine/task/a."""
+    shutil.copytree(trained, "runs")
+    capsys.readouterr()
+
+
 def result(name: str) -> dict:
     """Return result.json of a run."""
     return json.loads(Path(f"runs/mine/task/{name}/result.json").read_text())
@@ -99,8 +117,7 @@ def test_result_last_line_and_last_picture_have_the_same_seconds(monkeypatch, ca
     assert result("a")["seconds"] > seconds
 
 
-def test_cpu_seconds_continue_when_a_run_is_resumed(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_cpu_seconds_continue_when_a_run_is_resumed(capsys, run):
     first = result("a")["cpu_seconds"]
     rows = Path("runs/mine/task/a/metrics.csv").read_text().splitlines()
     assert first > 0 and float(rows[-1].split(",")[rows[0].split(",").index("time/cpu_seconds")]) <= first
@@ -108,8 +125,7 @@ def test_cpu_seconds_continue_when_a_run_is_resumed(capsys):
     assert result("a")["cpu_seconds"] > first
 
 
-def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys, run):
     folder = max(Path("runs/mine/task/a/checkpoints").glob("0*"))  # the newest
     content = json.loads((folder / "counters.json").read_text())
     del content["counters"]["cpu_seconds"]
@@ -221,7 +237,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     capsys.readouterr()
     killed = {**result("a"), "env_steps": 0, "status": None}  # as it was written when the run began
     (Path("runs/mine/task/a") / "result.json").write_text(json.dumps(killed))
-    assert main.main(["--list"]) == 0
+    assert main.main(["list"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "mine/" in line]
     assert [next(word for word in row.split() if "/" in word) for row in rows] == [
         "mine/task/b",
@@ -231,7 +247,7 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     for row, state in zip(rows, ["goal not reached", "unfinished", "done"], strict=True):
         assert state in row and " 90 " in row and " 6 " in row and " 10.00 " in row
     assert ["ACER (goal)" in row for row in rows] == [True, True, False]
-    printed = call("mine/task --list", capsys)
+    printed = call("list mine/task", capsys)
     assert [one["run"] for one in printed["runs"]] == ["runs/mine/task/b", "runs/mine/task/a"]
     assert printed["runs"][0] == {"run": "runs/mine/task/b", **result("b")}
     assert printed["runs"][1]["status"] is None and printed["runs"][1]["env_steps"] == 90
@@ -259,14 +275,13 @@ def test_a_run_has_its_origin_from_the_start(monkeypatch):
     assert not Path("runs/mine/task/a").exists()
 
 
-def test_a_run_that_continued_after_its_result_is_unfinished(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_a_run_that_continued_after_its_result_is_unfinished(capsys, run):
     old = Path("runs/mine/task/a/result.json").read_text()
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert result("a")["env_steps"] == 150
     Path("runs/mine/task/a/result.json").write_text(old)
     capsys.readouterr()
-    printed = call("--list", capsys)["runs"][0]
+    printed = call("list", capsys)["runs"][0]
     assert printed["status"] is None and printed["env_steps"] == 150
 
 
@@ -276,7 +291,7 @@ def test_runs_are_listed_without_importing_torch():
     (folder / "config.yaml").write_text("")
     (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; "
-    code += "assert main.main(['--list']) == 0; "
+    code += "assert main.main(['list']) == 0; "
     code += "print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert " 90 " in shown
@@ -289,8 +304,8 @@ def test_a_run_without_metrics_is_listed(capsys):
     folder = Path("runs/mine/task/a")
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
-    assert call("--list", capsys)["runs"][0]["env_steps"] == 0
-    assert main.main(["--list"]) == 0
+    assert call("list", capsys)["runs"][0]["env_steps"] == 0
+    assert main.main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
 
 
@@ -318,7 +333,7 @@ def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, p
     for name, content in (("result.json", record), ("metrics.csv", metrics)):
         if content is not None:
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert main.main(["--list", "--json"]) == 0
+    assert main.main(["list", "--json"]) == 0
     shown = capsys.readouterr()
     assert {one["run"]: one["env_steps"] for one in json.loads(shown.out)["runs"]} == {
         "runs/mine/task/a": 0,
@@ -341,7 +356,7 @@ def test_runs_that_vanish_while_they_are_listed_are_left_out(monkeypatch, capsys
         return read(folder, log)
 
     monkeypatch.setattr(results, "read_record", read_and_remove)
-    assert [run["run"] for run in call("--list", capsys)["runs"]] == ["runs/mine/task/c"]
+    assert [run["run"] for run in call("list", capsys)["runs"]] == ["runs/mine/task/c"]
 
 
 def test_the_list_ends_quietly_if_its_reader_has_exited():
@@ -350,7 +365,7 @@ def test_the_list_ends_quietly_if_its_reader_has_exited():
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text("")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli.main import run_process; run_process()"
-    for arguments in (["--list"], ["--list", "--json"]):
+    for arguments in (["list"], ["list", "--json"]):
         command = [sys.executable, "-c", code, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             process.stdout.close()
@@ -361,8 +376,7 @@ def test_the_list_ends_quietly_if_its_reader_has_exited():
             assert b"Traceback" not in process.stderr
 
 
-def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_force_replaces_a_run_and_restores_it_if_the_new_run_does_not_start(capsys, run):
     old = result("a")
     assert main.main("mine/task -n a --force --set base_config.env_name=nothing".split()) == 2
     assert result("a") == old
@@ -391,8 +405,7 @@ def interrupt_replacement(*missing: str) -> None:
     "arguments", ["--resume --max_step 120", "--run", "--force --set base_config.env_name=nothing"]
 )
 @pytest.mark.parametrize("missing", [["checkpoints"], ["checkpoints", "metrics.csv", "result.json"], ["."]])
-def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(arguments, missing, capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(arguments, missing, capsys, run):
     interrupt_replacement(*missing)
     assert main.main(["mine/task", "-n", "a", *arguments.split()]) == (2 if "nothing" in arguments else 0)
     assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
@@ -404,8 +417,7 @@ def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(argumen
 
 
 @pytest.mark.parametrize("arguments", ["--resume --max_step 120", "--run"])
-def test_the_new_run_stays_if_force_was_killed_after_a_checkpoint(arguments, capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_the_new_run_stays_if_force_was_killed_after_a_checkpoint(arguments, capsys, run):
     interrupt_replacement("result.json")
     assert main.main(["mine/task", "-n", "a", *arguments.split()]) == 0
     assert [path.name for path in Path("runs/mine/task").iterdir()] == ["a"]
@@ -413,8 +425,7 @@ def test_the_new_run_stays_if_force_was_killed_after_a_checkpoint(arguments, cap
     assert "before --force" not in capsys.readouterr().out
 
 
-def test_a_name_is_taken_while_force_was_killed_between_the_two_runs(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_a_name_is_taken_while_force_was_killed_between_the_two_runs(capsys, run):
     interrupt_replacement(".")
     assert main.main("mine/task -n a".split()) == 2
     assert "run runs/mine/task/a exists already" in capsys.readouterr().err
@@ -442,8 +453,7 @@ def test_force_keeps_the_old_run_if_the_disk_has_no_room_for_a_checkpoint_of_the
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
-def test_force_refuses_a_linked_run_before_it_trains(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_force_refuses_a_linked_run_before_it_trains(capsys, run):
     Path("runs/mine/task/a").rename("elsewhere")
     Path("runs/mine/task/a").symlink_to(Path("elsewhere").absolute())
     capsys.readouterr()
@@ -463,8 +473,7 @@ def test_force_does_not_replace_a_folder_that_is_not_a_run(capsys):
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
 @pytest.mark.parametrize("name", ["log.txt", "metrics.csv", "checkpoints", "faults.log", "sessions.jsonl"])
-def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, capsys, run):
     path, moved = Path("runs/mine/task/a", name), Path("elsewhere", name).absolute()
     moved.parent.mkdir()
     path.rename(moved) if path.exists() else moved.touch()
@@ -483,16 +492,14 @@ def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, c
     assert main.main("mine/task -n a --resume --max_step 120".split()) == 0
 
 
-def test_playing_prints_the_evaluation(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_playing_prints_the_evaluation(capsys, run):
     capsys.readouterr()
     printed = call("mine/task --run", capsys)
     played = {"agent": TWENTY_EPISODES}
     assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
-def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys, run):
     capsys.readouterr()
     printed = call("mine/task --run --agents 3 --max_iter 4", capsys)
     assert printed["evaluation"]["agent"]["episodes"] == 12
@@ -550,8 +557,7 @@ def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, caps
     assert [int(name) for name in played] == [30, 60, 90]
 
 
-def test_use_env_nn_takes_the_network_of_the_environment_folder(task, capsys):
-    assert main.main("mine/task -n a".split()) == 0
+def test_use_env_nn_takes_the_network_of_the_environment_folder(task, capsys, run):
     own = Path("runs/mine/task/a/nn.py")
     (task / "nn.py").write_text(NN.replace("8", "4"))
     for mode in ("--run", "--resume"):

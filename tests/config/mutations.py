@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithm.cli import main
-from algorithm.cli.options import OPTIONS
-from algorithm.config.loader import load_defaults
-from algorithm.config.trees import format_yaml, iterate_leaves
+from algorithm.cli.parser import make_parser
+from algorithm.config.yaml_layers import format_yaml, iterate_leaves, load_defaults
 
 DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
 FOLDER = Path("envs/mine/task")
@@ -269,12 +268,12 @@ def _assignments(rng: random.Random) -> Input:
 
 
 def _flags(rng: random.Random) -> Input:
-    skipped = ("doctor", "init", "import_mlagents", "editor", "render", "list", "debug", "json")
-    options = [option for option in OPTIONS if option.name not in skipped]
+    skipped = ("editor", "render", "debug", "json", "help", "version")
+    options = [action for action in make_parser()._actions if action.option_strings and action.dest not in skipped]
     given = []
     for option in rng.sample(options, rng.choice([1, 1, 2])):
-        given.append(option.spelling)
-        if "action" not in option.parser_args or rng.random() < 0.1:
+        given.append(option.option_strings[-1])
+        if option.nargs != 0 or rng.random() < 0.1:
             given.append(rng.choice([*TEXTS, *OPTION_WORDS, "1", "0", "-1", "1e3", "9" * 25, "a.b=c", "env_type=x"]))
     return Input("", arguments=given)
 

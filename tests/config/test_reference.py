@@ -7,7 +7,7 @@ import yaml
 
 from algorithm.annotations import Range, Spellings
 from algorithm.config import reference
-from algorithm.config.loader import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 
 
 def paths(tree, above=""):

@@ -1,9 +1,9 @@
 import pytest
 
-from algorithm.cli.options import FLAGS
+from algorithm.cli.parser import FLAGS
 from algorithm.config.loader import resolve
 from algorithm.config.renamed_settings import find_renamed_flag
-from algorithm.config.trees import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.errors import UserError
 
 SAC, ACER = "sac_config", "acer_config"
@@ -30,6 +30,11 @@ RENAMED = [
     ("goal", "within", "step_budget"),
 ]
 OF_ROLES = [entry for entry in RENAMED if entry[0] not in ("base_config", "goal")]
+
+
+def test_a_removed_setting_is_an_error_that_says_so():
+    with pytest.raises(UserError, match="unknown setting base_config.cuda_graphs; not supported: no update is"):
+        resolve([("test", {"base_config": {"cuda_graphs": "auto"}})])
 
 
 # Distributed settings of Advanced-SAC, with a part of the advice.

@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.loader import resolve
 from algorithm.config.search import Choices, NumberRange, read_space
-from algorithm.config.trees import nest
+from algorithm.config.yaml_layers import nest
 from algorithm.errors import UserError
 
 LEARNING_RATE = "acer_config.learning_rate"

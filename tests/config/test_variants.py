@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.config.trees import read_yaml
 from algorithm.config.variants import format_variant, write_variant
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.errors import UserError
 
 TEXT = """# The environment.

@@ -2,8 +2,10 @@
 
 import pytest
 
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import read_own_variant, read_variant, read_yaml, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_own_variant, read_variant
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import PROJECT_ENVS
 from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load

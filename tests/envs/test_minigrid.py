@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.config.loader import read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
 from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.specs import ObsSpec
 from tests.envs.folders import FOLDERS, load

@@ -30,7 +30,7 @@ def run_example(module: str, max_step: int) -> tuple[Path, dict]:
 def test_every_example_is_run():
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/config.yaml")}
-    assert scripts == set(MODULES) and folders == {"fourier_encoder", "grid"}
+    assert scripts == set(MODULES) and folders == {"fourier_encoder", "grid", "td3"}
 
 
 @pytest.mark.parametrize("module", MODULES)

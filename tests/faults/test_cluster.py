@@ -59,7 +59,7 @@ def test_two_actors_on_ray_train_an_agent(start_run):  # noqa: F811
     evaluated = [int(row["env_steps"]) for row in rows if row["eval/return"]]
     assert len(evaluated) > 1 and set(evaluated) <= set(saved_steps())
     assert run_folder().find_best().folder.name in {f"{env_steps:012d}" for env_steps in evaluated}
-    assert main.main([*ARGUMENTS, "--export"]) == 0
+    assert main.main(["export", *ARGUMENTS]) == 0
     assert (run_folder().path / "agent.onnx").is_file()
 
 

@@ -99,9 +99,9 @@ def test_a_run_in_training_is_not_resumed_or_replaced_but_can_be_read(capsys):
         assert err.startswith(f"run runs/own/task/{name} is in training in process {run.pid}: ")
         assert err.count("\n") == 1
     assert main.main([*ARGUMENTS, "--run", "--max_iter", "1"]) == 0
-    assert main.main(["--list"]) == 0
+    assert main.main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
-    assert main.main([*ARGUMENTS, "--export"]) == 0
+    assert main.main(["export", *ARGUMENTS]) == 0
     run.signal(signal.SIGKILL)
     assert run.status() == -signal.SIGKILL
     assert run.err.read_text() == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.command_line import parse_arguments
+from algorithm.cli.parser import parse_arguments
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     ORIGIN_FILE,
@@ -100,10 +100,10 @@ def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_firs
 def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
     printed = call("../my/task -n a", capsys)
     assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
-    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\n"
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\nformat 1\n"
     assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
-    assert [run["run"] for run in call("../my/task --list", capsys)["runs"]] == ["runs/my/task/a"]
+    assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
     assert main.main(["../my/task", "-n", "b"]) == 0
     assert f"play it:    python main.py {outside} -n b --run" in capsys.readouterr().out
     shutil.rmtree(outside)  # runs do not need the folder any more, by its path or by the path of their group
@@ -119,12 +119,12 @@ def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(outs
         error = call(f"{other} {arguments}", capsys)["error"]
         assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {outside.as_posix()}, not in {other}")
     assert "there is no run" in call(f"{other} --run", capsys)["error"]
-    assert "there is no run" in call(f"{other} --list", capsys)["error"]
+    assert "there is no run" in call(f"list {other}", capsys)["error"]
     assert main.main([str(other), "-n", "b"]) == 0
     capsys.readouterr()
-    assert [run["run"] for run in call(f"{other} --list", capsys)["runs"]] == ["runs/my/task/b"]
+    assert [run["run"] for run in call(f"list {other}", capsys)["runs"]] == ["runs/my/task/b"]
     assert RunFolder.find(outside.as_posix(), None).given_path == Path("runs/my/task/a")
-    assert len(call("--list", capsys)["runs"]) == 2
+    assert len(call("list", capsys)["runs"]) == 2
 
 
 def test_a_folder_that_was_moved_keeps_its_runs(outside, tmp_path, capsys):
@@ -144,10 +144,24 @@ def test_a_run_without_a_recorded_folder_is_accepted(outside, capsys):
         assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
 
 
+@pytest.mark.parametrize("command", ["--run", "-n a --resume", "export", "report"])
+def test_a_run_folder_of_another_format_is_refused(outside, command, capsys):
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    Path("runs/my/task/a", ORIGIN_FILE).write_text(f"{outside.as_posix()}\nformat 7\n")
+    capsys.readouterr()
+    words = ["../my/task", *command.split()]
+    assert main.main(words if command.startswith("-") else words[::-1]) == 2
+    assert (
+        "environment.txt: the run folder has format 7, which another version of this program has"
+        in capsys.readouterr().err
+    )
+    assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
+
+
 def test_other_commands_find_the_folder_too(outside):
-    assert parse_arguments(["../my/task", "--export"]).env == outside.as_posix()
-    assert parse_arguments(["../my/task", "--doctor"]).env == outside.as_posix()
-    assert find_environment_folder(parse_arguments(["../my/task", "--doctor"]).env) == outside
+    assert parse_arguments(["export", "../my/task"])[1].env == outside.as_posix()
+    assert parse_arguments(["doctor", "../my/task"])[1].env == outside.as_posix()
+    assert find_environment_folder(parse_arguments(["doctor", "../my/task"])[1].env) == outside
 
 
 @pytest.mark.parametrize(
@@ -165,7 +179,7 @@ def test_other_commands_find_the_folder_too(outside):
 def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
     advice = str(make_unknown_error(text)).rpartition("; ")[2]
     assert advice == f"did you mean {' or '.join(folders)}?"
-    assert main.main([text, "--tune"]) == 2
+    assert main.main(["tune", text]) == 2
     assert advice in capsys.readouterr().err
     assert all(find_folder(folder) for folder in folders)
 
@@ -181,7 +195,7 @@ def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
 )
 def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
     assert main.main([text, "-c", "sac"]) == 2
-    advice = f"write one with: python main.py --init {folder} --set base_config.env_name={env_name}\n"
+    advice = f"write one with: python main.py init {folder} --set base_config.env_name={env_name}\n"
     assert capsys.readouterr().err.endswith(advice)
 
 
@@ -219,8 +233,8 @@ def test_folders_of_an_id_are_found():
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
 def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
-    for more in ([], ["--run"], ["--list"]):
-        assert main.main([text, *more]) == 2
+    for words in ([text], [text, "--run"], ["list", text]):
+        assert main.main(words) == 2
         assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
 
 

@@ -9,22 +9,20 @@ import tests.adapters.fragile  # noqa: F401  # registers an environment
 from algorithm import train
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
-from algorithm.parts import suggested_settings
-from algorithm.parts.env_probe import EnvProbe
-from algorithm.parts.suggested_settings import add_suggestions, open_environment, suggest_settings
-from algorithm.parts.suggestion_rules import Facts
+from algorithm.parts.random_play import RandomPlay
+from algorithm.parts.suggested_settings import ProbeResult, add_suggestions, open_environment, suggest_settings
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 VECTOR = {"obs": ObsSpec((3,))}
 IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}
 BUTTON = ActionSpec(branches=(2,))
-SEVERAL = EnvProbe(rewards=np.array([5.0, -5.0]), episode_lengths=(1,), terminations=1)
+SEVERAL = RandomPlay(rewards=np.array([5.0, -5.0]), episode_lengths=(1,), terminations=1)
 
 
-def suggest(obs=VECTOR, action=BUTTON, probe=SEVERAL, given=None, env_name="CartPole-v1"):
+def suggest(obs=VECTOR, action=BUTTON, play=SEVERAL, given=None, env_name="CartPole-v1"):
     base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
-    facts = Facts(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, probe=probe)
-    return add_suggestions(facts, None)
+    result = ProbeResult(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, play=play)
+    return add_suggestions(result, None)
 
 
 def suggest_for(env_name):
@@ -67,20 +65,21 @@ def test_the_spaces_determine_the_algorithm_and_the_environments(obs, action, gi
 )
 @pytest.mark.parametrize("algorithm", ["ACER", "A2C", "PPO"])
 def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected, algorithm):
-    probe = EnvProbe(rewards=np.array(rewards), terminations=1)
+    play = RandomPlay(rewards=np.array(rewards), terminations=1)
     section = f"{algorithm.lower()}_config"
-    tree = suggest(probe=probe, given={"base_config": {"algorithm": algorithm}}).tree
+    tree = suggest(play=play, given={"base_config": {"algorithm": algorithm}}).tree
     chosen = {key: value for key, value in tree[section].items() if key.startswith("reward_")}
     assert chosen == expected
 
 
 def test_a_separate_program_is_not_started():
-    base = resolve([("test", {"base_config": {"env_type": "UNITY"}})]).base
-    assert suggested_settings._probe(base, None) is None
+    suggested = suggest_settings({"base_config": {"env_type": "UNITY"}}, {"agent": Role(1, VECTOR, BUTTON)}, None)
+    assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
+    assert not suggested.notes
 
 
 def test_an_environment_that_was_not_probed_has_normalized_rewards():
-    tree = suggest(probe=None).tree
+    tree = suggest(play=None).tree
     assert tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in tree
 
 
@@ -96,19 +95,19 @@ def test_an_environment_that_was_not_probed_has_normalized_rewards():
     ],
 )
 def test_actions_are_repeated_where_random_ones_made_no_difference(action, terminations, rewards, repeats):
-    probe = EnvProbe(rewards=np.array(rewards), terminations=terminations)
-    assert ("explorer" in suggest(action=action, probe=probe).tree) == repeats
+    play = RandomPlay(rewards=np.array(rewards), terminations=terminations)
+    assert ("explorer" in suggest(action=action, play=play).tree) == repeats
     given = {"explorer": {"action_noise": [0, 0.1]}}
-    assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), probe=probe, given=given).tree["explorer"]
+    assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), play=play, given=given).tree["explorer"]
 
 
 def test_episodes_that_may_never_end_are_limited():
-    endless = EnvProbe(rewards=np.ones(9))
-    limited = suggest(probe=endless, env_name="CliffWalking-v1")
+    endless = RandomPlay(rewards=np.ones(9))
+    limited = suggest(play=endless, env_name="CliffWalking-v1")
     assert limited.tree["base_config"]["max_step_each_iter"] == 1000
     assert "no episode ended in 9 random steps" in limited.reasons["base_config.max_step_each_iter"]
-    for probe, env_name in ((SEVERAL, "CliffWalking-v1"), (endless, "CartPole-v1")):
-        assert "max_step_each_iter" not in suggest(probe=probe, env_name=env_name).tree["base_config"]
+    for play, env_name in ((SEVERAL, "CliffWalking-v1"), (endless, "CartPole-v1")):
+        assert "max_step_each_iter" not in suggest(play=play, env_name=env_name).tree["base_config"]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +140,8 @@ def test_long_episodes_have_a_larger_discount_factor(env_name, given, gamma):
     ],
 )
 def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, terminations, coef):
-    probe = EnvProbe(rewards=np.array(rewards), terminations=terminations)
-    assert suggest(obs, probe=probe).tree["acer_config"]["entropy_coef"] == coef
+    play = RandomPlay(rewards=np.array(rewards), terminations=terminations)
+    assert suggest(obs, play=play).tree["acer_config"]["entropy_coef"] == coef
 
 
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (5, 1), (10_000, None), (None, None)])
@@ -170,7 +169,7 @@ def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_r
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
 def test_reactor_keeps_its_normalization_of_returns_and_starts_early_in_a_short_run(max_step, starts):
     given = {"base_config": {"algorithm": "REACTOR", "max_step": max_step}}
-    tree = suggest(probe=EnvProbe(rewards=np.array([5.0, -5.0]), terminations=1), given=given).tree
+    tree = suggest(play=RandomPlay(rewards=np.array([5.0, -5.0]), terminations=1), given=given).tree
     section = tree.get("reactor_config", {})
     assert section.get("learning_starts") == starts
     assert not {"reward_scale", "reward_normalization"} & set(section)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.parts.temporary_folder import STARTING_SECONDS, make_temporary_folder
+from algorithm.parts.lock import STARTING_SECONDS, make_temporary_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE = """
 import os, sys
-from algorithm.parts.temporary_folder import make_temporary_folder
+from algorithm.parts.lock import make_temporary_folder
 print(make_temporary_folder("samara-test-"), flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)

@@ -9,10 +9,8 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.precision import CPU, Placement
-from algorithm.parts import torch_setup
 from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.torch_setup import (
-    choose_graphs,
     choose_placement,
     describe_placement,
     list_bfloat16_instructions,
@@ -144,27 +142,3 @@ def test_small_networks_act_on_the_cpu_by_default(two_gpus, role, units, inferen
 def test_an_agent_that_learns_on_the_cpu_acts_there(inference_device):
     found = placed(inference_device=inference_device)
     assert found.learning == found.acting == CPU
-
-
-def chosen_graphs(device, obstacle=None, **base):
-    config = make_agent_config(resolve([("test", {"base_config": base})])).placement
-    return choose_graphs(config, device, obstacle)
-
-
-def test_updates_are_captured_on_cuda_devices_where_it_is_possible(monkeypatch):
-    monkeypatch.setattr(torch_setup, "CudaGraphs", lambda device: ("graphs", device))
-    assert chosen_graphs(GPU, cuda_graphs="auto") == chosen_graphs(GPU, cuda_graphs="required") == ("graphs", GPU)
-    assert chosen_graphs(CPU, cuda_graphs="auto") is chosen_graphs(torch.device("mps"), cuda_graphs="auto") is None
-    assert chosen_graphs(GPU, "auxiliaries are not captured", cuda_graphs="auto") is None
-
-
-@pytest.mark.parametrize("base", [{}, {"cuda_graphs": "off"}, {"cuda_graphs": False}])
-def test_updates_are_not_captured_by_default(base):
-    assert chosen_graphs(GPU, **base) is None
-
-
-def test_graphs_that_are_required_but_not_possible_are_an_error():
-    with pytest.raises(UserError, match="^base_config.cuda_graphs is required, but networks learn on cpu; use auto or"):
-        chosen_graphs(CPU, cuda_graphs="required")
-    with pytest.raises(UserError, match="is required, but auxiliaries are not captured; use auto or off$"):
-        chosen_graphs(GPU, "auxiliaries are not captured", cuda_graphs="required")

@@ -16,7 +16,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.transfer import copy_checkpoint
 from algorithm.cli import main
-from algorithm.config.loader import merge
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.lineage import LineageRow
@@ -309,7 +309,7 @@ def test_options_that_do_not_fit_a_population(arguments, message, capsys):
 def test_a_resumed_population_keeps_its_code_and_its_spaces(capsys):
     train_new(base_config={"max_step": 60})
     for arguments, message in (
-        (["--use_env_nn"], "--use_env_nn is for single runs"),
+        (["--use_env_nn"], "--use-env-nn is for single runs"),
         (["--set", "population_config.size=8"], "population_config.size: 4 -> 8 is not possible with --resume"),
         (
             ["--set", "population_config.interval=8"],

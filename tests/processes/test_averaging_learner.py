@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossReport
-from algorithm.auxiliaries.prediction import Prediction, PredictionSettings
+from algorithm.auxiliaries.prediction import Prediction
+from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
 from algorithm.processes.averaging_learner import AveragingLearner, learn_together

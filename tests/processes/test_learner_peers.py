@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.config.effects import check_effects
 from algorithm.config.loader import resolve
+from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster as runs_cluster
 from algorithm.processes import cluster_runtime as cluster

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.loader import merge, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
@@ -259,7 +260,7 @@ def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
 
 
 def test_a_setting_of_workers_is_refused_for_a_local_run():
-    from algorithm.config.effects import check_effects
+    from algorithm.config.unused_settings import check_effects
 
     layer = ("--set", {"base_config": {"n_workers": 3}})
     with pytest.raises(UserError, match="base_config.n_workers is for runtime WORKERS, not for LOCAL"):

@@ -34,7 +34,9 @@ def estimate(inputs, clipping):
 
 
 calls = []
-ESTIMATORS["importance_sampling"] = Estimator(estimate=estimate, needs_action_values=True, clips=("trace_clip",))
+ESTIMATORS["importance_sampling"] = Estimator(
+    function="__main__:estimate", needs_action_values=True, clips=("trace_clip",)
+)
 for number, case in enumerate(sys.argv[1:]):
     variant, *settings = case.split()
     status = main.main(["fake/task", "-c", variant, "-n", f"run{number}", "--set", *settings])

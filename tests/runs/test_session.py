@@ -95,10 +95,10 @@ def test_a_run_can_be_played_without_its_records(run, name, capsys):
 
 def test_a_command_that_needs_a_missing_record_names_it(run, capsys):
     harm(run.path / "roles.json")
-    status, _, err = call("mine/task --export", capsys)
+    status, _, err = call("export mine/task", capsys)
     assert status == 2 and "roles.json is damaged" in err and "--resume" in err
     (run.path / "roles.json").unlink()
-    status, _, err = call("mine/task --export", capsys)
+    status, _, err = call("export mine/task", capsys)
     assert status == 2 and "roles.json has no role 'agent': --resume writes it again" in err
 
 
@@ -118,7 +118,7 @@ def spoil(folder: Path, number: float) -> None:
 def test_weights_that_are_not_finite_are_rejected(run, number, capsys):
     *_, before, last = sorted((run.path / "checkpoints").glob("0*"))
     spoil(last, number)
-    for command in ("mine/task --run", RESUME, "mine/task --export", "mine/task --run --ckpt 90"):
+    for command in ("mine/task --run", RESUME, "export mine/task", "mine/task --run --ckpt 90"):
         status, _, err = call(command, capsys)
         assert status == 1
         assert err.count("\n") == 1 and err.startswith(str(last / "agent" / "weights.pt"))
@@ -178,12 +178,13 @@ def test_code_outside_of_the_environment_folder_is_rejected_for_a_new_run(task, 
 
 
 def test_code_of_a_run_that_differs_from_the_environments_is_reported(run, task, capsys):
-    for mode in ("--run", "--resume", "--export"):
-        assert "executes its own" not in call(f"mine/task {mode}", capsys)[1]
+    commands = ("mine/task --run", "mine/task --resume", "export mine/task")
+    for command in commands:
+        assert "executes its own" not in call(command, capsys)[1]
     (task / "nn.py").write_text(f"{NN}# newer\n")
     (run.path / "more.py").write_text("")
-    for mode in ("--run", "--resume", "--export"):
-        status, out, _ = call(f"mine/task {mode}", capsys)
+    for command in commands:
+        status, out, _ = call(command, capsys)
         assert status == 0
         reported = [line for line in out.splitlines() if "executes its own" in line]
         assert reported == [f"runs/mine/task/a executes its own more.py, nn.py, other code than in {task}"]

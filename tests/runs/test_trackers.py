@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from algorithm import Callback, train
 from algorithm.cli import main
 from algorithm.config import registry
-from algorithm.config.loader import read_yaml
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.errors import UserError
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.tracking.tracker import Tracker

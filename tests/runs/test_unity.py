@@ -109,7 +109,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     run("--run", "--max_iter", "2")
     output = " ".join(capsys.readouterr().out.split())
     assert "of Duel: return" in output and "of Duel-team1: return" in output
-    assert main.main(["unity/task", "-n", "a", "--export"]) == 0
+    assert main.main(["export", "unity/task", "-n", "a"]) == 0
     assert [path.name for path in folder.path.glob("*.onnx")] == ["Duel.onnx"]
     assert main.main(["unity/task", "-n", "a", "--resume", "--set", "ma_config.Duel-team1.agent=Duel-team1"]) == 2
     assert "is not possible with --resume" in capsys.readouterr().err
@@ -283,7 +283,7 @@ def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, 
     assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
     # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
     assert 840 <= record["env_steps"] <= 1200
-    main.main(["--list"])
+    main.main(["list"])
     assert "goal reached (training episodes only)" in " ".join(capsys.readouterr().out.split())
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliarySettings
+from algorithm.auxiliaries.auxiliary import Auxiliary
+from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.networks import FlatParameters
 from algorithm.training.auxiliary_set import Gradients
 from algorithm.training.learner import Learner

@@ -15,7 +15,8 @@ from torch import nn
 from algorithm.agents.a2c.agent import A2C
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.ppo.agent import Ppo
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, AuxiliarySettings, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, TargetNetwork, Vector
 from algorithm.replay.ring import Ring
 from algorithm.returns import RewardStream

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliarySettings
+from algorithm.auxiliaries.auxiliary import Auxiliary
+from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from algorithm.config.loader import merge
+from algorithm.config.yaml_layers import merge
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from algorithm.runs.faults import describe_end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from algorithm.agents.state_value import StateValueSettings
+from algorithm.agents.settings import StateValueSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def make_groups(
     settings: AcerSettings, policy: ActorCritic, separate_critic: SeparateCritic | None
 ) -> dict[str, ParameterGroup]:
     """Return the group of the network, or the groups of the policy and of its separate critic."""
-    group = make_parameter_group(settings, separate_critic or policy)
+    group = make_parameter_group(settings, separate_critic or policy, settings.learning_rate, settings.max_grad_norm)
     if not separate_critic:
         return {"acer": group}
     policy_group = ParameterGroup(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.agents.actor_critic import ActorCriticSettings
-from algorithm.annotations import FixedOnResume, OnlyIf, Range, Spellings, Unless
-from algorithm.returns import find_estimators
+from algorithm.agents.settings import ActorCriticSettings, ReplaySettings
+from algorithm.annotations import FixedOnResume, OnlyIf, Range, Spellings
+from algorithm.estimators import find_estimators
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcerSettings(ActorCriticSettings):
+class AcerSettings(ActorCriticSettings, ReplaySettings):
     """The section `acer_config`; default_config.yaml has the defaults, units and meanings.
 
     Raises:
@@ -42,14 +42,6 @@ class AcerSettings(ActorCriticSettings):
     trust_region_iterations: Annotated[int, Range(at_least=1), OnlyIf(trust_region="full")]
     trust_region_damping: Annotated[float, Range(above=0), OnlyIf(trust_region="full")]
     trust_region_halvings: Annotated[int, Range(at_least=0), OnlyIf(trust_region="full")]
-    rollout_length: Annotated[
-        int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")
-    ]  # k
-    sequence_length: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
-    batch_size: Annotated[int, Range(at_least=1), Unless(replay_ratio=0)]
-    replay_ratio: Annotated[float | None, Range(at_least=0, at_most=10_000)]
-    learning_starts: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]
-    burn_in_step: Annotated[int, Range(at_least=0), Unless(replay_ratio=0)]  # R2D2
     on_policy_updates: bool  # also learn from each collected rollout, as Algorithm 1 does
 
     def __post_init__(self) -> None:

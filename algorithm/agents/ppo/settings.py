@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.agents.state_value import StateValueSettings
+from algorithm.agents.settings import StateValueSettings
 from algorithm.annotations import OnlyIf, Range
 
 

@@ -49,7 +49,9 @@ class Reactor(Agent):
         self.policy, target = (self._make_network(blueprint, role) for _ in range(2))
         self.target = TargetNetwork(self.policy, target)
         self.target_networks = {"target": self.target}
-        self.groups = {"reactor": make_parameter_group(settings, self.policy)}
+        self.groups = {
+            "reactor": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)
+        }
         check_burn_in(settings.burn_in_step, self.policy)
         warmup_rows = self.policy.torso.warmup_rows
         self.schedule = DataSchedule(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from algorithm.agents.actor_critic import make_support
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.distributions import Categorical
 from algorithm.losses import cross_entropy, squared_error
@@ -154,4 +155,4 @@ def make_critic(settings: ReactorSettings, n_actions: int) -> Critic:
     """Return the critic of the settings for a number of actions, or of combinations of actions."""
     if settings.critic == "scalar":
         return ScalarCritic(n_actions)
-    return CategoricalCritic(n_actions, settings.make_support(), settings.distributional)
+    return CategoricalCritic(n_actions, make_support(settings), settings.distributional)

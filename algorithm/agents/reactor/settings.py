@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from algorithm.agents.actor_critic import OptimizerSettings
-from algorithm.agents.categorical import CategoricalSettings
-from algorithm.annotations import AnyOf, FixedOnResume, OnlyIf, Range
+from algorithm.agents.settings import CategoricalSettings, ReplaySettings, SingleGroupSettings
+from algorithm.annotations import AnyOf, OnlyIf, Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReactorSettings(OptimizerSettings, CategoricalSettings):
+class ReactorSettings(SingleGroupSettings, CategoricalSettings, ReplaySettings):
     """The section `reactor_config`; default_config.yaml has the defaults, units and meanings."""
 
     value_coef: Annotated[float, Range(at_least=0)]
@@ -33,9 +32,4 @@ class ReactorSettings(OptimizerSettings, CategoricalSettings):
     distributional: Annotated[Literal["direct", "recursive"], OnlyIf(critic="categorical")]
     trace_lambda: Annotated[float, Range(at_least=0, at_most=1)]  # lambda
     update_target_per_step: Annotated[int, Range(at_least=1)]
-    rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")]
-    sequence_length: Annotated[int, Range(at_least=1)]
-    burn_in_step: Annotated[int, Range(at_least=0)]
-    batch_size: Annotated[int, Range(at_least=1)]
     replay_ratio: Annotated[float, Range(above=0, at_most=10_000)]
-    learning_starts: Annotated[int, Range(at_least=0)]

@@ -11,9 +11,8 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import ClosedFormLoss, Loss, ParameterGroup
-from algorithm.agents.sac.groups import make_adam_group
-from algorithm.agents.sac.passes import AutogradPass, Pass, PlainPolicy
+from algorithm.agents.actor_critic import make_parameter_group
+from algorithm.agents.agent import ParameterGroup
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
@@ -28,7 +27,7 @@ from algorithm.networks import (
 )
 from algorithm.networks.batch_statistics import ValidRows
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.networks.plain_layers import Buffers
+from algorithm.networks.passes import AutogradPass, Pass
 from algorithm.specs import Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
@@ -71,7 +70,7 @@ class PolicySteps:
 class ActorLosses:
     """The losses of an actor, one for each group, of which only the gradient has a meaning; and their metrics."""
 
-    by_group: Mapping[str, Loss] = field(default_factory=dict)
+    by_group: Mapping[str, Tensor] = field(default_factory=dict)
     compute_metrics: Callable[[], dict[str, Tensor]] = dict  # of each row [T, B]
 
 
@@ -83,10 +82,10 @@ class SacActor(ABC):
 
     has_batch_norms: bool = False  # whether the policy's own layers contain batch norms
 
-    is_plain: bool = False  # whether the policy's losses need no autograd
-
-    def use_plain_networks(self, buffers: Buffers) -> None:
-        """Compute the policy without autograd from now on, if its own layers are plain. The default does nothing."""
+    @property
+    def is_manual(self) -> bool:
+        """Return whether the losses of the actor need no autograd but for single numbers."""
+        return False
 
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
@@ -156,43 +155,36 @@ class SoftPolicy(SacActor):
         heads = nn.ModuleList([self.network.heads])
         self.has_batch_norms = bool(find_batch_norms([heads]))
         self.groups = {
-            "policy": make_adam_group(heads, settings, settings.learning_rate_policy, settings.max_grad_norm_policy)
+            "policy": make_parameter_group(
+                settings, heads, settings.learning_rate_policy, settings.max_grad_norm_policy
+            )
         }
         if settings.use_auto_alpha:
-            group = make_adam_group(
-                self.temperature, settings, settings.learning_rate_alpha, settings.max_grad_norm_alpha
+            group = make_parameter_group(
+                settings, self.temperature, settings.learning_rate_alpha, settings.max_grad_norm_alpha
             )
             self.groups["alpha"] = replace(group, weight_decay=0.0)
-        self._plain: PlainPolicy | None = None
 
-    def use_plain_networks(self, buffers: Buffers) -> None:
-        self._plain = PlainPolicy.make(self.network, buffers)
-        self.is_plain = self._plain is not None
+    @property
+    def is_manual(self) -> bool:
+        return self.network.is_manual
 
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        outputs = self._plain.compute(features) if self._plain else self.network.compute_outputs(features)
-        return self._sample(outputs, obs)
+        return self._sample(self.network.compute(features), obs)
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Pass]:
-        if self._plain:
-            next_outputs = self._plain.compute(features[-1:])
-            policy_pass = self._plain.run(features[:-1])
-            all_outputs = torch.cat((policy_pass.outputs, next_outputs))
-            with torch.no_grad():
-                return self._sample(all_outputs, obs), policy_pass
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
                 all_outputs = self.network.compute_outputs(features)
-            outputs = all_outputs[:-1]
+            policy_pass: Pass = AutogradPass(all_outputs[:-1])
         else:  # the last row needs no gradient
-            outputs = self.network.compute_outputs(features[:-1])
-            with torch.no_grad():
-                all_outputs = torch.cat((outputs, self.network.compute_outputs(features[-1:])))
+            policy_pass = self.network.run(features[:-1])
+            all_outputs = torch.cat((policy_pass.outputs, self.network.compute(features[-1:])))
         with torch.no_grad():
-            return self._sample(all_outputs.detach(), obs), AutogradPass(outputs)
+            return self._sample(all_outputs.detach(), obs), policy_pass
 
     def _sample(self, outputs: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
@@ -219,7 +211,7 @@ class SoftPolicy(SacActor):
                 policy_output.reparameterized, q - policy_output.entropy_cost, action_gradient, policy_output.alpha
             )
             direction *= weights.unsqueeze(-1)
-        losses: dict[str, Loss] = {"policy": outputs.make_loss(direction)}
+        losses = {"policy": outputs.make_loss(direction)}
         terms = self._log_prob_terms(policy, policy_output.reparameterized)
         if "alpha" in self.groups:
             with torch.no_grad():
@@ -227,7 +219,8 @@ class SoftPolicy(SacActor):
                     (weights * ((policy.probs * term).sum(-1) + target)).sum()
                     for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
-            losses["alpha"] = self._make_temperature_loss(torch.stack(entropy_shortfall))
+            with torch.inference_mode(False):  # autograd cannot save a tensor of inference mode
+                losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall).clone(), self.temperature.log_alpha)
 
         def compute_metrics() -> dict[str, Tensor]:
             entropies = {
@@ -237,15 +230,6 @@ class SoftPolicy(SacActor):
             return {**entropies, "train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
 
         return ActorLosses(by_group=losses, compute_metrics=compute_metrics)
-
-    def _make_temperature_loss(self, direction: Tensor) -> Loss:
-        """Return a loss whose gradient with respect to each log alpha is -`direction`."""
-        log_alpha = self.temperature.log_alpha
-        if not self._plain:
-            return surrogate_loss(direction, log_alpha)
-        gradient = log_alpha.grad
-        assert gradient is not None  # as for all parameters of a learner, which has allowed plain networks
-        return ClosedFormLoss(lambda: gradient.sub_(direction))
 
     def get_temperatures(self) -> dict[str, Tensor]:
         return {

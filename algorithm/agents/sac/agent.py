@@ -8,18 +8,17 @@ dimensions are sampled, with gradient.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
-    Loss,
     LossReport,
     ParameterReset,
     check_burn_in,
@@ -33,12 +32,10 @@ from algorithm.agents.sac.actors import ActorLosses, PolicySteps, SacActor, Soft
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
 from algorithm.agents.sac.epsilon_greedy import EpsilonGreedy
 from algorithm.agents.sac.evaluation import ActionEvaluator
-from algorithm.agents.sac.groups import make_adam_group
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.networks.plain_layers import Buffers
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ACTION_MASK, Role
 
@@ -79,8 +76,8 @@ class Sac(Agent):
         check_burn_in(settings.burn_in_step, torso)
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
         # parameters of the policy are contiguous.
-        critic_group = make_adam_group(
-            self.critics, settings, settings.learning_rate_critic, settings.max_grad_norm_critic
+        critic_group = make_parameter_group(
+            settings, self.critics, settings.learning_rate_critic, settings.max_grad_norm_critic
         )
         self.groups = {"critic": critic_group, **self.actor.groups}
         self.schedule = DataSchedule(
@@ -95,7 +92,6 @@ class Sac(Agent):
         )
         self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
-        self._is_plain = False  # whether no loss needs autograd
         self.random_steps = settings.random_steps
         if self.random_steps and self.needs_behavior and spec.continuous:
             raise ValueError(
@@ -123,21 +119,16 @@ class Sac(Agent):
         memory = self.policy.compute_memory(step.obs, memory)
         return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
 
-    def use_plain_networks(self) -> None:
-        buffers = Buffers()
-        self.evaluator.use_plain_networks(buffers)
-        self.actor.use_plain_networks(buffers)
-        self._is_plain = not self.torso_is_trainable and self.evaluator.is_plain and self.actor.is_plain
-
-    def loss(self, rollout: Rollout) -> tuple[dict[str, Loss], LossReport]:
+    def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossReport]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        with torch.inference_mode() if self._is_plain else nullcontext():
+        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.actor.is_manual
+        with torch.inference_mode(is_manual):
             return self._compute_losses(rollout, features, target_features, acting_features)
 
     def _compute_losses(
         self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
-    ) -> tuple[dict[str, Loss], LossReport]:
+    ) -> tuple[dict[str, Tensor], LossReport]:
         """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
@@ -267,13 +258,6 @@ class Sac(Agent):
         """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""
         n_critics, n_sampled = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
         return None if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
-
-    def find_phase(self, update: int) -> Hashable | None:
-        """Return whether the policy and whether the target critics are updated; None if critics are drawn at random."""
-        settings = self.settings
-        if settings.ensemble_q_sample < settings.ensemble_q_num:
-            return None
-        return self._updates_policy(update), bool(self.target) and update % settings.update_target_per_step == 0
 
     def _updates_policy(self, update: int) -> bool:
         return update % self.settings.policy_update_every == 0

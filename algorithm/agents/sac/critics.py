@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from algorithm.agents.actor_critic import make_support
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import HybridDistribution
 from algorithm.losses import clipped_error, cross_entropy, soft_state_value, squared_error
@@ -241,7 +242,7 @@ class CategoricalCritic(Critic):
 
     def __init__(self, settings: SacSettings, takes_minimum: bool):
         super().__init__(settings, takes_minimum)
-        self.support: Support = settings.make_support()
+        self.support: Support = make_support(settings)
         self.value_shape = (self.support.n_atoms,)
 
     def compute_values(self, outputs: Tensor) -> Tensor:

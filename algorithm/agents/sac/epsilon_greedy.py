@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.sac.actors import ActorLosses, EvaluateActions, PolicyOutput, SacActor
-from algorithm.agents.sac.passes import AutogradPass, Pass
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
 from algorithm.networks import CriticEnsemble, GreedyQPolicy
 from algorithm.networks.batch_statistics import ValidRows
+from algorithm.networks.passes import AutogradPass, Pass
 from algorithm.specs import Role
 
 

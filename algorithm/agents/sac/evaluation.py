@@ -12,11 +12,10 @@ from torch import Tensor
 
 from algorithm.agents.agent import select_statistics_rows
 from algorithm.agents.sac.critics import Critic
-from algorithm.agents.sac.passes import AutogradPass, Pass, PlainCritics
 from algorithm.distributions import HybridFamily
 from algorithm.networks import CriticEnsemble, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.networks.plain_layers import Buffers
+from algorithm.networks.passes import AutogradPass, Pass
 from algorithm.rollout import Rollout
 
 
@@ -32,23 +31,12 @@ class ActionEvaluator:
 
     Attributes:
         is_joint: Whether (x, a) and (x', a') are evaluated in one pass, since critics have batch norms.
-        is_plain: Whether the critics of features without gradient need no autograd.
     """
 
     def __init__(self, family: HybridFamily, critics: CriticEnsemble, target_critics: CriticEnsemble | None):
         self.family, self.critics, self.target_critics = family, critics, target_critics
         self.is_joint = bool(find_batch_norms([critics.critics]))
         self._has_batch_norms = bool(find_batch_norms([critics]))
-        self.is_plain = False
-        self._plain: PlainCritics | None = None
-        self._plain_target: PlainCritics | None = None
-
-    def use_plain_networks(self, buffers: Buffers) -> None:
-        """Compute critics of given actions without autograd from now on, if they are plain layers."""
-        if self.family.n_continuous:
-            self._plain = PlainCritics.make(self.critics, buffers)
-            self._plain_target = PlainCritics.make(self.target_critics, buffers) if self.target_critics else None
-        self.is_plain = self._plain is not None
 
     def evaluate_pairs(
         self,
@@ -70,28 +58,26 @@ class ActionEvaluator:
         Returns:
             The two results of `evaluate_taken` for all critics, the second as a pass, and outputs [M, T, B, K, *v].
         """
-        if (plain := self._find_plain(features)) is not None:
-            taken_pass = plain.run(torch.cat((features[:-1], self.family.encode(rollout.raw_action)), -1))
+        if self.family.n_continuous and not self.is_joint:
+            taken = self.critics.run(torch.cat((features[:-1], self.family.encode(rollout.raw_action)), -1))
             next_inputs = self._join(target_features[1:], next_actions)
-            next_outputs = (self._plain_target or plain).compute(next_inputs, critic_indices)
-            return taken_pass.outputs.unsqueeze(features.ndim), taken_pass, next_outputs
+            next_outputs = (self.target_critics or self.critics).compute(next_inputs, critic_indices)
+            return taken.outputs.unsqueeze(features.ndim), taken, next_outputs
         if not self.is_joint:
-            outputs, taken = self.evaluate_taken(self.critics, features[:-1], rollout.raw_action)
+            outputs, taken_outputs = self.evaluate_taken(self.critics, features[:-1], rollout.raw_action)
             with torch.no_grad():
-                next_outputs = self.evaluate_combinations(
-                    self.target_critics or self.critics, target_features[1:], next_actions, critic_indices
-                )
-            return outputs, AutogradPass(taken), next_outputs
-        outputs, taken, next_outputs = self._evaluate_jointly(
+                next_outputs = (self.target_critics or self.critics)(target_features[1:], None, critic_indices)
+            return outputs, AutogradPass(taken_outputs), next_outputs
+        outputs, taken_outputs, next_outputs = self._evaluate_jointly(
             self.critics, rollout, features, next_actions, commits=True
         )
         if not self.target_critics:
-            return outputs, AutogradPass(taken), select_critics(next_outputs.detach(), critic_indices)
+            return outputs, AutogradPass(taken_outputs), select_critics(next_outputs.detach(), critic_indices)
         with torch.no_grad():
             _, _, next_outputs = self._evaluate_jointly(
                 self.target_critics, rollout, target_features, next_actions, critic_indices
             )
-        return outputs, AutogradPass(taken), next_outputs
+        return outputs, AutogradPass(taken_outputs), next_outputs
 
     def evaluate_policy_actions(
         self,
@@ -117,20 +103,11 @@ class ActionEvaluator:
                 with torch.no_grad():
                     values = self.critics(features, None, critic_indices)
             return critic.reduce_ensemble(values), None
-        if (plain := self._find_plain(features)) is not None:
-            critic_pass = plain.run(self._join(features, continuous_actions), critic_indices)
-            q, gradient = critic.differentiate_ensemble(critic_pass.outputs)
-            actions = slice(features.shape[-1], features.shape[-1] + self.family.n_continuous)
-            return q, critic_pass.differentiate(gradient)[..., actions]
-        continuous_actions = continuous_actions.requires_grad_()
-        values = self.evaluate_combinations(self.critics, features, continuous_actions, critic_indices)
-        q = critic.reduce_ensemble(values)
-        (action_gradient,) = torch.autograd.grad(q, continuous_actions, torch.ones_like(q))
-        return q.detach(), action_gradient
-
-    def _find_plain(self, features: Tensor) -> PlainCritics | None:
-        """Return the plain critics if they can compute outputs for features; None if autograd is needed."""
-        return None if features.requires_grad else self._plain
+        inputs = self._join(features, continuous_actions)
+        policy_pass = self.critics.run(inputs, critic_indices, differentiates=True)
+        q, gradient = critic.differentiate_ensemble(policy_pass.outputs)
+        actions = slice(features.shape[-1], features.shape[-1] + self.family.n_continuous)
+        return q, policy_pass.differentiate(gradient)[..., actions]
 
     def _join(self, features: Tensor, continuous_actions: Tensor) -> Tensor:
         """Return the inputs of critics [..., K, F + E] for every combination with its continuous dimensions."""
@@ -151,17 +128,6 @@ class ActionEvaluator:
             return outputs, outputs.squeeze(features.ndim)
         outputs = critics(features, None, critic_indices)
         return outputs, self._select_taken(outputs, raw_action)
-
-    def evaluate_combinations(
-        self,
-        critics: CriticEnsemble,
-        features: Tensor,
-        continuous_actions: Tensor,
-        critic_indices: Sequence[int] | None,
-    ) -> Tensor:
-        """Return the outputs [M, ..., K, *v] for every combination with its continuous dimensions [..., K, c]."""
-        encoded_actions = self.family.encode_per_combination(continuous_actions) if self.family.n_continuous else None
-        return critics(features, encoded_actions, critic_indices)
 
     def _evaluate_jointly(
         self,

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from math import e, log, pi
 from typing import Annotated, Literal
 
-from algorithm.agents.categorical import CategoricalSettings
+from algorithm.agents.settings import CategoricalSettings, OptimizerSettings, ReplaySettings
 from algorithm.annotations import CONTINUOUS, DISCRETE, FixedOnResume, OnlyIf, Range, Unless
-from algorithm.returns import find_estimators
+from algorithm.estimators import find_estimators
 
 MAX_ENTROPY = "the largest entropy that there is"  # of equal probabilities, of a uniform density on (-1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SacSettings(CategoricalSettings):
+class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
     """The section `sac_config`; default_config.yaml has the defaults, units and meanings.
 
     Raises:
@@ -24,15 +24,6 @@ class SacSettings(CategoricalSettings):
     learning_rate_critic: Annotated[float, Range(above=0)]
     learning_rate_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
     learning_rate_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
-    learning_rate_schedule: Literal["constant", "linear", "cosine"]
-    learning_rate_final_fraction: Annotated[
-        float, Range(at_least=0, at_most=1), OnlyIf(learning_rate_schedule=("linear", "cosine"))
-    ]
-    optimizer: Literal["adam", "adamw"]
-    weight_decay: Annotated[float, Range(at_least=0), OnlyIf(optimizer="adamw")]
-    optimizer_beta1: Annotated[float, Range(at_least=0, below=1)]
-    optimizer_decay: Annotated[float, Range(at_least=0, below=1)]
-    optimizer_epsilon: Annotated[float, Range(above=0)]
     max_grad_norm_critic: Annotated[float, Range(above=0)]
     max_grad_norm_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
     max_grad_norm_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
@@ -93,12 +84,7 @@ class SacSettings(CategoricalSettings):
     std_init: Annotated[float, Range(above=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
     std_min: Annotated[float, Range(at_least=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
     std_max: Annotated[float | None, Range(above=0), CONTINUOUS, Unless(discrete_dqn_like=True)]
-    rollout_length: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has rollouts of this length")]
-    sequence_length: Annotated[int, Range(at_least=1)]
-    burn_in_step: Annotated[int, Range(at_least=0)]
-    batch_size: Annotated[int, Range(at_least=1)]
-    replay_ratio: Annotated[float, Range(at_least=0, at_most=10_000)]
-    learning_starts: Annotated[int, Range(at_least=0)]
+    replay_ratio: Annotated[float, Range(above=0, at_most=10_000)]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,8 +100,6 @@ class SacSettings(CategoricalSettings):
             )
         if self.estimator in find_estimators(reads="rho_clip") and self.v_rho < self.v_c:
             raise ValueError(f"v_rho {self.v_rho} must not be below v_c {self.v_c}")
-        if not self.replay_ratio:
-            raise ValueError("replay_ratio 0 leaves nothing to learn from")
         if self.std_init <= self.std_min:
             raise ValueError(f"std_init {self.std_init} must be above std_min {self.std_min}")
         if self.std_max is not None and not 0 < self.std_min < self.std_init < self.std_max:

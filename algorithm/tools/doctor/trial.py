@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
-from algorithm.cli.command_line import make_request
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
@@ -28,6 +27,7 @@ from algorithm.parts.torch_setup import (
     find_accelerator,
     get_named_device,
 )
+from algorithm.runs.commands import make_request
 from algorithm.runs.run_requests import plan_runs
 from algorithm.specs import Role, role_suffix
 from algorithm.tools.doctor.check import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from algorithm.tools.export.onnx_model import check_packages
 from algorithm.tools.export.parity import check_parity
 from algorithm.tools.export.signature import Signature
 
-EXPORT_AT_END, EXPORT_CHECKPOINTS = "end", "checkpoints"  # values of base_config.export, in addition to never
+EXPORT_CHECKPOINTS = "checkpoints"  # value of base_config.export
 
 
 class ExportFailed(Exception):
@@ -143,23 +143,17 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
             raise ExportFailed(name, comparison.violations)
         temporary.replace(path)
     sync_folder(target)
+    inputs, outputs = signature.describe_ports()
     return ExportResult(
         role=name,
         path=path,
         size=len(content),
         opset=opset,
-        inputs=_read_shapes(model.graph.input),
-        outputs=_read_shapes(model.graph.output),
+        inputs=inputs,
+        outputs=outputs,
         parity=comparison.error,
         seconds=time.perf_counter() - start,
     )
-
-
-def _read_shapes(values: Iterable[Any]) -> dict[str, list[int | str]]:
-    """Return the shape of each input or output of a graph; an axis of any length has a name instead of a length."""
-    return {
-        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in values
-    }
 
 
 class RunExporter(Callback):
@@ -172,17 +166,16 @@ class RunExporter(Callback):
         """Create the exporter.
 
         Args:
-            when: The setting `base_config.export`.
+            when: The setting `base_config.export`, other than never.
             configs: Settings of the agents of the run.
             folder: Folder of the run.
             log: Receives lines for the user.
 
         Raises:
-            UserError: If an export will need a package that is missing.
+            UserError: If a package is missing.
         """
         self._when, self._configs, self._folder, self._log = when, configs, folder, log
-        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
-            check_packages()
+        check_packages()
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Export a saved checkpoint into its folder; the files are deleted together with the checkpoint."""
@@ -191,8 +184,7 @@ class RunExporter(Callback):
 
     def export_best(self) -> None:
         """Export the checkpoint that `--run` plays, at the end of the run, into the run folder."""
-        if self._when in (EXPORT_AT_END, EXPORT_CHECKPOINTS):
-            self._export(lambda: self._folder.find_best(self._log), self._folder.path, self._log)
+        self._export(lambda: self._folder.find_best(self._log), self._folder.path, self._log)
 
     def _export(
         self,
@@ -215,7 +207,7 @@ class RunExporter(Callback):
 def run_export(
     request: RunRequest, ckpt: str | None, opset: int, log: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Execute the command `--export`: export a run into its folder.
+    """Execute the command export: export a run into its folder.
 
     Args:
         request: The run.

@@ -80,7 +80,7 @@ class OnnxActorCritic(nn.Module):
         outputs = self.head(self.layers(features))
         if not self.std_head:
             return outputs, memory
-        parts = [outputs[:, : self.std_head.n_means], self._log_std(outputs)]
+        parts = [self.std_head.bound_means(outputs[:, : self.std_head.n_means]), self._log_std(outputs)]
         if self.rest:
             parts.append(outputs[:, self.std_head.n_columns :])
         return torch.cat(parts, -1), memory

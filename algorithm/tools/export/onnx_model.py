@@ -66,11 +66,6 @@ class TensorInfo:
     kind: str
     shape: tuple[int | str | None, ...]
 
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Return the shape of one sample: the lengths of the axes after the batch, which must be fixed."""
-        return tuple(axis for axis in self.shape[1:] if isinstance(axis, int))
-
     def __str__(self) -> str:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
 
@@ -96,19 +91,10 @@ class OnnxModel:
         return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
     def find_constant(self, name: str) -> np.ndarray | None:
-        """Return the value of a constant; None if `name` is computed or missing."""
+        """Return the value of an initializer; None without one."""
         from onnx import numpy_helper
 
-        if name in self.initializers:
-            return numpy_helper.to_array(self.initializers[name])
-        node = next((node for node in self.nodes if name in node.output), None)
-        if node is None:
-            return None
-        if node.op_type == "Identity":
-            return self.find_constant(node.input[0])
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            return numpy_helper.to_array(node.attribute[0].t)
-        return None
+        return numpy_helper.to_array(self.initializers[name]) if name in self.initializers else None
 
     def iterate_constants(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield name and value of every constant that the file itself holds."""
@@ -123,20 +109,6 @@ class OnnxModel:
         for name, tensor in [*self.initializers.items(), *of_nodes]:
             if tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING:
                 yield name, numpy_helper.to_array(tensor)
-
-    def has_path(self, source: str, target: str) -> bool:
-        """Return whether `target` is computed from `source`."""
-        producers = {name: node for node in self.nodes for name in node.output}
-        seen: set[str] = set()
-        pending = [target]
-        while pending:
-            name = pending.pop()
-            if name == source:
-                return True
-            if name not in seen and name in producers:
-                pending.extend(producers[name].input)
-            seen.add(name)
-        return False
 
 
 def _read_tensor_info(value: Any) -> TensorInfo:

@@ -126,6 +126,14 @@ class Signature:
             found[MEMORY_OUT] = (1, self.memory)
         return found
 
+    def describe_ports(self) -> tuple[dict[str, list], dict[str, list]]:
+        """Return the shape of each input and of each output by name, in order, with the batch axis."""
+        computed, constants = self.computed_outputs(), self.constants()
+        outputs = {name: [BATCH, *computed[name]] for name in ORDER if name in computed}
+        outputs |= {name: list(constants[name].shape) for name in constants}
+        inputs = {name: [BATCH, *shape] for name, shape in self.inputs().items()}
+        return inputs, {name: outputs[name] for name in ORDER if name in outputs}
+
     def make_feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the inputs of the file for an agent's observations {name: [n, ...]} and a memory [n, memory]."""
         n = len(memory)

@@ -1,160 +1,31 @@
-"""`--init`: a commented environment folder for any environment that an installed package registers."""
+"""The command init: it writes an environment folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import argparse
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
-from algorithm.atomic_io import replace_text
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Layer, Settings, Tree, merge, resolve
-from algorithm.config.reference import read_entries
-from algorithm.config.trees import format_commented
-from algorithm.errors import UserError
-from algorithm.networks.default_network import make_nn_file
-from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
-from algorithm.parts.make_env import describe_missing_limit, make_env_config
-from algorithm.parts.suggested_settings import open_environment, suggest_settings
-from algorithm.program import get_command, get_document
-from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
-
-SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types that --init writes folders for
-ENV_TYPE_BY_GROUP = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
-# The most used settings, which config.yaml contains; all settings are in default_config.yaml.
-SHOWN_SETTINGS = (
-    "env_type",
-    "env_name",
-    "env_args",
-    "algorithm",
-    "n_envs",
-    "max_step",
-    "max_step_each_iter",
-    "evaluate_every",
-)
-
-VARIANT = """\
-
-# A variant overrides settings of `default`. This one is used by: {command} {name} -c large
-large:
-  nn_config:
-    units: 512
-"""
+from algorithm.program import get_command
+from algorithm.runs.commands import Command, Output, add_options, add_setting_options, collect_layers
 
 
-@dataclass(frozen=True)
-class InitResult:
-    """A record of what --init wrote, with lines for the user."""
+class InitCommand(Command):
+    """The command that writes a commented environment folder."""
 
-    folder: Path
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
+    help = "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID"
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments and options of the command to its parser."""
+        parser.add_argument("folder", metavar="GROUP/NAME", help="name of the new folder below envs/")
+        add_options(parser, force="replace config.yaml and nn.py of a folder that exists")
+        add_setting_options(parser)
 
-def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitResult:
-    """Write envs/`name` for an environment that opens and can be learned from.
+    def run(self, options: argparse.Namespace, output: Output) -> None:
+        """Write the folder, and print its files and the reasons for its settings."""
+        from algorithm.tools.init.folder import write_folder
 
-    With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
-    EnvironmentStartError as adapters do.
-    """
-    if is_id(name) and (":" in name or "/" not in name):
-        raise UserError(f"--init {name}: expected group/name; for this id: {make_init_command(name)}")
-    name = normalize_environment(name)
-    if name.count("/") != 1:
-        raise UserError(f"--init {name}: expected group/name, for example gym/acrobot")
-    folder = LOCAL_ENVS / name
-    if folder.exists() and not force:
-        raise UserError(
-            f"--init {name}: {folder} exists already and was not changed; choose another name, "
-            "or replace its config.yaml and nn.py with --force"
-        )
-    given: Tree = {}
-    for _, layer in layers:
-        given = merge(given, layer)
-    base = resolve(layers).base  # raises UserError for an unknown setting
-    env_type, env_name = _choose_environment(name, base.env_name, given)
-    named = {"base_config": {"env_type": env_type, "env_name": env_name}}
-    roles, opened = open_environment(f"--init {name}", merge(named, given))
-    threshold = find_spec(env_name).reward_threshold if env_type == "GYM" else None
-    suggested = suggest_settings(opened, roles, threshold)
-    settings = resolve([(f"--init {name}", suggested.tree)])  # the suggested and the given settings fit together
-    check_effects(settings, layers)
-    text = _make_config(name, roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
-    note = describe_missing_limit(env_type, make_env_config(settings.base))
-    notes = (*suggested.notes, *((note,) if note else ()))
-    return InitResult(folder, _write_files(folder, text, _make_network(roles)), notes)
-
-
-def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
-    """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
-    group, _, task = name.partition("/")
-    chosen = given.get("base_config", {}).get("env_type")
-    env_type = (
-        chosen or (find_env_type(env_name) if env_name else ENV_TYPE_BY_GROUP.get(group.casefold(), "GYM"))
-    ).upper()
-    if env_type not in SUPPORTED_ENV_TYPES:
-        raise UserError(f"--init writes folders for env_type {', '.join(SUPPORTED_ENV_TYPES)}, not for {env_type}")
-    if env_name and env_name.endswith(".py"):
-        raise UserError(
-            f"--init {name}: an {env_name} needs its own config.yaml; {get_document('environments')} shows one"
-        )
-    if env_name or env_type != "GYM":
-        return env_type, env_name or task
-    try:
-        return env_type, find_id(task, group)
-    except UnsupportedEnvironment as error:
-        suggested = add_module_prefix(task) or (name if find_env_type(name) in SUPPORTED_ENV_TYPES[1:] else "ID")
-        raise UserError(f"--init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
-
-
-def _select_shown(settings: Settings) -> Tree:
-    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
-
-
-def _make_network(roles: Mapping[str, Role]) -> str | None:
-    """Return the text of nn.py; None if roles need different ones."""
-    texts = {make_nn_file(role) for role in roles.values()}
-    return texts.pop() if len(texts) == 1 else None
-
-
-def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, ...]:
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / "config.yaml", config)
-    if network is None:
-        (folder / "nn.py").unlink(missing_ok=True)
-        return (folder / "config.yaml",)
-    replace_text(folder / "nn.py", network)
-    return folder / "config.yaml", folder / "nn.py"
-
-
-def _make_config(name: str, roles: Mapping[str, Role], tree: Tree, reasons: Mapping[str, str]) -> str:
-    """Return the text of config.yaml, with the meaning of each setting and the reason of its value."""
-    lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
-    roles_by_text: dict[str, list[str]] = {}  # roles by the description of their observations and actions
-    for role, role_specs in roles.items():
-        roles_by_text.setdefault("\n".join(_describe_role(role_specs)), []).append(role)
-    for text, names in roles_by_text.items():
-        lines += [f"# {', '.join(names)}:"] * (names != [DEFAULT_ROLE]) + text.splitlines()
-    lines += ["#", "# Every setting is in default_config.yaml; these override it."]
-    meanings = {entry.path: entry.meaning for entry in read_entries()}
-    comments = meanings | {
-        path: f"{meanings[path]}. Here: {reason}" if path in meanings else reason for path, reason in reasons.items()
-    }
-    lines += ["default:", *format_commented(tree, comments)]
-    variant = VARIANT.format(command=get_command(), name=name) if "units" in (_make_network(roles) or "") else ""
-    return "\n".join(lines) + "\n" + variant
-
-
-def _describe_role(role: Role) -> list[str]:
-    lines = [
-        f"# {'receives the mask' if key == ACTION_MASK else 'observes'} {_describe_observation(key, spec)}"
-        for key, spec in role.obs_specs.items()
-    ]
-    return [*lines, f"# acts with {role.action_spec}"]
-
-
-def _describe_observation(key: str, spec: ObsSpec) -> str:
-    one_hot = f", one-hot of {' + '.join(map(str, spec.n_values))}" if spec.n_values else ""
-    return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"
+        result = write_folder(options.folder, collect_layers(options), options.force)
+        output.result = {"folder": result.folder.as_posix(), "notes": list(result.notes)}
+        output.log(f"wrote {' and '.join(map(str, result.files))}")
+        for line in result.notes:
+            output.log(line)
+        output.log(f"train it: {get_command()} {options.folder}")

@@ -1,4 +1,4 @@
-"""The command `--import-mlagents`: an environment folder for every behavior of a trainer configuration."""
+"""An environment folder for every behavior of a trainer configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import Tree, load_defaults, read_variant, read_yaml, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
 from algorithm.parts.run_folder import RunFolder

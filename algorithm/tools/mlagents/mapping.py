@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from algorithm.config.schema import normalize_device
+from algorithm.config.sections import normalize_device
 from algorithm.parts.env_folder import is_file_name
 from algorithm.tools.mlagents.trainer_config import (
     USE_DEFAULT,
@@ -164,7 +164,7 @@ BEHAVIOR: Rules = {
         make_choice("hyper", "none"),
     ),
     "network_settings.deterministic": Unsupported(
-        "evaluation uses the most probable action, and so does --run with --disable_sample", supported_values=(False,)
+        "evaluation uses the most probable action, and so does --run with --disable-sample", supported_values=(False,)
     ),
     "reward_signals.extrinsic.gamma": MapsTo("agent.gamma", to_number),
     "reward_signals.extrinsic.strength": MapsTo("agent.reward_scale", to_number, _convert_strength),

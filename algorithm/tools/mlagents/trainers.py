@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from algorithm.config.loader import load_defaults
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.tools.mlagents.mapping import MEMORY, count_envs
 from algorithm.tools.mlagents.trainer_config import (
     USE_DEFAULT,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.trees import Tree, format_commented, format_yaml, load_defaults, merge, nest
+from algorithm.config.yaml_layers import Tree, format_commented, format_yaml, load_defaults, merge, nest
 from algorithm.errors import UserError
 from algorithm.program import get_command
 from algorithm.tools.mlagents.environment import ParameterReader

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
 from algorithm.errors import UserError, summarize_error
+from algorithm.runs.commands import Output
 from algorithm.tools.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare, make_record
 from algorithm.tools.reports.comparison_page import format_median, format_reached, write_page, write_picture
 from algorithm.tools.reports.statistics import Improvement
 from algorithm.training.metrics import format_number
 
-if TYPE_CHECKING:
-    import argparse
-
-    from algorithm.cli.output import Output
-
 NAME = "compare"  # of the page and of the picture, without their suffix
 
 
-def compare_runs(options: argparse.Namespace, output: Output) -> None:
-    """Compare the runs that a command line names: print tables, and write a page and a picture."""
-    output.result = _report(compare(options.compare, options.metric, output.log), NAME, output)
+def compare_runs(runs: Sequence[str], metric: str | None, output: Output) -> None:
+    """Compare run folders, or those in folders and patterns: print tables, and write a page and a picture."""
+    output.result = _report(compare(runs, metric, output.log), NAME, output)
 
 
 def compare_repeats(runs: Sequence[str], output: Output) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import load_defaults, merge
+from algorithm.config.yaml_layers import load_defaults, merge
 from algorithm.errors import UserError, clean_text
 from algorithm.parts.env_folder import CONFIG_FILE, ORIGIN_FILE
 from algorithm.runs.results import format_algorithm

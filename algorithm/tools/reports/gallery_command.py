@@ -1,4 +1,4 @@
-"""The command `--gallery`: train environment folders, each for a limited time, and show them on a page."""
+"""The command `gallery`: train environment folders, each for a limited time, and show them on a page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from algorithm.cli.modes import DEFAULT_SECONDS
-from algorithm.config.loader import read_variant
+from algorithm.config.variants import read_variant
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
     RUNS,
@@ -21,31 +20,26 @@ from algorithm.parts.env_folder import (
     make_unknown_error,
 )
 from algorithm.program import PACKAGE
+from algorithm.runs.commands import Output
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, make_entry, read_gallery, write_gallery
 from algorithm.tools.reports.page import format_duration
 from algorithm.tools.reports.run_data import RunData, read_run
-
-if TYPE_CHECKING:
-    import argparse
-
-    from algorithm.cli.output import Output
 
 NAME = "gallery"  # of every run
 VARIANT = "default"
 STOP_SECONDS = 60  # in which a run whose time is over starts or ends: it is evaluated, and saves its checkpoint
 
 
-def show_gallery(options: argparse.Namespace, output: Output) -> None:
-    """Train the environment folders that a command line names, and add them to the page.
+def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, output: Output) -> None:
+    """Train the environment folders that `part` selects, each for at most `seconds`, and add them to the page.
 
-    A folder that is on the page, or has a complete run of an earlier call, is trained again only with `--force`; the
+    A folder that is on the page, or has a complete run of an earlier call, is trained again only if `is_forced`; the
     run is shown as it is now. The page is written after each folder, so that it is complete if the command is
     interrupted; a run that was interrupted is not shown, and trained again by a later call.
     """
-    folder, seconds = Path(options.gallery), options.seconds or DEFAULT_SECONDS
     gallery = read_gallery(folder)
-    for environment in select_environments(options.env):
-        gallery = _update(gallery, folder, environment, seconds, options.force, output)
+    for environment in select_environments(part):
+        gallery = _update(gallery, folder, environment, seconds, is_forced, output)
         write_gallery(folder, gallery)
     page = write_gallery(folder, gallery)
     reached = sorted(name for name, entry in gallery.entries.items() if entry.reached)

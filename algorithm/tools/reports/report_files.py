@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.trees import format_yaml
+from algorithm.config.yaml_layers import format_yaml
 from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.runs.results import RESULT_FILE
@@ -151,27 +151,11 @@ def make_metadata(run: RunData) -> dict[str, Any]:
     }
 
 
-class ReportWriter:
-    """A writer of the files at the end of a run, controlled by `report_config.report`.
-
-    An error while they are written is a line, and does not change the result of the run.
-
-    Args:
-        is_enabled: the setting.
-        folder: the run folder.
-        log: receives lines for the user.
-    """
-
-    def __init__(self, is_enabled: bool, folder: Path, log: Log):
-        self.is_enabled, self.folder, self.log = is_enabled, folder, log
-
-    def write(self) -> None:
-        """Write the files, if the setting is true."""
-        if not self.is_enabled:
-            return
-        try:
-            report, _ = write_files(self.folder, self.log)
-        except Exception as error:  # no error of a report may change the result of a run
-            self.log(f"no report: {summarize_error(error)}")
-        else:
-            self.log(f"report: {report}")
+def write_report(folder: Path, log: Log) -> None:
+    """Write the files at the end of a run; an error is a line, and does not change the result of the run."""
+    try:
+        report, _ = write_files(folder, log)
+    except Exception as error:  # no error of a report may change the result of a run
+        log(f"no report: {summarize_error(error)}")
+    else:
+        log(f"report: {report}")

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from algorithm.config.loader import Tree, read_yaml
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.trees import load_defaults
+from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock

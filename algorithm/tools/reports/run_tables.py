@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.config.trees import format_value
+from algorithm.config.yaml_layers import format_value
 from algorithm.errors import clean_text
 from algorithm.program import get_command
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role

@@ -1,86 +1,115 @@
-"""The command `--tune`: a search for settings with a display, and the table of its best trials."""
+"""The command tune: a search for settings with a display, and the table of its best trials."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from algorithm.adapters.process_setup import FaultTolerantStream
-from algorithm.api import run_training
-from algorithm.cli.command_line import make_request
-from algorithm.cli.display import live_display
-from algorithm.cli.output import Output
-from algorithm.config.loader import Settings
-from algorithm.config.trees import format_value
-from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_command
-from algorithm.runs.callbacks import Callback, RunResult
-from algorithm.tools.tune.search import Search, open_search
-from algorithm.tools.tune.study import TrialRecord
-from algorithm.training.metrics import format_number
+from algorithm.runs.commands import (
+    COUNT,
+    Command,
+    Output,
+    add_environment,
+    add_options,
+    add_setting_options,
+    make_request,
+)
 
+if TYPE_CHECKING:  # imports that take seconds
+    from algorithm.config.loader import Settings
+    from algorithm.parts.run_folder import RunFolder
+    from algorithm.runs.callbacks import Callback, RunResult
+    from algorithm.tools.tune.search import Search
+    from algorithm.tools.tune.study import TrialRecord
+
+DEFAULT_TRIALS = 20
 MAX_ROWS = 10  # trials in the table
 
 
-def tune(options: argparse.Namespace, output: Output) -> None:
-    """Search for settings, print the best trials and write the best settings as a variant."""
-    request = make_request(options)
+class TuneCommand(Command):
+    """The command that searches for settings."""
 
-    def train(folder: RunFolder, settings: Settings, callbacks: Sequence[Callback]) -> RunResult:
-        """Train a run of a trial with a display; its lines of text are in its run folder."""
-        file = FaultTolerantStream((folder.path / "log.txt").open("a", encoding="utf-8"))
-        with closing(file):
+    help = "search the space tune.space of the folder's config.yaml, and write the best settings as a variant"
+    needs_folder = True
+    heavy_module = "algorithm.tools.tune.search"
 
-            def log(line: str) -> None:
-                print(line, file=file, flush=True)
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments and options of the command to its parser."""
+        add_environment(parser, "environment folder")
+        parser.add_argument(
+            "--trials",
+            **COUNT,
+            default=DEFAULT_TRIALS,
+            help=f"number of trials after which the study ends, over all processes that join it; {DEFAULT_TRIALS} by "
+            "default",
+        )
+        add_options(parser, "config", name="name of the study", force="replace the variant with the best settings")
+        parser.add_argument(
+            "--save-as",
+            metavar="VARIANT",
+            help="variant that receives the best settings; tuned, or tuned_VARIANT, by default",
+        )
+        add_setting_options(parser, "nn")
 
-            with live_display(output.console, log) as display:
-                return run_training(options.env, folder, settings, request.variant, [display, *callbacks], log)
+    def check(self, options: argparse.Namespace, output: Output) -> None:
+        """Raise UserError for settings that cannot be used."""
+        from algorithm.runs.run_requests import check_settings
 
-    search = open_search(request, options.save_as, train, output.log)
-    output.log(f"searching {len(search.space.dimensions)} settings of {options.env} in {search.folder}")
-    try:
-        search.run(options.tune, output.log)
-    finally:
-        trials = search.study.list_trials()
-        finished = sum(trial.state != "running" for trial in trials)
-        output.save_note = f" Finished trials ({finished}) are kept in {search.folder}; continue with the same command."
-        output.result = {"study": search.folder.as_posix(), "trials": [_make_record(trial) for trial in trials]}
-    output.print_table(make_trial_table(search, trials))
-    best = search.save_best(output.log)
-    output.result |= {"best": best and best.number, "variant": best and search.save_as}
-    if best:
-        output.log(f"train with it: {get_command()} {options.env} -c {search.save_as}")
+        check_settings(make_request(options))
+
+    def run(self, options: argparse.Namespace, output: Output) -> None:
+        """Search for settings, print the best trials and write the best settings as a variant."""
+        from algorithm.adapters.process_setup import FaultTolerantStream
+        from algorithm.api import run_training
+        from algorithm.tools.tune.search import open_search
+
+        request = make_request(options)
+
+        def train(folder: RunFolder, settings: Settings, callbacks: Sequence[Callback]) -> RunResult:
+            """Train a run of a trial with a display; its lines of text are in its run folder."""
+            file = FaultTolerantStream((folder.path / "log.txt").open("a", encoding="utf-8"))
+            with closing(file):
+
+                def log(line: str) -> None:
+                    print(line, file=file, flush=True)
+
+                with output.display_run(log) as display:
+                    return run_training(options.env, folder, settings, request.variant, [display, *callbacks], log)
+
+        search = open_search(request, options.save_as, train, output.log)
+        output.log(f"searching {len(search.space.dimensions)} settings of {options.env} in {search.folder}")
+        try:
+            search.run(options.trials, output.log)
+        finally:
+            trials = search.study.list_trials()
+            done = sum(trial.state != "running" for trial in trials)
+            output.save_note = f" Finished trials ({done}) are kept in {search.folder}; continue with the same command."
+            output.result = {"study": search.folder.as_posix(), "trials": [vars(trial) for trial in trials]}
+        output.print_table(make_trial_table(search, trials))
+        best = search.save_best(output.log)
+        output.result |= {"best": best and best.number, "variant": best and search.save_as}
+        if best:
+            output.log(f"train with it: {get_command()} {options.env} -c {search.save_as}")
 
 
-def make_trial_table(search: Search, trials: Sequence[TrialRecord]) -> Table:
+def make_trial_table(search: Search, trials: Sequence[TrialRecord]) -> Any:
     """Return a table of the best trials, the best first."""
-    table = Table()
+    from rich.table import Table
+
+    from algorithm.config.yaml_layers import format_value
+    from algorithm.training.metrics import format_number
+
+    table, paths = Table(), [dimension.path for dimension in search.space.dimensions]
     table.add_column("trial", justify="right")
     table.add_column(search.objective.unit, justify="right")
-    for path in (dimension.path for dimension in search.space.dimensions):
+    for path in paths:
         table.add_column(path, justify="right", overflow="fold")
     ranked = sorted((trial for trial in trials if trial.value is not None), key=search.study.make_rank)
     for trial in ranked[:MAX_ROWS]:
-        values = [trial.values.get(dimension.path, "") for dimension in search.space.dimensions]
-        table.add_row(str(trial.number), format_number(trial.value), *map(_format_cell, values))
+        values = [trial.settings.get(path, "") for path in paths]
+        shown = [value if isinstance(value, str) else format_value(value) for value in values]
+        table.add_row(str(trial.number), format_number(trial.value), *shown)
     return table
-
-
-def _format_cell(value: Any) -> str:
-    return value if isinstance(value, str) else format_value(value)
-
-
-def _make_record(trial: TrialRecord) -> dict[str, Any]:
-    """Return a trial as JSON."""
-    return {
-        "number": trial.number,
-        "state": trial.state,
-        "value": trial.value,
-        "settings": dict(trial.values),
-        "reason": trial.reason,
-    }

@@ -1,46 +1,23 @@
-"""The number by which the trials of a search are compared, and the runs that measure it."""
+"""The number by which the trials of a search are compared."""
 
 from __future__ import annotations
 
-import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from statistics import fmean
-from typing import Protocol
+from typing import Any
 
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.trees import Layer, Tree
+from algorithm.config.loader import Settings
+from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
-from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import Callback, RunResult
-from algorithm.runs.session import open_new_run
-from algorithm.tools.tune.space import Values, make_tree
-from algorithm.tools.tune.study import OpenTrial
 from algorithm.training.evaluator import EvaluationResult
 
 EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
 WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
 PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
-
-Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
-
-
-class TrialPruned(Exception):
-    """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
-
-
-class ReportedTrial(Protocol):
-    """A trial of Optuna, as far as it is pruned."""
-
-    def report(self, value: float, step: int) -> None:
-        """Record an intermediate value."""
-
-    def should_prune(self) -> bool:
-        """Return whether the last intermediate value is worse than the median of other trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +79,7 @@ class Objective:
 def make_objective(settings: Settings, source: str) -> Objective:
     """Return the objective of a search. Raises UserError if the settings have no limit or no goal."""
     if settings.base.max_step is None:
-        raise UserError(f"{source}: --tune needs base_config.max_step, the length of the run of each trial")
+        raise UserError(f"{source}: tune needs base_config.max_step, the length of the run of each trial")
     maximize = settings.tune.objective == "return"
     if not maximize and (settings.goal is None or settings.goal.return_ is None):
         raise UserError(f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return")
@@ -118,7 +95,7 @@ class Pruner(Callback):
     """A callback that stops a run whose evaluations are worse than the median of other trials.
 
     Args:
-        trial: the trial.
+        trial: the trial of Optuna, or of a test.
         earlier: number of evaluations of the runs with earlier seeds.
         objective: the objective, for the direction of the comparison.
 
@@ -126,7 +103,7 @@ class Pruner(Callback):
         pruned: whether it has stopped the run.
     """
 
-    def __init__(self, trial: ReportedTrial, earlier: int, objective: Objective):
+    def __init__(self, trial: Any, earlier: int, objective: Objective):
         self.trial, self.earlier, self.objective = trial, earlier, objective
         self.pruned = False
 
@@ -141,53 +118,3 @@ class Pruner(Callback):
             )
         self.pruned = env_steps < self.objective.max_step and self.trial.should_prune()
         return self.pruned
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRunner:
-    """A runner of trials: the runs of a trial with their seeds, each in a run folder inside the trial's.
-
-    Attributes:
-        environment: name or path of the environment.
-        source: the environment folder.
-        study: name of the study.
-        layers: settings that all trials share; the first are those of the file.
-        objective: the objective.
-        train: trains in a run folder.
-    """
-
-    environment: str
-    source: Path
-    study: str
-    layers: Sequence[Layer]
-    objective: Objective
-    train: Train
-
-    def run(self, trial: OpenTrial, values: Values) -> float:
-        """Train the runs of a trial and return the mean of their numbers.
-
-        Raises:
-            TrialPruned: it was pruned.
-            UserError: the settings cannot be used together.
-        """
-        shared, numbers = self.objective.settings, []
-        for index in range(shared.tune.seeds):
-            earlier = index * (self.objective.evaluations + 1)
-            pruner = Pruner(trial.trial, earlier, self.objective)
-            result = self._run_seed(trial, values, shared.base.seed + index, pruner)
-            if pruner.pruned and not result.goal_reached:
-                raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")
-            numbers.append(self.objective.measure(result))
-        return fmean(numbers)
-
-    def _run_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
-        """Train the run of a trial with a seed."""
-        given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
-        own = self.objective.make_run_settings(seed)
-        own["tracker_config"] = {"group": self.objective.settings.tracker.group or self.study}
-        settings = resolve([self.layers[0], *given, ("--tune", own)])
-        check_effects(settings, given[-1:])
-        name = f"{self.study}/{trial.number}/seed-{seed}"
-        shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
-        with open_new_run(self.environment, self.source, name, settings, replace_existing=False) as folder:
-            return self.train(folder, replace(settings, command_line_layers=given), [pruner])

@@ -5,23 +5,27 @@ from __future__ import annotations
 import gc
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.config.loader import read_own_variant, read_variant
-from algorithm.config.trees import Tree, format_value, merge, read_yaml
-from algorithm.config.variants import format_variant, write_variant
+from algorithm.config.loader import Settings, resolve
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
+from algorithm.config.yaml_layers import Layer, Tree, format_value, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
-from algorithm.parts.run_folder import find_environment_folder, format_run_name
+from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, resolve_effective
-from algorithm.tools.tune.objective import Objective, Train, TrialPruned, TrialRunner, make_objective
-from algorithm.tools.tune.space import SearchSpace, make_tree, open_space
+from algorithm.runs.session import open_new_run
+from algorithm.tools.tune.objective import Objective, Pruner, make_objective
+from algorithm.tools.tune.space import SearchSpace, Values, make_tree, open_space
 from algorithm.tools.tune.study import OpenTrial, Study, TrialRecord
 from algorithm.training.metrics import format_number
 
@@ -30,6 +34,11 @@ SECTION = "tune"  # the section of the search itself, which the variant with the
 NOT_OF_A_TRIAL = (EnvironmentStartError, CheckpointError, OSError)  # these end a search: every trial would fail
 
 Log = Callable[[str], None]
+Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
+
+
+class TrialPruned(Exception):
+    """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +48,23 @@ class Search:
     Attributes:
         request: the request; its name is the name of the study.
         config: the config.yaml of the environment folder.
+        layers: settings that all trials share; the first are those of the file.
         folder: the study folder, as messages name it.
         study: the study.
         space: the space.
         objective: the objective.
-        runner: the runner of trials.
+        train: trains in a run folder.
         save_as: the variant that receives the best settings.
     """
 
     request: RunRequest
     config: Path
+    layers: Sequence[Layer]
     folder: Path
     study: Study
     space: SearchSpace
     objective: Objective
-    runner: TrialRunner
+    train: Train
     save_as: str
 
     def run(self, limit: int, log: Log) -> None:
@@ -80,7 +91,7 @@ class Search:
         log(f"trial {trial.number}: {format_values(values)}")
         value, reason, error = None, "", None
         try:
-            value = self.runner.run(trial, values)
+            value = self._measure(trial, values)
         except TrialPruned as pruned:
             reason = str(pruned)
         except NOT_OF_A_TRIAL:
@@ -96,10 +107,39 @@ class Search:
         log(f"trial {trial.number}: {result}{known}")
         return error
 
+    def _measure(self, trial: OpenTrial, values: Values) -> float:
+        """Train the runs of a trial, each with its seed, and return the mean of their numbers.
+
+        Raises:
+            TrialPruned: it was pruned.
+            UserError: the settings cannot be used together.
+        """
+        shared, numbers = self.objective.settings, []
+        for index in range(shared.tune.seeds):
+            pruner = Pruner(trial.trial, index * (self.objective.evaluations + 1), self.objective)
+            result = self._train_seed(trial, values, shared.base.seed + index, pruner)
+            if pruner.pruned and not result.goal_reached:
+                raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")
+            numbers.append(self.objective.measure(result))
+        return fmean(numbers)
+
+    def _train_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
+        """Train the run of a trial with a seed, in a run folder inside the trial's."""
+        study = self.folder.name
+        given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
+        own = self.objective.make_run_settings(seed)
+        own["tracker_config"] = {"group": self.objective.settings.tracker.group or study}
+        settings = resolve([self.layers[0], *given, ("tune", own)])
+        check_effects(settings, given[-1:])
+        name = f"{study}/{trial.number}/seed-{seed}"
+        shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
+        with open_new_run(self.request.env, self.config.parent, name, settings, replace_existing=False) as folder:
+            return self.train(folder, replace(settings, command_line_layers=given), [pruner])
+
     def _remove_checkpoints(self) -> None:
         """Remove the checkpoints of all finished trials but the best, which would fill the disk."""
         trials = self.study.list_trials()  # once, since other processes finish trials meanwhile
-        best = self.study.choose_best(trials)
+        best = self.study.find_best(trials)
         for trial in trials:
             if trial.state != "running" and trial != best:
                 for path in (self.study.folder / str(trial.number)).glob("*/checkpoints"):
@@ -111,9 +151,9 @@ class Search:
         Raises:
             UserError: no trial is complete, or the file cannot be changed.
         """
-        with self.study.exclusive():
+        with self.study.lock:
             trials = self.study.list_trials()
-            best = self.study.choose_best(trials)
+            best = self.study.find_best(trials)
             running = sum(trial.state == "running" for trial in trials)
             if running:
                 log(
@@ -135,7 +175,7 @@ class Search:
         """Write the settings of a trial as a variant; log them if that is not possible."""
         tree = self._make_variant(best)
         result = f"{format_number(best.value)} {self.objective.unit}"
-        comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (--tune)"
+        comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (tune)"
         try:
             if read_yaml(self.config).get(self.save_as) == tree:  # by a process that ended at the same time
                 return
@@ -151,7 +191,7 @@ class Search:
         tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
         for _, layer in self.request.layers:
             tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
-        return merge(tree, make_tree(best.values))
+        return merge(tree, make_tree(best.settings))
 
 
 def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log) -> Search:
@@ -166,8 +206,8 @@ def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log
     Raises:
         UserError: settings or the space cannot be used, the study has other settings, or the variant exists.
     """
-    source = find_environment_folder(request.env)
-    config, suffix = source / CONFIG_FILE, "" if request.variant == "default" else f"_{request.variant}"
+    config = find_environment_folder(request.env) / CONFIG_FILE
+    suffix = "" if request.variant == "default" else f"_{request.variant}"
     base = (str(config), read_variant(config, request.variant))
     settings = resolve_effective(base, read_own_variant(config, request.variant), request.layers)
     own = base if request.variant == "default" else (base[0], read_own_variant(config, request.variant))
@@ -185,13 +225,12 @@ def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log
     return Search(
         request=request,
         config=config,
+        layers=layers,
         folder=folder,
         study=study,
         space=space,
         objective=objective,
-        runner=TrialRunner(
-            environment=request.env, source=source, study=name, layers=layers, objective=objective, train=train
-        ),
+        train=train,
         save_as=save_as,
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from algorithm.config.effects import find_failure
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, Trial, iterate_dimensions, read_space
-from algorithm.config.trees import Layer, Tree, merge, nest
+from algorithm.config.unused_settings import find_failure
+from algorithm.config.yaml_layers import Layer, Tree, merge, nest
 from algorithm.errors import UserError
 
 # Settings that trials share, with what to use instead: otherwise trials could not be compared.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.trees import Tree, format_value, format_yaml, parse_yaml, read_yaml
+from algorithm.config.yaml_layers import Tree, format_value, format_yaml, parse_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import find_changes
@@ -32,14 +32,14 @@ class TrialRecord:
         number: its number, from 0 on.
         state: complete, pruned (also for a trial that failed), or running (also for one that was interrupted).
         value: the number by which trials are compared; None unless the trial is complete.
-        values: its settings, by their paths.
+        settings: its settings, by their paths.
         reason: why it was pruned, in one line; otherwise empty.
     """
 
     number: int
     state: State
     value: float | None
-    values: Mapping[str, Any]
+    settings: Mapping[str, Any]
     reason: str
 
 
@@ -80,17 +80,20 @@ class Study:
             that are known, not on the process.
         warmup: number of the first evaluation at which a trial can be pruned.
         log: receives a line if the journal is damaged.
+
+    Attributes:
+        lock: the lock of the study, for a block in which no other process changes it.
     """
 
     def __init__(self, folder: Path, maximize: bool, seed: int, warmup: int = 0, log: Callable[[str], None] = print):
         self.optuna = import_optuna()
         self.folder, self.maximize, self.seed = folder, maximize, seed
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = StudyLock(folder)
+        self.lock = StudyLock(folder)
         storages, path = self.optuna.storages, folder / JOURNAL_FILE
-        with self._lock:
+        with self.lock:
             repair_journal(path, maximize, self.optuna, log)
-            backend = storages.journal.JournalFileBackend(str(path), self._lock)
+            backend = storages.journal.JournalFileBackend(str(path), self.lock)
             self._study = self.optuna.create_study(
                 storage=storages.JournalStorage(backend),
                 study_name=folder.name,
@@ -99,14 +102,10 @@ class Study:
                 load_if_exists=True,
             )
 
-    def exclusive(self) -> StudyLock:
-        """Return the lock of the study, for a block in which no other process changes it."""
-        return self._lock
-
     def check_settings(self, tree: Tree) -> None:
         """Record the settings of a new study. Raises UserError if the study has others."""
         path, tree = self.folder / STUDY_FILE, parse_yaml(format_yaml(tree))
-        with self.exclusive():
+        with self.lock:
             if not path.exists():
                 replace_text(path, format_yaml(tree))
             recorded = read_yaml(path)
@@ -121,7 +120,7 @@ class Study:
 
         The caller closes its lock.
         """
-        with self.exclusive():
+        with self.lock:
             trials = self._study.get_trials(deepcopy=False)
             for known in trials:
                 if not known.state.is_finished() and (lock := self._try_lock(known.number)):
@@ -136,7 +135,7 @@ class Study:
 
     def finish(self, trial: OpenTrial, value: float | None, reason: str) -> None:
         """Record the value of a trial, or for None the reason why it was pruned."""
-        with self.exclusive():
+        with self.lock:
             if value is None:
                 trial.trial.set_user_attr("reason", reason)
                 self._study.tell(trial.trial, state=self.optuna.trial.TrialState.PRUNED)
@@ -147,12 +146,9 @@ class Study:
         """Return all trials, in order of their numbers."""
         return [_make_record(trial) for trial in self._study.get_trials(deepcopy=False)]
 
-    def find_best(self) -> TrialRecord | None:
-        """Return the best of the complete trials, the first of equally good ones; None without one."""
-        return self.choose_best(self.list_trials())
-
-    def choose_best(self, trials: Iterable[TrialRecord]) -> TrialRecord | None:
-        """Return the best of those of the trials that are complete, as `find_best` does of all."""
+    def find_best(self, trials: Iterable[TrialRecord] | None = None) -> TrialRecord | None:
+        """Return the best of the complete ones of `trials`, by default of all; the first of equally good ones."""
+        trials = self.list_trials() if trials is None else trials
         return min((trial for trial in trials if trial.value is not None), key=self.make_rank, default=None)
 
     def make_rank(self, trial: TrialRecord) -> tuple[float, int]:
@@ -188,7 +184,7 @@ def _make_record(trial: Any) -> TrialRecord:
         number=trial.number,
         state="complete" if complete else "pruned" if finished else "running",
         value=trial.value if complete else None,
-        values=values or {},
+        settings=values or {},
         reason=trial.user_attrs.get("reason", "its settings are lost" if finished and values is None else ""),
     )
 
@@ -200,6 +196,6 @@ def import_optuna() -> ModuleType:
         import optuna.storages.journal
     except ImportError as error:
         line = " ".join(str(error).split())
-        raise UserError(f"--tune needs the extra tune ({line}): {get_install_command('tune')}") from error
+        raise UserError(f"tune needs the extra tune ({line}): {get_install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -97,17 +97,6 @@ def test_metrics_are_means_over_valid_rows(kind):
         assert (largest[b].item(), mean[b].item()) == pytest.approx((max(errors), np.mean(errors)))
 
 
-def test_rows_that_are_not_valid_have_no_effect():
-    role = make_literal_role(SPECS["discrete"])
-    agent = make_exact(make_a2c, role)
-    rollout = to_float64(random_rollout_of(agent, role))
-    changed = replace(rollout, raw_action=rollout.raw_action.clone(), reward=rollout.reward.clone())
-    assert not rollout.valid.all()
-    changed.reward[~rollout.valid], changed.raw_action[~rollout.valid] = 1e3, 2
-    gradients = [compute_gradient(agent.loss(each)[0]["actor_critic"], agent.policy) for each in (rollout, changed)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
-
-
 def test_a_rollout_without_valid_rows_has_no_gradient():
     role = make_literal_role(SPECS["discrete"])
     agent = make_exact(make_a2c, role, normalize_advantages=True)

@@ -234,17 +234,6 @@ def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
     assert critic.eq(0).all() and policy.ne(0).any()
 
 
-def test_the_loss_of_a_group_has_no_gradient_outside_its_group():
-    agent = make_exact_acer(body=Mlp(16))
-    losses, _ = agent.loss(to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS)))
-    assert losses.keys() == agent.groups.keys()
-    for name, scalar in losses.items():
-        others = [group.module for other, group in agent.groups.items() if other != name]
-        for module in [*others, *(copy.network for copy in agent.target_networks.values())]:
-            assert all(p.requires_grad for p in module.parameters())
-            assert gradients(scalar, module).eq(0).all()
-
-
 def one_hot(rollout):
     """Return the record with one-hot observations of the row, so that a linear layer has a column for each row."""
     rows, columns = rollout.first.shape
@@ -265,17 +254,6 @@ def test_exactly_the_valid_rows_change_their_own_value(rows, columns):
     assert taken.any()
     assert critic[:-1].ne(0).equal(taken) and critic[-1].eq(0).all()
     assert policy[:-1].ne(0).any(-1).equal(rollout.valid) and policy[-1].eq(0).all()
-
-
-def test_contents_of_invalid_rows_have_no_effect():
-    agent = make_exact_acer(body=Mlp(16))
-    rollout = to_float64(random_rollout(np.random.default_rng(2), 12, COLUMNS))
-    expected, ignored = loss_gradients(agent, rollout), ~rollout.valid
-    assert 0 < ignored.sum() < ignored.numel()
-    rollout.reward[ignored] = 1e6
-    rollout.raw_action[ignored] = (rollout.raw_action[ignored] + 1) % 3
-    rollout.behavior[ignored] = torch.tensor([5.0, -5.0, 0.0]).double()
-    torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
@@ -311,15 +289,6 @@ def test_burn_in_rows_have_no_loss():
     )
     actual = loss_gradients(agent, replace(rollout, burn_in=3))
     torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
-
-
-def test_auxiliaries_receive_the_features_of_the_agent():
-    agent = make_exact_acer(body=Mlp(16))
-    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    features = agent.features(rollout)
-    assert not features.requires_grad
-    torch.testing.assert_close(agent.loss(rollout)[1].features, features)
-    torch.testing.assert_close(agent.encode({"obs": rollout.obs["obs"][2]}), features[2])
 
 
 def test_without_valid_rows_the_gradient_is_0():

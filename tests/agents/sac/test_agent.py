@@ -14,9 +14,9 @@ from torch import nn
 
 from algorithm.agents.sac.actors import KINDS, PolicyOutput
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.passes import AutogradPass
 from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
+from algorithm.networks.passes import AutogradPass
 from algorithm.returns import rescale, unscale
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -320,16 +320,6 @@ def test_a_multi_step_target_does_not_depend_on_the_ratio_of_the_same_row():
         assert (gradients[0] - gradients[2]).abs().max() > 1e-3
 
 
-def test_the_loss_of_a_group_has_no_gradient_in_another():
-    for spec in SPECS.values():
-        agent = sac_of(spec, Blueprint(body=Mlp(8), critic=Mlp(8)))
-        rollout = random_sequence(spec, agent, 0, 1).convert(torch.from_numpy)
-        losses, _ = agent.loss(rollout)
-        for name, loss in losses.items():
-            for other, group in agent.groups.items():
-                assert (gradient(loss, group.module).abs().max() > 0) == (name == other)
-
-
 def test_groups_are_stepped_as_by_separate_optimizers():
     spec = SPECS["hybrid"]
     changes = {"learning_rate_critic": 0.01, "learning_rate_policy": 0.003, "learning_rate_alpha": 0.02}
@@ -499,26 +489,6 @@ def test_metrics_are_means_over_valid_rows(spec):
             }
             wanted[f"train/entropy_{KINDS[kind]}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
     assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
-
-
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_decision_has_the_sample_its_action_the_statistics_and_the_next_memory(spec):
-    agent, rng = sac_of(spec, Blueprint(body=Mlp(8), memory=Gru(6))), np.random.default_rng(0)
-    flags, memory = np.zeros(5, bool), rng.normal(size=(5, 6)).astype(np.float32)
-    obs = {"obs": rng.normal(size=(5, 3)).astype(np.float32)}
-    step = Step(
-        lane=np.arange(5), obs=obs, first=flags, is_bootstrap_row=flags, reward=np.zeros(5, np.float32), alive=~flags
-    )
-    statistics, following = agent.policy.act(obs, memory)
-    assert np.abs(following - memory).max() > 0.01
-    agent.rng = np.random.default_rng(3)
-    samples = agent.family.sample(statistics, np.random.default_rng(3)), agent.family.mode(statistics)
-    for decide, sample in zip((agent.act, agent.greedy), samples, strict=True):
-        decision = decide(step, memory)
-        np.testing.assert_array_equal(decision.raw_action, sample)
-        np.testing.assert_array_equal(decision.action, agent.family.to_action(sample))
-        np.testing.assert_array_equal(decision.behavior, statistics)
-        np.testing.assert_array_equal(decision.memory, following)
 
 
 def test_discrete_dqn_like_takes_the_best_action_and_has_double_targets():

@@ -116,7 +116,8 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
     rollout = make_rollout(agent, spec, 2)
     seen = []
     compute, reduce = agent.policy.compute_outputs, agent.critic.reduce_ensemble
-    evaluate = agent.evaluator.evaluate_combinations
+    differentiate = agent.critic.differentiate_ensemble
+    evaluate = agent.evaluator.evaluate_policy_actions
 
     def record_outputs(features):
         seen.append(compute(features))
@@ -128,12 +129,16 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
         values.append(outputs.detach())
         return reduce(outputs)
 
+    def record_differentiated(outputs):
+        values.append(outputs.detach())
+        return differentiate(outputs)
+
     def record_call(*arguments):
         calls.append(arguments)
         return evaluate(*arguments)
 
-    agent.policy.compute_outputs, agent.evaluator.evaluate_combinations = record_outputs, record_call
-    agent.critic.reduce_ensemble = record_values
+    agent.policy.compute_outputs, agent.evaluator.evaluate_policy_actions = record_outputs, record_call
+    agent.critic.reduce_ensemble, agent.critic.differentiate_ensemble = record_values, record_differentiated
     agent.loss(rollout)
     with torch.no_grad():
         running = unroll(agent.policy.torso, rollout)
@@ -143,9 +148,9 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
             features = unroll(agent.policy.torso, rollout)
             torch.testing.assert_close(learned, compute(features), rtol=1e-4, atol=1e-5)
         assert (learned[1:] - acted).abs().max() > 1e-3
-        actions = calls[0][2] if spec.continuous else torch.zeros(2, COLUMNS, 3, 0)
-        of_targets, of_policy = values
-        expected = evaluate(agent.critics, running[:-1], actions, [0, 1])
+        encoded = agent.family.encode_per_combination(calls[0][-1].detach()) if spec.continuous else None
+        of_targets, of_policy = values[0], values[-1]
+        expected = agent.critics(running[:-1], encoded)
         torch.testing.assert_close(of_policy, expected, rtol=1e-4, atol=1e-5)
         assert of_targets.shape == of_policy.shape
 

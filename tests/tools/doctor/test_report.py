@@ -1,4 +1,4 @@
-"""The command --doctor in environments with missing packages."""
+"""The command doctor in environments with missing packages."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.tools.doctor import report, requirements
+from algorithm.tools.doctor import command, requirements
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
@@ -64,13 +64,13 @@ def task():
 @pytest.fixture
 def little(monkeypatch):
     """Leave out the checks of the core and the machine, which are tested separately."""
-    monkeypatch.setattr(report, "list_core_checks", lambda: [])
-    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
+    monkeypatch.setattr(command, "list_core_checks", lambda: [])
+    monkeypatch.setattr(command, "list_machine_checks", lambda: [])
 
 
 def call(capsys, *arguments) -> dict:
     """Return the JSON for a script, after a check of its form."""
-    status = main.main([*arguments, "--doctor", "--json"])
+    status = main.main(["doctor", *arguments, "--json"])
     document = json.loads(capsys.readouterr().out)
     assert document.pop("status") == status
     assert status == (1 if "error" in document else 0)
@@ -84,7 +84,7 @@ def broken(document: dict) -> dict[str, str]:
 
 
 def test_a_folder_whose_requirements_are_installed_is_ok(capsys):
-    assert main.main(["mine/task", "--doctor"]) == 0
+    assert main.main(["doctor", "mine/task"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1] == "all that mine/task needs is there"
     assert {line.split()[1] for line in shown[:-1]} == {"ok"}
@@ -99,7 +99,7 @@ def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_
     document = requirements.read_setup.__wrapped__
     monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
     monkeypatch.setattr(requirements, "read_setup", document)
-    monkeypatch.setattr(report, "list_machine_checks", lambda: [])
+    monkeypatch.setattr(command, "list_machine_checks", lambda: [])
     document = call(capsys)
     states = {check["name"]: check["state"] for check in document["checks"]}
     assert document["environment"] is None
@@ -112,16 +112,16 @@ def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
     """Run the command in a process that finds `shims` before all packages, with few checks of the core."""
     code = (
         "import sys\nfrom algorithm.cli import main\n"
-        "from algorithm.tools.doctor import report\n"
-        "core = report.list_core_checks\n"
-        "report.list_machine_checks = lambda: []\n"
+        "from algorithm.tools.doctor import command\n"
+        "core = command.list_core_checks\n"
+        "command.list_machine_checks = lambda: []\n"
         "few = ('rich', 'packaging', 'mlagents-envs')\n"
-        "report.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
+        "command.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
         "sys.exit(main.main(sys.argv[1:]))"
     )
     path = os.pathsep.join([str(shims), str(ROOT)])
     return subprocess.run(
-        [sys.executable, "-c", code, *words, "--doctor"],
+        [sys.executable, "-c", code, "doctor", *words],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -180,13 +180,13 @@ def test_an_environment_that_ends_its_process_is_reported(capsys, little, task):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("nobody/knows --doctor", "no environment folder 'nobody/knows'"),
-        ("mine/task --doctor --set base_config.nope=1", "unknown setting base_config.nope"),
-        ("mine/task --doctor -c nope", "no variant 'nope'"),
-        ("mine/task -c unity --doctor --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
-        ("mine/task --doctor --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
-        ("--doctor --device cpu", "--device needs an environment folder"),
-        ("--doctor --list", "--list and --doctor cannot be combined"),
+        ("doctor nobody/knows", "no environment folder 'nobody/knows'"),
+        ("doctor mine/task --set base_config.nope=1", "unknown setting base_config.nope"),
+        ("doctor mine/task -c nope", "no variant 'nope'"),
+        ("doctor mine/task -c unity --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
+        ("doctor mine/task --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
+        ("doctor --device cpu", "--device needs an environment folder"),
+        ("doctor --list", "unknown option --list"),
     ],
 )
 def test_an_invalid_command_has_status_2(capsys, words, line):

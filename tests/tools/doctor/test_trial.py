@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.cli.command_line import parse_arguments
+from algorithm.cli.parser import parse_arguments
 from algorithm.parts import memory_budget as of_memory
 from algorithm.tools.doctor import trial
 from algorithm.tools.doctor.check import BROKEN, OK
@@ -30,7 +30,7 @@ def task():
 
 def seen(*words: str) -> dict[str, str]:
     """Return the findings of a trial, up to the first broken one."""
-    found = trial.run_trial(vars(parse_arguments(["mine/task", *words, "--doctor"])))
+    found = trial.run_trial(vars(parse_arguments(["doctor", "mine/task", *words])[1]))
     broken = {name: line for name, (state, line) in found.items() if state == BROKEN}
     assert list(found) == ["device", "environment", "agent", "replay", "checkpoints"][: len(found)]
     return broken
@@ -95,7 +95,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
 
 def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     """Return the findings about a scene's player and ports, without the handshake and the packages."""
-    checks = list(list_start_checks(parse_arguments(["mine/task", "-c", "unity", *words, "--doctor"])))
+    checks = list(list_start_checks(parse_arguments(["doctor", "mine/task", "-c", "unity", *words])[1]))
     names = [check.name for check in checks]
     assert names[:2] == ["device", "handshake"]
     found = [check() for check in checks[2:]]
@@ -130,8 +130,8 @@ def test_every_port_that_a_scene_may_use_is_checked(tmp_path):
 @pytest.mark.parametrize("variant", ["default", "unity"])
 def test_a_run_that_exports_checks_the_packages_and_a_round_trip(variant):
     def names(export: str) -> list[str]:
-        words = ["mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}", "--doctor"]
-        return [check.name for check in list_start_checks(parse_arguments(words))]
+        words = ["doctor", "mine/task", "-c", variant, "--agents", "1", "--set", f"base_config.export={export}"]
+        return [check.name for check in list_start_checks(parse_arguments(words)[1])]
 
     never = names("never")
     assert not any("onnx" in name for name in never)

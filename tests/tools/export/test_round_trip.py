@@ -1,4 +1,4 @@
-"""The export of an untrained agent, as --doctor runs it."""
+"""The export of an untrained agent, as the command doctor runs it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`--init` writes folders that train."""
+"""The command init writes folders that train."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,10 @@ import yaml
 
 from algorithm import load
 from algorithm.cli import main
-from algorithm.config.loader import read_variant, resolve
+from algorithm.config.loader import resolve
+from algorithm.config.variants import read_variant
 from algorithm.errors import UserError
-from algorithm.tools.init.command import write_folder
+from algorithm.tools.init.folder import write_folder
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from algorithm.tools.init.command import write_folder
     ],
 )
 def test_a_folder_that_init_wrote_trains(name, env_name, solved, capsys):
-    assert main.main(["--init", name]) == 0
+    assert main.main(["init", name]) == 0
     assert f"python main.py {name}" in capsys.readouterr().out
     config = Path("envs") / name / "config.yaml"
     tree = yaml.safe_load(config.read_text())["default"]
@@ -46,7 +47,7 @@ def test_a_folder_that_init_wrote_trains(name, env_name, solved, capsys):
 
 
 def test_every_line_has_a_comment_and_the_spaces_are_described(capsys):
-    assert main.main(["--init", "gym/acrobot"]) == 0
+    assert main.main(["init", "gym/acrobot"]) == 0
     text = Path("envs/gym/acrobot/config.yaml").read_text()
     assert "# observes obs: float32 [6]" in text
     assert "# acts with one of 3\n" in text
@@ -69,7 +70,7 @@ def test_every_line_has_a_comment_and_the_spaces_are_described(capsys):
     ],
 )
 def test_a_folder_for_any_space_trains(name, options, expected):
-    assert main.main(["--init", name, *options]) == 0
+    assert main.main(["init", name, *options]) == 0
     text = Path("envs", name, "config.yaml").read_text()
     assert [line for line in expected if line not in text] == []
     assert ("std: learned" in text) == ("float32 from" in text)
@@ -78,7 +79,7 @@ def test_a_folder_for_any_space_trains(name, options, expected):
 
 
 def test_the_comments_state_why_a_value_was_chosen(capsys):
-    assert main.main(["--init", "gym/acrobot", "--set", "base_config.n_envs=3"]) == 0
+    assert main.main(["init", "gym/acrobot", "--set", "base_config.n_envs=3"]) == 0
     text = Path("envs/gym/acrobot/config.yaml").read_text()
     lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
     assert "factor of the rewards in learning; null: " in lines["reward_scale"]
@@ -91,7 +92,7 @@ def test_the_comments_state_why_a_value_was_chosen(capsys):
 def test_the_same_seed_writes_the_same_files():
     texts = []
     for _ in range(2):
-        assert main.main(["--init", "gym/acrobot", "--force", "--seed", "3"]) == 0
+        assert main.main(["init", "gym/acrobot", "--force", "--seed", "3"]) == 0
         texts.append([path.read_text() for path in sorted(Path("envs/gym/acrobot").iterdir())])
     assert texts[0] == texts[1]
 
@@ -99,7 +100,7 @@ def test_the_same_seed_writes_the_same_files():
 def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line(capsys):
     named = "base_config.env_name=tests.adapters.fragile:Fragile-v0"
     mode = ["--env_args", "vectorization_mode=vector_entry_point"]
-    assert main.main(["--init", "toy/fragile", "--set", named, *mode]) == 0
+    assert main.main(["init", "toy/fragile", "--set", named, *mode]) == 0
     assert (
         capsys.readouterr().out.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
     )
@@ -107,24 +108,24 @@ def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line
 
 
 def test_a_table_has_no_hidden_layers_and_no_variant_with_more_units():
-    assert main.main(["--init", "gym/frozen_lake"]) == 0
+    assert main.main(["init", "gym/frozen_lake"]) == 0
     assert "Mlp" not in Path("envs/gym/frozen_lake/nn.py").read_text()
     assert "units" not in Path("envs/gym/frozen_lake/config.yaml").read_text()
     assert main.main(["gym/frozen_lake", "-n", "a", "--max_step", "200", "--set", "goal=null"]) == 0
 
 
 def test_given_and_suggested_settings_must_be_compatible(capsys):
-    assert main.main(["--init", "gym/pendulum", "--set", "acer_config.std_min=0.6"]) == 2
+    assert main.main(["init", "gym/pendulum", "--set", "acer_config.std_min=0.6"]) == 2
     assert "std_init 0.5 must be above std_min 0.6" in capsys.readouterr().err
     words = ["base_config.algorithm=ACER", "sac_config.gamma=0.6"]
-    assert main.main(["--init", "gym/pendulum", "--set", *words]) == 2
+    assert main.main(["init", "gym/pendulum", "--set", *words]) == 2
     assert "--set: sac_config.gamma is for algorithm SAC, not for ACER" in capsys.readouterr().err
     assert not Path("envs/gym").exists()
 
 
 def test_settings_of_the_command_line_are_written_to_the_folder():
     asked = ["--set", "base_config.env_name=MountainCar-v0", "acer_config.gamma=0.9", "goal=null", "--agents", "2"]
-    assert main.main(["--init", "toy/pole", *asked, "--env_args", "max_episode_steps=50"]) == 0
+    assert main.main(["init", "toy/pole", *asked, "--env_args", "max_episode_steps=50"]) == 0
     config = Path("envs/toy/pole/config.yaml")
     settings = resolve([(str(config), read_variant(config, "default"))])
     assert (settings.base.env_name, settings.base.n_envs, settings.agent.gamma) == ("MountainCar-v0", 2, 0.9)
@@ -134,7 +135,7 @@ def test_settings_of_the_command_line_are_written_to_the_folder():
 
 def test_nothing_is_written_for_an_unsupported_environment(capsys):
     words = "base_config.env_name=tests.adapters.spaced:Words-v0"
-    assert main.main(["--init", "toy/words", "--set", words]) == 2
+    assert main.main(["init", "toy/words", "--set", words]) == 2
     assert "observation 'obs' is Text" in capsys.readouterr().err
     assert not Path("envs/toy").exists()
 
@@ -142,7 +143,7 @@ def test_nothing_is_written_for_an_unsupported_environment(capsys):
 def test_a_folder_is_never_overwritten(capsys):
     folder = Path("envs/gym/acrobot")
     folder.mkdir(parents=True)
-    assert main.main(["--init", "gym/acrobot"]) == 2
+    assert main.main(["init", "gym/acrobot"]) == 2
     assert "was not changed" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
@@ -156,7 +157,7 @@ def test_a_folder_is_never_overwritten(capsys):
     ],
 )
 def test_sac_has_a_section_with_one_update_for_each_env_step(changes, ratio):
-    assert main.main(["--init", "gym/pendulum", "--set", "base_config.algorithm=SAC", *changes]) == 0
+    assert main.main(["init", "gym/pendulum", "--set", "base_config.algorithm=SAC", *changes]) == 0
     tree = written("gym/pendulum")
     assert "acer_config" not in tree
     assert tree["sac_config"]["replay_ratio"] == ratio
@@ -167,7 +168,7 @@ def test_sac_has_a_section_with_one_update_for_each_env_step(changes, ratio):
 
 
 def written(name):
-    """Return the settings of the folder that --init wrote."""
+    """Return the settings of the folder that init wrote."""
     config = Path("envs", name, "config.yaml")
     resolve([(str(config), read_variant(config, "default"))])
     return yaml.safe_load(config.read_text())["default"]
@@ -195,7 +196,7 @@ def written(name):
 )
 def test_the_type_of_an_environment_follows_from_its_id_or_its_group(package, name, env_name, env_type, expected):
     pytest.importorskip(package)
-    assert main.main(["--init", name, *(["--set", f"base_config.env_name={env_name}"] if env_name else [])]) == 0
+    assert main.main(["init", name, *(["--set", f"base_config.env_name={env_name}"] if env_name else [])]) == 0
     base = written(name)["base_config"]
     assert (base["env_type"], base["env_name"]) == (env_type, expected)
 
@@ -203,7 +204,7 @@ def test_the_type_of_an_environment_follows_from_its_id_or_its_group(package, na
 def test_several_agents_train_in_a_folder_that_init_wrote():
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
-    assert main.main(["--init", "zoo/rps", "--set", "base_config.env_name=classic/rps_v2"]) == 0
+    assert main.main(["init", "zoo/rps", "--set", "base_config.env_name=classic/rps_v2"]) == 0
     assert (
         "# player_0, player_1:\n# observes obs: uint8 [4], one-hot of 4" in Path("envs/zoo/rps/config.yaml").read_text()
     )
@@ -218,7 +219,7 @@ def test_several_agents_train_in_a_folder_that_init_wrote():
 def test_no_nn_is_written_for_roles_that_need_different_networks():
     pytest.importorskip("pettingzoo")
     named = ["base_config.env_type=PETTINGZOO", "base_config.env_name=tests.adapters.parallel:make"]
-    assert main.main(["--init", "zoo/race", "--set", *named, "base_config.env_args={continuous: true}"]) == 0
+    assert main.main(["init", "zoo/race", "--set", *named, "base_config.env_args={continuous: true}"]) == 0
     assert not Path("envs/zoo/race/nn.py").exists()
     text = Path("envs/zoo/race/config.yaml").read_text()
     assert "# ant:\n" in text and "# bee:\n" in text and "large:" not in text
@@ -227,7 +228,7 @@ def test_no_nn_is_written_for_roles_that_need_different_networks():
 
 def test_unsupported_observations_are_ignored():
     named = "base_config.env_name=tests.adapters.spaced:Mission-v0"
-    assert main.main(["--init", "grid/mission", "--set", named]) == 0
+    assert main.main(["init", "grid/mission", "--set", named]) == 0
     assert written("grid/mission")["base_config"]["ignore_observations"] == ["mission"]
     assert "Vector(normalize=True)" in Path("envs/grid/mission/nn.py").read_text()
     assert main.main(["grid/mission", "-n", "a", "--max_step", "200"]) == 0
@@ -239,7 +240,7 @@ def test_unsupported_observations_are_ignored():
 def test_large_color_images_become_small_and_gray():
     pytest.importorskip("cv2")
     named = "base_config.env_name=tests.adapters.spaced:Camera-v0"
-    assert main.main(["--init", "seen/camera", "--set", named]) == 0
+    assert main.main(["init", "seen/camera", "--set", named]) == 0
     assert written("seen/camera")["base_config"]["env_wrappers"] == [
         {"gymnasium.wrappers:ResizeObservation": {"shape": [84, 84]}},
         "gymnasium.wrappers:GrayscaleObservation",
@@ -248,7 +249,7 @@ def test_large_color_images_become_small_and_gray():
     small = ["acer_config.rollout_length=4", "replay_config.capacity=100", "base_config.evaluate_every=null"]
     short = ["--max_step", "12", "--agents", "1", "--set", *small, "acer_config.learning_starts=50"]
     assert main.main(["seen/camera", "-n", "a", *short]) == 0
-    assert main.main(["--init", "seen/colors", "--set", named, "base_config.env_wrappers=[]"]) == 0
+    assert main.main(["init", "seen/colors", "--set", named, "base_config.env_wrappers=[]"]) == 0
     assert "# observes obs: uint8 [3, 90, 96]" in Path("envs/seen/colors/config.yaml").read_text()
 
 
@@ -263,32 +264,32 @@ def test_large_color_images_become_small_and_gray():
     ],
 )
 def test_a_run_without_a_goal_has_evaluations(changes, goal, every):
-    assert main.main(["--init", "toy/any", "--set", *changes]) == 0
+    assert main.main(["init", "toy/any", "--set", *changes]) == 0
     tree = written("toy/any")
     assert (tree["goal"]["return"], tree["base_config"]["evaluate_every"]) == (goal, every)
 
 
 def test_a_missing_limit_of_steps_is_reported(capsys):
     named = "base_config.env_name=tests.adapters.spaced:Mission-v0"
-    assert main.main(["--init", "grid/mission", "--set", named]) == 0
+    assert main.main(["init", "grid/mission", "--set", named]) == 0
     assert "registers no limit of steps per episode" in capsys.readouterr().out
     assert main.main(["grid/mission", "-n", "a", "--max_step", "20", "--set", "base_config.evaluate_every=null"]) == 0
     assert "registers no limit of steps per episode" in capsys.readouterr().out
-    assert main.main(["--init", "grid/limited", "--set", named, "base_config.max_step_each_iter=9"]) == 0
+    assert main.main(["init", "grid/limited", "--set", named, "base_config.max_step_each_iter=9"]) == 0
     assert main.main(["grid/limited", "-n", "a", "--max_step", "20", "--set", "base_config.evaluate_every=null"]) == 0
-    assert main.main(["--init", "grid/args", "--set", named, "--env_args", "max_episode_steps=9"]) == 0
-    assert main.main(["--init", "gym/acrobot"]) == 0
+    assert main.main(["init", "grid/args", "--set", named, "--env_args", "max_episode_steps=9"]) == 0
+    assert main.main(["init", "gym/acrobot"]) == 0
     assert "registers no limit" not in capsys.readouterr().out
 
 
 def test_force_replaces_the_two_files_and_leaves_the_others(capsys):
-    assert main.main(["--init", "gym/acrobot"]) == 0
+    assert main.main(["init", "gym/acrobot"]) == 0
     folder = Path("envs/gym/acrobot")
     (folder / "env.py").write_text("# mine")
     (folder / "nn.py").write_text("# mine")
-    assert main.main(["--init", "gym/acrobot"]) == 2
+    assert main.main(["init", "gym/acrobot"]) == 2
     assert "replace its config.yaml and nn.py with --force" in capsys.readouterr().err
-    assert main.main(["--init", "gym/acrobot", "--force", "--set", "acer_config.gamma=0.9"]) == 0
+    assert main.main(["init", "gym/acrobot", "--force", "--set", "acer_config.gamma=0.9"]) == 0
     assert written("gym/acrobot")["acer_config"]["gamma"] == 0.9
     assert "blueprint" in (folder / "nn.py").read_text()
     assert (folder / "env.py").read_text() == "# mine"
@@ -303,7 +304,7 @@ def test_force_replaces_the_two_files_and_leaves_the_others(capsys):
 )
 def test_an_id_that_a_module_registers_is_suggested_with_the_module(env_name, instead, capsys, monkeypatch):
     monkeypatch.delitem(gymnasium.registry, env_name, raising=False)  # as before any test has imported its module
-    assert main.main(["--init", "toy/bare", "--set", f"base_config.env_name={env_name}"]) == 2
+    assert main.main(["init", "toy/bare", "--set", f"base_config.env_name={env_name}"]) == 2
     assert instead in capsys.readouterr().err
 
 
@@ -319,21 +320,21 @@ def test_an_id_that_a_module_registers_is_suggested_with_the_module(env_name, in
 def test_an_unknown_name_is_an_error_with_the_setting_that_names_the_id(name, instead, capsys, monkeypatch):
     for spec in [spec for spec in gymnasium.registry if spec in name]:  # as before any test has imported its module
         monkeypatch.delitem(gymnasium.registry, spec)
-    assert main.main(["--init", name]) == 2
+    assert main.main(["init", name]) == 2
     assert capsys.readouterr().err.endswith(f"name one with --set base_config.env_name={instead}\n")
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("HalfCheetah-v5", "--init gym/half_cheetah --set base_config.env_name=HalfCheetah-v5"),
+        ("HalfCheetah-v5", "init gym/half_cheetah --set base_config.env_name=HalfCheetah-v5"),
         (
             "minigrid:MiniGrid-Empty-5x5-v0",
-            "--init minigrid/mini_grid_empty_5x5 --set base_config.env_name=minigrid:MiniGrid-Empty-5x5-v0",
+            "init minigrid/mini_grid_empty_5x5 --set base_config.env_name=minigrid:MiniGrid-Empty-5x5-v0",
         ),
     ],
 )
 def test_an_id_is_an_error_with_the_full_command(name, command):
     with pytest.raises(UserError) as error:
         write_folder(name, [])
-    assert str(error.value) == f"--init {name}: expected group/name; for this id: python main.py {command}"
+    assert str(error.value) == f"init {name}: expected group/name; for this id: python main.py {command}"

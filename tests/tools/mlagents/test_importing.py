@@ -1,4 +1,4 @@
-"""`--import_mlagents` writes folders that can be trained, and reports every key without a counterpart."""
+"""The command import-mlagents writes folders that can be trained, and reports every key without a counterpart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import yaml
 
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
-from algorithm.config.effects import check_effects
-from algorithm.config.loader import load_defaults, read_variant, resolve
+from algorithm.config.loader import resolve
 from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
+from algorithm.config.unused_settings import check_effects
+from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import load_defaults
 from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
@@ -246,7 +248,7 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
 )
 def test_a_file_that_ml_agents_rejects_is_rejected(given, message, capsys):
     write(given)
-    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    assert main.main(["import-mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
     assert message in shown.err and shown.err.count("\n") == 1
     assert shown.out == "" and not Path("envs").exists()
@@ -443,7 +445,7 @@ def parameter(given) -> dict:
 def test_an_invalid_file_is_one_line_and_writes_nothing(given, message, capsys):
     if given is not None:
         write(given)
-    assert main.main(["--import_mlagents", "trainer.yaml"]) == 2
+    assert main.main(["import-mlagents", "trainer.yaml"]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert "trainer.yaml" in shown.err
@@ -457,12 +459,12 @@ def test_a_folder_is_overwritten_only_by_force(capsys):
     own = Path("envs/unity/B/mine.py")
     own.parent.mkdir(parents=True)
     own.write_text("1")
-    assert main.main(["--import_mlagents", str(path)]) == 2
+    assert main.main(["import-mlagents", str(path)]) == 2
     assert "B exists already; --force replaces it" in capsys.readouterr().err
     assert not Path("envs/unity/A").exists()
-    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    assert main.main(["import-mlagents", str(path), "--force"]) == 0
     write({"behaviors": {"A": {"max_steps": 8}}})
-    assert main.main(["--import_mlagents", str(path), "--force"]) == 0
+    assert main.main(["import-mlagents", str(path), "--force"]) == 0
     assert settings_of("A").base.max_step == 8
     assert sorted(file.name for file in own.parent.iterdir()) == ["config.yaml", "mine.py", "nn.py"]
     assert own.read_text() == "1"
@@ -478,7 +480,7 @@ def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
         written.append(path)
 
     monkeypatch.setattr(importing, "replace_text", full)
-    assert main.main(["--import_mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
+    assert main.main(["import-mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
     assert "no space left" in capsys.readouterr().err
     assert len(written) == 3
     assert list(Path("envs/unity").iterdir()) == []
@@ -498,7 +500,7 @@ def test_names_of_folders_are_valid_and_unique_on_every_system():
 
 def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
     path = write(EXAMPLES["SoccerTwos"].text)
-    assert main.main(["--import-mlagents", str(path), "--json"]) == 0
+    assert main.main(["import-mlagents", str(path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["folders"] == ["envs/unity/SoccerTwos"]
     assert printed["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
@@ -513,7 +515,7 @@ def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
 
 
 def test_without_json_each_key_is_one_line(capsys):
-    assert main.main(["--import_mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
+    assert main.main(["import-mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
     lines = capsys.readouterr().out.splitlines()
     for key in EXAMPLES["WallJump"].lost:
         assert [line for line in lines if line.startswith(f"{key}: not supported: ")], key
@@ -538,10 +540,10 @@ def test_a_lesson_for_an_unknown_behavior_is_reported():
 
 
 @pytest.mark.parametrize("words", [["unity/3dball"], ["--run"], ["--name", "a"], ["--set", "base_config.seed=1"]])
-def test_the_option_excludes_others(words, capsys):
+def test_the_command_has_no_other_arguments(words, capsys):
     path = write(EXAMPLES["3DBall"].text)
-    assert main.main(["--import_mlagents", str(path), *words]) == 2
-    assert "--import_mlagents" in capsys.readouterr().err
+    assert main.main(["import-mlagents", str(path), *words]) == 2
+    assert f"{words[0]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
@@ -554,7 +556,7 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
     behavior |= {"trainer_type": trainer}
     behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
-    assert main.main(["--import_mlagents", str(write(tree))]) == 0
+    assert main.main(["import-mlagents", str(write(tree))]) == 0
     quick = {
         "ppo": {"rollout_length": 20},
         "sac": {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from algorithm.config.trees import format_yaml, load_defaults, merge
+from algorithm.config.yaml_layers import format_yaml, load_defaults, merge
 
 ROLE = "agent"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.config.trees import Tree, format_yaml, load_defaults, merge
+from algorithm.config.yaml_layers import Tree, format_yaml, load_defaults, merge
 from algorithm.networks.precision import Placement
 from algorithm.parts.network_record import record_network
 from algorithm.parts.run_records import write_roles

@@ -1,4 +1,4 @@
-"""The command --report, and the setting that writes a report when a run ends."""
+"""The command report, and the setting that writes a report when a run ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_report_at_the_end_of_a_run_and_on_command(capsys):
     assert not (RUN / "report.html").exists()
     (RUN / "result.json").unlink()
     capsys.readouterr()
-    assert main.main("mine/task --report --json".split()) == 0
+    assert main.main("report mine/task --json".split()) == 0
     assert json.loads(capsys.readouterr().out) == {
         "status": 0,
         "run": RUN.as_posix(),
@@ -72,7 +72,7 @@ def test_a_population_reports_on_its_members_with_their_complete_lineage():
 
 
 def test_a_run_that_does_not_exist_is_one_line(capsys):
-    assert main.main("mine/task -n b --report".split()) == 2
+    assert main.main("report mine/task -n b".split()) == 2
     assert "there is no run 'b'" in capsys.readouterr().err
 
 

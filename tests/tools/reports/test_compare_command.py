@@ -1,4 +1,4 @@
-"""The command --compare, and the comparison at the end of repeated runs."""
+"""The command compare, and the comparison at the end of repeated runs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def runs():
 
 
 def test_runs_are_compared_in_tables_a_page_and_a_picture(runs, capsys):
-    assert main.main(["--compare", "runs/mine/task/*"]) == 0
+    assert main.main(["compare", "runs/mine/task/*"]) == 0
     shown = capsys.readouterr().out
     assert "mine/task: rollout/return at 100 env steps" in shown
     rows = [line for line in shown.splitlines() if "15.00 [10.00, 20.00]" in line]
     assert len(rows) == 1 and "ACER" in rows[0] and "0 of 2" in rows[0]
     assert "0.500 [" in shown  # a run of ACER is below one of SAC, the other one above
-    assert main.main(["--compare", str(RUNS / "a-1"), str(RUNS / "a-2"), "--compare", str(RUNS / "b-1"), "--json"]) == 0
+    assert main.main(["compare", str(RUNS / "a-1"), str(RUNS / "a-2"), str(RUNS / "b-1"), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     (environment,) = record["environments"]
     assert [group["scores"] for group in environment["groups"]] == [[10, 20], [12]]
@@ -74,12 +74,12 @@ def test_a_comparison_that_fails_does_not_change_repeated_runs(task, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("--compare nowhere", "nowhere: there is no such folder; name run folders, such as runs/gym/cartpole/*"),
-        ("--compare runs/empty", "there is no run with metrics in runs/empty"),
-        ("--compare runs --metric eval/return", "has no value of eval/return; compare another metric (--metric), it "),
-        ("mine/task --compare runs", "--compare names the folders of runs after it; leave out 'mine/task'"),
-        ("--compare runs --run", "--run and --compare cannot be combined"),
-        ("--list --metric eval/return", "--metric goes with --compare, not with --list"),
+        ("compare nowhere", "nowhere: there is no such folder; name run folders, such as runs/gym/cartpole/*"),
+        ("compare runs/empty", "there is no run with metrics in runs/empty"),
+        ("compare runs --metric eval/return", "has no value of eval/return; compare another metric (--metric), it "),
+        ("compare", "the following arguments are required: RUN_FOLDER"),
+        ("compare runs --run", "unknown option --run"),
+        ("list --metric eval/return", "unknown option --metric"),
     ],
 )
 def test_bad_input_is_one_line(runs, arguments, line, capsys):

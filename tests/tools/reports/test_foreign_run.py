@@ -11,7 +11,7 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.cli.output import Output
-from algorithm.config.trees import format_yaml, load_defaults, merge
+from algorithm.config.yaml_layers import format_yaml, load_defaults, merge
 from algorithm.tools.reports.report_files import MARK, write_files
 from tests.tools.reports.run_folders import RESULT, SETTINGS, write_run
 
@@ -95,12 +95,12 @@ def test_the_terminal_receives_no_codes_of_a_run(run, capsys):
     (damaged / "config.yaml").write_text("")
     (damaged / "result.json").write_text(f"{{{CODES}")
     for arguments in (
-        ["--list"],
-        ["gym/cartpole", "--report", "-n", second.name],
-        ["gym/cartpole", "--report", "-n", f"nothing{CODES}"],
-        ["--compare", str(RUN), str(second)],
-        ["--compare", str(damaged)],
-        ["--list", "--json"],
+        ["list"],
+        ["report", "gym/cartpole", "-n", second.name],
+        ["report", "gym/cartpole", "-n", f"nothing{CODES}"],
+        ["compare", str(RUN), str(second)],
+        ["compare", str(damaged)],
+        ["list", "--json"],
     ):
         main.main(arguments)
         shown = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_a_comparison_shows_no_password(run, capsys):
         (folder / "config.yaml").write_text(format_yaml(tree))
         (folder / "result.json").write_text(json.dumps({**RESULT, "variant": f"of {ADDRESS}"}))
     runs = [str(RUN.with_name(name)) for name in ("second", "third")]
-    assert main.main(["--compare", *runs, "--json"]) == 0
+    assert main.main(["compare", *runs, "--json"]) == 0
     shown = capsys.readouterr()
     pages = [path.read_text(encoding="utf-8") for path in Path().glob("**/compare*") if path.is_file()]
     assert len(pages) == 2 and not any("secret" in text for text in (shown.out, shown.err, *pages))

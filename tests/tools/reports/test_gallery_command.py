@@ -1,4 +1,4 @@
-"""The command --gallery: it trains folders in processes of their own, and shows their runs."""
+"""The command gallery: it trains folders in processes of their own, and shows their runs."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def tasks():
 
 
 def test_the_folders_of_a_group_are_trained_and_shown(capsys):
-    assert main.main("mine --gallery page --seconds 60 --json".split()) == 0
+    assert main.main("gallery page mine --seconds 60 --json".split()) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == {"status": 0, "page": "page/index.md", "reached": ["mine/reached"]}
     text = Path("page/index.md").read_text(encoding="utf-8")
@@ -54,16 +54,16 @@ def test_the_folders_of_a_group_are_trained_and_shown(capsys):
     assert (Path("runs/mine/missed/gallery/checkpoints")).is_dir()
 
     before = Path("runs/mine/missed/gallery/result.json").read_bytes()
-    assert main.main("mine/missed --gallery page".split()) == 0  # as it is, without training
+    assert main.main("gallery page mine/missed".split()) == 0  # as it is, without training
     assert "mine/missed: goal not reached" in capsys.readouterr().out
     assert Path("runs/mine/missed/gallery/result.json").read_bytes() == before
     assert Path("page/index.md").read_text(encoding="utf-8") == text
 
     shutil.rmtree("runs")  # as on another machine, which has the page only
-    assert main.main("mine/free --gallery page".split()) == 0
-    assert main.main("mine/missed --gallery page".split()) == 0
+    assert main.main("gallery page mine/free".split()) == 0
+    assert main.main("gallery page mine/missed".split()) == 0
     assert Path("page/index.md").read_text(encoding="utf-8") == text and not Path("runs").exists()
-    assert main.main("mine/missed --gallery page --seconds 60 --force --json".split()) == 0
+    assert main.main("gallery page mine/missed --seconds 60 --force --json".split()) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["reached"] == ["mine/reached"]
     assert Path("runs/mine/missed/gallery/result.json").is_file()
     assert "## mine/reached" in Path("page/index.md").read_text(encoding="utf-8")
@@ -82,20 +82,20 @@ def test_a_run_that_was_interrupted_is_not_shown_but_trained_again(status, monke
     write_finished_run(status)
     trained = []
     monkeypatch.setattr(gallery, "train_within", lambda *arguments: trained.append(arguments[0]) or "not now")
-    assert main.main("mine/missed --gallery page".split()) == 0
+    assert main.main("gallery page mine/missed".split()) == 0
     assert trained == ["mine/missed"] and "Goal not reached" not in Path("page/index.md").read_text(encoding="utf-8")
     write_finished_run(0, "reached")
-    assert main.main("mine/reached --gallery page".split()) == 0
+    assert main.main("gallery page mine/reached".split()) == 0
     assert trained == ["mine/missed"] and "| mine/reached | ACER |" in Path("page/index.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_on_the_page_stays_as_it_is_if_its_new_run_was_interrupted(capsys):
     write_finished_run(0)
-    assert main.main("mine/missed --gallery page".split()) == 0
+    assert main.main("gallery page mine/missed".split()) == 0
     before = Path("page/index.md").read_text(encoding="utf-8")
     shutil.rmtree("runs")
     write_finished_run(143, env_steps=7000)
-    assert main.main("mine/missed --gallery page".split()) == 0
+    assert main.main("gallery page mine/missed".split()) == 0
     assert Path("page/index.md").read_text(encoding="utf-8") == before
 
 
@@ -110,7 +110,7 @@ def test_a_run_whose_gallery_was_killed_ends_at_its_limit_and_is_then_shown(caps
     write_task(
         CONFIG.replace("ENV", "truncation").replace("STEPS", "null").replace("GOAL", "{return: 11}"), "mine/long"
     )
-    command = [sys.executable, "-m", "algorithm", "mine/long", "--gallery", "page", "--seconds", "1"]
+    command = [sys.executable, "-m", "algorithm", "gallery", "page", "mine/long", "--seconds", "1"]
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -127,7 +127,7 @@ def test_a_run_whose_gallery_was_killed_ends_at_its_limit_and_is_then_shown(caps
             os.kill(int(lock.path.read_text()), signal.SIGKILL)
     record = json.loads((run / "result.json").read_text())
     assert record["status"] == 0 and record["stopped"]
-    assert main.main("mine/long --gallery page".split()) == 0
+    assert main.main("gallery page mine/long".split()) == 0
     assert "| mine/long | ACER |" in Path("page/index.md").read_text(encoding="utf-8")
     assert json.loads((run / "result.json").read_text()) == record
 
@@ -144,10 +144,10 @@ def test_folders_are_selected_by_name_and_group():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("mine --gallery page --seconds 0", "--seconds is 0; it must be at least 1"),
-        ("mine/free --run --seconds 5", "--seconds goes with training, --resume and --gallery, not with --run"),
+        ("gallery page mine --seconds 0", "--seconds: it is 0; it must be at least 1"),
+        ("mine/free --run --seconds 5", "--seconds goes with training and --resume, not with --run"),
         ("mine/free --population 2 --seconds 5", "--seconds is for single runs"),
-        ("mine --gallery page -c sac", "goes with"),
+        ("gallery page mine -c sac", "unknown option -c"),
     ],
 )
 def test_a_command_that_is_wrong_is_one_line(line, message, capsys):

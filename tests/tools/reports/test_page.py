@@ -1,5 +1,6 @@
 """Pages: the formats of values, and escaping."""
 
+import jinja2
 import pytest
 
 from algorithm.tools.reports import page
@@ -19,7 +20,6 @@ def test_counts():
 
 
 def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, monkeypatch):
-    jinja2 = pytest.importorskip("jinja2")
     (tmp_path / "a.html").write_text("{{ a }} {{ 0.12345|number }} {{ 1e4|count }} {{ 61|duration }}")
     (tmp_path / "a.md").write_text("{{ a }}")
     monkeypatch.setattr(page, "TEMPLATES", tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from algorithm.tools.reports import report_files
-from algorithm.tools.reports.report_files import MARK, ReportWriter, write_files
+from algorithm.tools.reports.report_files import MARK, write_files, write_report
 from tests.tools.reports.run_folders import RESULT, write_run
 
 
@@ -76,7 +76,6 @@ def test_an_error_while_writing_is_a_line(monkeypatch, tmp_path):
         raise OSError("no space left")
 
     lines = []
-    writer = ReportWriter(True, tmp_path, lines.append)
     monkeypatch.setattr(report_files, "write_files", fail)
-    writer.write()
+    write_report(tmp_path, lines.append)
     assert lines == ["no report: OSError: no space left"]

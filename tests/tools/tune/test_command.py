@@ -1,4 +1,4 @@
-"""The command --tune: trials, the best variant, interruption, failed trials, several processes."""
+"""The command tune: trials, the best variant, interruption, failed trials, several processes."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.config.trees import read_yaml
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.tools.tune.study import Study
 from algorithm.training.divergence import Diverged
 
@@ -52,7 +52,7 @@ def variants():
 
 
 def test_a_search_writes_its_best_settings_as_a_variant_and_continues(capsys):
-    record, lines = call("mine/task --tune 3 --set base_config.n_envs=1 --seed 2", capsys)
+    record, lines = call("tune mine/task --trials 3 --set base_config.n_envs=1 --seed 2", capsys)
     assert [trial["state"] for trial in record["trials"]] == ["complete"] * 3
     assert (record["study"], record["variant"]) == (STUDY.as_posix(), "tuned")
     best = record["trials"][record["best"]]
@@ -65,18 +65,18 @@ def test_a_search_writes_its_best_settings_as_a_variant_and_continues(capsys):
     kept = [path.parent.parent.name for path in STUDY.glob("*/seed-2/checkpoints")]
     assert kept == [str(record["best"])]  # the others are removed
     # The variant exists, so that continuing needs --force or another name.
-    again = "mine/task --tune 4 --set base_config.n_envs=1 --seed 2"
+    again = "tune mine/task --trials 4 --set base_config.n_envs=1 --seed 2"
     record, lines = call(again, capsys, status=2)
     assert "the variant 'tuned' exists already; --force replaces it, --save-as gives" in lines
     record, lines = call(f"{again} --save-as other", capsys)
     assert len(record["trials"]) == 4 and lines.count("best: trial") == 1
     assert set(variants()) == {"default", "goal", "tuned", "other"}
-    record, lines = call("mine/task --tune 5 --force", capsys, status=2)
+    record, lines = call("tune mine/task --trials 5 --force", capsys, status=2)
     assert "the study tune has base_config.n_envs=1, not 2" in lines
 
 
 def test_env_steps_to_the_goal_with_several_seeds_equal_those_of_the_variant(capsys):
-    record, _ = call("mine/task -c goal --tune 1", capsys)
+    record, _ = call("tune mine/task -c goal --trials 1", capsys)
     assert (record["study"], record["variant"]) == ("runs/mine/task/tune_goal", "tuned_goal")
     assert variants()["tuned_goal"]["inherit"] == "goal"
     steps = [call(f"mine/task -c tuned_goal -n s{seed} --seed {seed}", capsys)[0]["env_steps"] for seed in (0, 1)]
@@ -84,7 +84,7 @@ def test_env_steps_to_the_goal_with_several_seeds_equal_those_of_the_variant(cap
 
 
 def test_no_variant_is_written_if_no_trial_reaches_the_goal(capsys):
-    assert main.main("mine/task -c goal --tune 1 --set goal.return=2 tune.seeds=1".split()) == 2
+    assert main.main("tune mine/task -c goal --trials 1 --set goal.return=2 tune.seeds=1".split()) == 2
     printed = capsys.readouterr()
     assert "trial 0: 120.0 env steps (goal not reached)" in printed.out
     assert "reached the goal: no variant is written; set a larger base_config.max_step" in printed.err
@@ -101,13 +101,13 @@ def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Study, "finish", finish_and_interrupt)
-        record, lines = call("mine/task --tune 3", capsys, status=130)
+        record, lines = call("tune mine/task --trials 3", capsys, status=130)
     assert [trial["state"] for trial in record["trials"]] == ["complete", "running"]
     assert lines.splitlines()[-1] == (
         "Interrupted. Finished trials (1) are kept in runs/mine/task/tune; continue with the same command."
     )
     assert "tuned" not in variants()
-    again, _ = call("mine/task --tune 3", capsys)
+    again, _ = call("tune mine/task --trials 3", capsys)
     assert [trial["state"] for trial in again["trials"]] == ["complete"] * 3
     assert again["trials"][:2] == [
         record["trials"][0],
@@ -117,7 +117,7 @@ def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, m
 
 def test_a_pruned_trial_ends_early(capsys, monkeypatch):
     monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda trial: trial.number == 0)
-    record, lines = call("mine/task --tune 2", capsys)
+    record, lines = call("tune mine/task --trials 2", capsys)
     assert [trial["state"] for trial in record["trials"]] == ["pruned", "complete"]
     assert record["trials"][0]["reason"] == "pruned at 4 env steps"
     assert "trial 0: pruned at 4 env steps\n" in lines and record["best"] == 1
@@ -125,7 +125,7 @@ def test_a_pruned_trial_ends_early(capsys, monkeypatch):
 
 def test_a_config_that_cannot_be_changed_is_an_error_and_the_variant_is_printed(capsys):
     (FOLDER / "config.yaml").write_text(json.dumps(read_yaml(FOLDER / "config.yaml")))
-    record, lines = call("mine/task --tune 1", capsys, status=2)
+    record, lines = call("tune mine/task --trials 1", capsys, status=2)
     assert "a variant cannot be added to a file in this style" in record["error"]
     assert "the best settings:\n# " in lines and "\ntuned:\n  acer_config:\n    learning_rate: " in lines
 
@@ -144,7 +144,7 @@ def test_a_trial_that_fails_is_pruned_and_only_trials_that_all_fail_end_a_search
         return train(*arguments)
 
     monkeypatch.setattr("algorithm.api.train_in_folder", train_or_diverge)
-    record, lines = call("mine/task --tune 4", capsys, status=4 if len(fails) == 3 else 0)
+    record, lines = call("tune mine/task --trials 4", capsys, status=4 if len(fails) == 3 else 0)
     states = [trial["state"] for trial in record["trials"]]
     assert states == ["pruned"] * len(fails) + ["complete"] * (3 if len(fails) == 1 else 0)
     assert record["trials"][0]["reason"] == "learning diverged: 100 updates"
@@ -153,10 +153,10 @@ def test_a_trial_that_fails_is_pruned_and_only_trials_that_all_fail_end_a_search
 
 def test_a_space_that_cannot_be_searched_leaves_no_study(capsys):
     without_spaces = "tune.space.acer_config.gamma={low:0,high:1}"
-    _, lines = call(f"mine/task --tune --set {without_spaces}", capsys, status=2)
+    _, lines = call(f"tune mine/task --set {without_spaces}", capsys, status=2)
     assert "--set: tune.space: unknown setting acer_config.gamma.low:0" in lines
     (FOLDER / "config.yaml").write_text(CONFIG.replace("high: 1}", "high: 2}"))
-    _, lines = call("mine/task --tune", capsys, status=2)
+    _, lines = call("tune mine/task", capsys, status=2)
     assert lines.splitlines()[-1] == (
         "envs/mine/task/config.yaml: tune.space: acer_config.gamma is 2.0; it must be from 0 to 1"
     )
@@ -166,24 +166,27 @@ def test_a_space_that_cannot_be_searched_leaves_no_study(capsys):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("--tune 0", "--tune is 0; it must be at least 1"),
-        ("--tune --save-as default", "--save-as default: the best settings are a variant of default"),
-        ("--tune --save-as a/b", "--save-as 'a/b': use a plain name"),
-        ("--tune -n a/b", "run name 'a/b': use a plain folder name"),
-        ("--save-as a", "--save_as goes with --tune, not with training"),
-        ("--set tune.seeds=2", "--set: tune has no effect without --tune"),
-        ("--tune --resume", "--resume and --tune cannot be combined"),
-        ("--tune --repeat 2", "--repeat goes with training, not with --tune"),
+        ("--trials 0", "--trials: it is 0; it must be at least 1"),
+        ("--save-as default", "--save-as default: the best settings are a variant of default"),
+        ("--save-as a/b", "--save-as 'a/b': use a plain name"),
+        ("-n a/b", "run name 'a/b': use a plain folder name"),
+        ("--resume", "unknown option --resume"),
+        ("--repeat 2", "unknown option --repeat"),
     ],
 )
 def test_options_that_do_not_fit_are_an_error(arguments, error, capsys):
-    _, lines = call(f"mine/task {arguments}", capsys, status=2)
+    _, lines = call(f"tune mine/task {arguments}", capsys, status=2)
     assert error in lines
+
+
+def test_a_run_has_no_settings_of_a_search(capsys):
+    _, lines = call("mine/task --set tune.seeds=2", capsys, status=2)
+    assert "--set: tune has no effect without the command tune" in lines
 
 
 def test_two_processes_of_the_same_command_share_a_study_and_one_is_killed():
     """The killed process leaves an unfinished trial, which the other one trains."""
-    command = [sys.executable, str(ROOT / "main.py"), "mine/task", "--tune", "2", "--json"]
+    command = [sys.executable, str(ROOT / "main.py"), "tune", "mine/task", "--trials", "2", "--json"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
     for line in first.stderr:

@@ -48,7 +48,7 @@ def test_env_steps_count_until_the_goal_and_twice_without_it():
 @pytest.mark.parametrize(
     ("sections", "error"),
     [
-        ({"base_config": {"max_step": None}}, "file: --tune needs base_config.max_step"),
+        ({"base_config": {"max_step": None}}, "file: tune needs base_config.max_step"),
         ({"tune": {"objective": "env_steps"}}, "file: tune.objective: env_steps needs goal.return"),
         ({"tune": {"objective": "env_steps"}, "goal": None}, "file: tune.objective: env_steps needs goal.return"),
     ],

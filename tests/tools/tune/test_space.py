@@ -2,7 +2,7 @@
 
 import pytest
 
-from algorithm.config.trees import merge, nest
+from algorithm.config.yaml_layers import merge, nest
 from algorithm.errors import UserError
 from algorithm.tools.tune.space import make_tree, open_space
 from tests.config.test_search import Suggestions

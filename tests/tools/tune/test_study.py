@@ -47,7 +47,7 @@ def test_a_study_samples_finishes_and_ranks_trials():
     trials = study.list_trials()
     assert [trial.number for trial in trials] == list(range(8))
     assert {trial.state for trial in trials} == {"complete"}
-    assert [trial.value for trial in trials] == [trial.values["x"] for trial in trials]
+    assert [trial.value for trial in trials] == [trial.settings["x"] for trial in trials]
     assert study.find_best().value == min(trial.value for trial in trials)
     assert sorted(trials, key=study.make_rank)[0] == study.find_best()
     assert study.take_trial(8) is None
@@ -63,7 +63,7 @@ def test_samples_follow_from_the_seed_and_the_number_of_the_trial():
     def sample(name, seed, *limits):
         for limit in limits:  # each time as another process would
             run(Study(Path(name), False, seed), limit)
-        return [trial.values["x"] for trial in Study(Path(name), False, seed).list_trials()]
+        return [trial.settings["x"] for trial in Study(Path(name), False, seed).list_trials()]
 
     whole = sample("a", 0, 14)  # more trials than the ten that are sampled at random
     assert sample("b", 0, 3, 11, 14) == whole
@@ -91,7 +91,7 @@ def test_a_trial_that_is_interrupted_before_its_sample_has_the_sample_of_its_num
     study.take_trial(1).lock.close()
     for each in (study, other):
         run(each, 1)
-    assert study.list_trials()[0].values == other.list_trials()[0].values
+    assert study.list_trials()[0].settings == other.list_trials()[0].settings
 
 
 def test_a_pruned_trial_has_a_reason_and_no_value():
@@ -133,8 +133,8 @@ def test_two_processes_share_the_trials():
     trials = Study(Path("study"), False, 0).list_trials()
     assert [trial.number for trial in trials] == list(range(LIMIT))
     assert {trial.state for trial in trials} == {"complete"}
-    assert len({trial.values["x"] for trial in trials}) == LIMIT
-    assert {trial.values["process"] for trial in trials} == {"a", "b"}
+    assert len({trial.settings["x"] for trial in trials}) == LIMIT
+    assert {trial.settings["process"] for trial in trials} == {"a", "b"}
 
 
 def environment():
@@ -144,12 +144,12 @@ def environment():
 
 def test_without_optuna_one_line_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"--tune needs the extra tune \(.*\): pip install .*\[tune\]"):
+    with pytest.raises(UserError, match=r"tune needs the extra tune \(.*\): pip install .*\[tune\]"):
         module.import_optuna()
 
 
 def list_finished(study):
-    return [(trial.state, trial.value, trial.values, trial.reason) for trial in study.list_trials()]
+    return [(trial.state, trial.value, trial.settings, trial.reason) for trial in study.list_trials()]
 
 
 @pytest.fixture(scope="module")

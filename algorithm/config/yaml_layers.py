@@ -1,0 +1,285 @@
+"""Settings as trees, the nested mappings of files and the command line: read, merge and write them as YAML."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from re import Pattern, compile
+from typing import Any
+
+import yaml
+
+from algorithm.errors import UserError
+from algorithm.program import DATA
+
+Tree = dict[str, Any]
+Layer = tuple[str, Tree]  # the name of a source in messages, and its settings
+DEFAULTS_FILE = DATA / "default_config.yaml"
+MAPPINGS = ("nn_config", "auxiliaries", "explorer", "reset_config", "ma_config")
+# Mappings with arbitrary keys.
+OPEN_MAPPINGS = (*MAPPINGS, "base_config.env_args", "tune.space", "population_config.random_params")
+INHERITED = "optimizer"  # in default_config.yaml: what sections inherit with `<<`, not a section
+COMMENT_COLUMN = 40  # column of comments
+MAX_LEVELS = 40  # levels of nested mappings and lists
+MAX_NODES = 20_000  # mappings, lists and scalars of a file, aliases expanded
+MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
+
+TAG = "tag:yaml.org,2002:"
+AMBIGUOUS_TAG = "!ambiguous"  # of words that YAML 1.1 reads as unexpected numbers, such as 010 (8) and 1:30 (90)
+_DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
+_INTEGER = compile(rf"[-+]?{_DECIMAL}\Z")
+_FLOAT = compile(rf"([-+]?(\.[0-9]+|{_DECIMAL}(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_LEADING_ZERO = compile(r"[-+]?0[0-9oO][0-9_]*\Z")
+
+
+def read_yaml(path: Path) -> Tree:
+    """Return the mapping in a YAML file. Raises UserError naming file and line."""
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: the file does not exist") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected a mapping of sections, found {type(tree).__name__}")
+    return tree
+
+
+def load_defaults() -> Tree:
+    """Return the tree of default_config.yaml."""
+    return deepcopy({key: value for key, value in _read_defaults().items() if key != INHERITED})
+
+
+def load_inherited_defaults() -> Tree:
+    """Return the settings of the optimizer that the section of every algorithm inherits."""
+    return deepcopy(_read_defaults()[INHERITED])
+
+
+@cache
+def _read_defaults() -> Tree:
+    return read_yaml(DEFAULTS_FILE)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+    """Return `below` with the values of `above`; mappings are merged key by key."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else deepcopy(value)
+    return merged
+
+
+def nest(path: str, value: Any) -> Tree:
+    """Return the tree that sets only the setting of a path, `section.key`, to a value."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all sections and settings in `tree`."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        yield path
+        if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
+            yield from iterate_paths(value, f"{path}.")
+
+
+def iterate_leaves(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of all settings in `tree`, as `iterate_settings` does."""
+    for path, _ in iterate_settings(tree):
+        yield path
+
+
+def iterate_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of all settings in `tree`, without the settings of roles in `ma_config`.
+
+    The settings of auxiliaries are among them, since classes define their names.
+    """
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and (path not in OPEN_MAPPINGS or (path == "auxiliaries" and value)):
+            yield from iterate_settings(value, f"{path}.")
+        elif path != "ma_config":
+            yield path, value
+
+
+def find_source(layers: list[Layer], path: str) -> str:
+    """Return the name of the last layer that sets the value of a path."""
+    for source, layer in reversed(layers):
+        if _sets(layer, path):
+            return source
+    return DEFAULTS_FILE.name
+
+
+def _sets(tree: Mapping[str, Any], path: str) -> bool:
+    """Return whether a tree has the section or setting of a path; keys may contain dots."""
+    for key, value in tree.items():
+        below = path.removeprefix(f"{key}.")
+        if key == path or (below != path and isinstance(value, Mapping) and _sets(value, below)):
+            return True
+    return False
+
+
+class _UnsupportedYaml(yaml.MarkedYAMLError):
+    """Valid YAML that settings do not allow."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that reads decimal numbers (1e-3 is a number, not text) and rejects duplicate keys and tags."""
+
+    levels = 0
+    size = 0  # nodes so far; an alias counts as all nodes that it stands for
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if getattr(event, "tag", None):
+            raise _UnsupportedYaml(
+                problem=f"it contains the tag {event.tag}; tags are not read", problem_mark=event.start_mark
+            )
+        self.levels += 1
+        start = self.size
+        if self.levels > MAX_LEVELS:
+            raise _UnsupportedYaml(
+                problem=f"it is nested more than {MAX_LEVELS} levels deep", problem_mark=event.start_mark
+            )
+        node = super().compose_node(parent, index)
+        self.levels -= 1
+        if node is not None and node.end_mark is None:  # it is not complete yet
+            raise _UnsupportedYaml(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
+        own = vars(node)  # an alias returns a node that has its size
+        self.size = start + own.setdefault("size", 1 + self.size - start)
+        if self.size > MAX_NODES:
+            problem = f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
+            raise _UnsupportedYaml(problem=problem, problem_mark=event.start_mark)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if duplicates := [key for key, count in Counter(keys).items() if count > 1 and key != "<<"]:
+            raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Return an integer. Raises an error if it is larger than any float."""
+        if len(node.value) > MAX_DIGITS:
+            raise _UnsupportedYaml(
+                problem=f"an integer has more than {MAX_DIGITS} digits", problem_mark=node.start_mark
+            )
+        return int(node.value)
+
+    def construct_float(self, node: yaml.ScalarNode) -> float:
+        """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
+        value = super().construct_yaml_float(node)
+        if "e" in node.value.casefold() and abs(value) == float("inf"):
+            raise _UnsupportedYaml(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
+        return value
+
+    def reject_ambiguous(self, node: yaml.ScalarNode) -> Any:
+        """Raise an error for a number that YAML 1.1 reads differently than expected."""
+        raise _UnsupportedYaml(
+            problem=f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes",
+            problem_mark=node.start_mark,
+        )
+
+
+_Loader.add_constructor(f"{TAG}int", _Loader.construct_integer)
+_Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
+_Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
+
+
+_LOADERS: tuple[type[_Loader], type[_Loader]] = (_Loader, _Loader)  # the fast one, and the one with detailed errors
+_BaseDumper: Any = yaml.SafeDumper
+if yaml.__with_libyaml__:
+    _Parser: Any = vars(yaml.cyaml)["CParser"]
+
+    class _FastLoader(_Loader, _Parser):
+        """A `_Loader` with the parser of libyaml, which is ten times as fast; its errors have less detail."""
+
+        peek_event, check_event = _Parser.peek_event, _Parser.check_event
+        get_event = _Parser.get_event
+
+        def __init__(self, text: str):
+            _Parser.__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    _LOADERS, _BaseDumper = (_FastLoader, _Loader), yaml.CSafeDumper
+
+
+class _Dumper(_BaseDumper):
+    """A dumper that quotes text which `_Loader` would read as a number, or reject."""
+
+
+def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
+    """Return the tags of unquoted words by their first character; the first pattern that matches applies.
+
+    Null, booleans and merges follow YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
+    """
+    own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
+    found: dict[str, list[tuple[str, Pattern[str]]]] = {}
+    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
+        numbers = [(AMBIGUOUS_TAG, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
+        found[first] = kept + ([*own, *numbers, (AMBIGUOUS_TAG, _LEADING_ZERO)] if numbers else [])
+    return found
+
+
+_Loader.yaml_implicit_resolvers = _make_resolvers()
+_Dumper.yaml_implicit_resolvers = {
+    first: rows + _Loader.yaml_implicit_resolvers.get(first, [])
+    for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of `text`. Raises ValueError, in one line, if it is not YAML or not allowed in settings."""
+    fast, exact = _LOADERS
+    try:
+        try:
+            return yaml.load(text, fast)
+        except (yaml.scanner.ScannerError, yaml.parser.ParserError, yaml.reader.ReaderError):
+            return yaml.load(text, exact)  # raises an error with the place and the text
+    except _UnsupportedYaml as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark and "\n" in text else ""
+        raise ValueError(f"{line}{error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def format_yaml(value: Any, **style: Any) -> str:
+    """Return `value` as YAML that `parse_yaml` reads back unchanged."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, **style)
+
+
+def format_commented(
+    tree: Mapping[str, Any], comments: Mapping[str, str], above: str = "", indent: int = 1
+) -> Iterator[str]:
+    """Yield the lines of nested mappings with comments.
+
+    Args:
+        tree: Nested mappings.
+        comments: Comments by the dotted paths of the keys.
+        above: Path of the section around `tree`, with a dot at the end.
+        indent: Level of indentation.
+    """
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        section = isinstance(value, dict) and value
+        line = f"{'  ' * indent}{key}:" + ("" if section else f" {format_value(value)}")
+        comment = comments.get(path)
+        yield f"{line:<{COMMENT_COLUMN - 1}} # {comment}" if comment else line
+        if section:
+            yield from format_commented(value, comments, f"{path}.", indent + 1)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as one line of YAML."""
+    if isinstance(value, float):
+        return json.dumps(value)
+    return format_yaml(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()

@@ -1,0 +1,206 @@
+"""The contract of a command of the command line, and the options that select a run and override its settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # a command line is parsed without these imports, which take a moment
+    from algorithm.config.yaml_layers import Layer
+    from algorithm.runs.callbacks import Callback
+    from algorithm.runs.run_requests import RunRequest
+
+
+class Output(Protocol):
+    """The output of a command.
+
+    Attributes:
+        result: the record for scripts, as far as the command has reached.
+        save_note: what is saved if the command is interrupted: a sentence after a space.
+    """
+
+    result: dict[str, Any]
+    save_note: str
+
+    def log(self, text: str) -> None:
+        """Print a line."""
+
+    def log_plain(self, text: str) -> None:
+        """Print a line without rich, which may not be installed."""
+
+    def print_table(self, table: Any) -> None:
+        """Print a table of rich."""
+
+    def display_run(self, log: Callable[[str], None], title: str = "") -> AbstractContextManager[Callback]:
+        """Return a display of a run in training; where it cannot change in place, its lines go to `log`."""
+
+
+class Command:
+    """A command: the first word of a command line. Its module is imported for every help page, so it imports little.
+
+    Attributes:
+        help: what it does, in one line.
+        needs_folder: whether its environment must have a folder.
+        heavy_module: module whose import takes seconds, because of torch: it is imported after `check`; None for none.
+    """
+
+    help: str
+    needs_folder = False
+    heavy_module: str | None = None
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments and options of the command to its parser."""
+
+    def check(self, options: argparse.Namespace, output: Any) -> None:
+        """Raise UserError for options that cannot be used, before anything else is done."""
+
+    def run(self, options: argparse.Namespace, output: Any) -> None:
+        """Execute the command."""
+        raise NotImplementedError
+
+
+def parse_integer(text: str) -> int:
+    """Return an integer, read as integers in settings are: 1e6 and 1_000 are valid, 010 and 1:30 are not.
+
+    Raises:
+        ArgumentTypeError: The text is not such an integer.
+    """
+    from algorithm.config.yaml_layers import parse_yaml  # yaml is not needed for --help
+
+    try:
+        number = parse_yaml(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}: {error}") from error
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    return number
+
+
+def parse_count(text: str) -> int:
+    """Return an integer above 0. Raises ArgumentTypeError."""
+    number = parse_integer(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; it must be at least 1")
+    return number
+
+
+FLAG: Mapping[str, Any] = {"action": "store_true"}
+COUNT: Mapping[str, Any] = {"type": parse_count, "metavar": "N"}
+_INTEGER: Mapping[str, Any] = {"type": parse_integer, "metavar": "N"}
+_PAIRS: Mapping[str, Any] = {"nargs": "+", "action": "extend", "metavar": "KEY=VALUE"}
+
+SHORT_FORMS = {"name": "-n", "config": "-c", "port": "-p"}
+# Options of several commands; `--` and dashes are added to their names.
+SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "name": {"metavar": "NAME", "help": "name of the run; the latest run by default"},
+    "config": {"metavar": "VARIANT", "help": "variant in the folder's config.yaml"},
+    "force": {**FLAG, "help": "replace an existing run of this name"},
+    "set": {**_PAIRS, "help": "override settings, for example acer_config.gamma=0.995"},
+    "env_args": {**_PAIRS, "help": "keyword arguments of the environment"},
+    "agents": {**_INTEGER, "help": "number of environments that run in parallel"},
+    "max_step": {**_INTEGER, "help": "number of steps, over all environments, after which training ends"},
+    "max_iter": {
+        **COUNT,
+        "help": "number of iterations after which training ends (in each, every agent ends an episode at least); with "
+        "--run, episodes per environment",
+    },
+    "seed": {**_INTEGER, "help": "seed of all random numbers"},
+    "device": {"metavar": "DEVICE", "help": "cpu, cuda (or gpu), cuda:1, mps, or auto"},
+    "nn": {"metavar": "FILE", "help": "file with the network, in the environment folder"},
+    "use_env_nn": {
+        **FLAG,
+        "help": "use the network's file in the environment folder instead of the run's copy",
+    },
+    "ckpt": {"metavar": "CHECKPOINT", "help": "checkpoint to load: its number of steps, or its folder"},
+    "editor": {"action": "store_const", "const": "editor", "help": "use the Unity editor instead of a built player"},
+    "port": {**_INTEGER, "help": "port of the Unity editor, or of the first player"},
+    "population": {
+        **_INTEGER,
+        "help": "train N members NAME-1 ... NAME-N at the same time, the worst of which copy the best",
+    },
+    "ray": {
+        "metavar": "ADDRESS",
+        "help": "train with actors on Ray, or train the members of a population there: local (processes of this "
+        "machine), auto (the cluster of this machine), or HOST:PORT of a cluster",
+    },
+}
+# The setting that an option sets, by its name.
+SETTINGS: Mapping[str, str] = {
+    "name": "base_config.name",  # of a new run
+    "population": "population_config.size",
+    "env_args": "base_config.env_args",
+    "agents": "base_config.n_envs",
+    "max_step": "base_config.max_step",
+    "max_iter": "base_config.max_iter",
+    "seed": "base_config.seed",
+    "device": "base_config.device",
+    "ray": "cluster_config.address",
+    "nn": "base_config.nn",
+    "editor": "base_config.unity_args.build_path",
+    "port": "base_config.unity_args.base_port",
+}
+IMPLIED: Mapping[str, Mapping[str, Any]] = {"ray": {"base_config.runtime": "CLUSTER", "cluster_config.host": "ray"}}
+
+
+def spell(name: str) -> str:
+    """Return the long form of an option, as the help page shows it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def add_environment(parser: argparse.ArgumentParser, help: str, required: bool = True) -> None:
+    """Add the argument ENV to the parser of a command."""
+    parser.add_argument("env", metavar="ENV", nargs=None if required else "?", help=help)
+
+
+def add_options(parser: Any, *names: str, **meanings: str) -> None:
+    """Add shared options to a parser or a group of it: `names` with their usual meaning, others with their own."""
+    for name in (*names, *meanings):
+        forms = [*([SHORT_FORMS[name]] if name in SHORT_FORMS else []), spell(name)]
+        own = {"help": meanings[name]} if name in meanings else {}
+        parser.add_argument(*forms, **{**SHARED_OPTIONS[name], **own})
+
+
+def add_setting_options(parser: Any, *names: str) -> None:
+    """Add the options of every command that reads the settings of new runs, and further ones of `names`."""
+    add_options(parser, "set", "env_args", "agents", "max_step", "max_iter", "seed", "device", *names)
+
+
+def collect_layers(options: argparse.Namespace) -> list[Layer]:
+    """Return the settings of a command line, with the options that set them; flags override --set."""
+    from algorithm.config.loader import read_assignments
+    from algorithm.config.yaml_layers import merge, nest
+
+    given = {name: value for name, value in vars(options).items() if name in SETTINGS and value is not None}
+    pairs = given.pop("env_args", None) or []
+    if getattr(options, "run", True) or options.resume:  # of all other commands, the name selects a run or a study
+        given.pop("name", None)
+    layers = [
+        ("--set", read_assignments(getattr(options, "set", None) or [])),
+        ("--env-args", read_assignments(pairs, "--env-args", "base_config.env_args.")),
+    ]
+    for name, value in given.items():
+        tree = nest(SETTINGS[name], value)
+        for path, implied in IMPLIED.get(name, {}).items():
+            tree = merge(tree, nest(path, implied))
+        layers.append((spell(name), tree))
+    return layers
+
+
+def make_request(options: argparse.Namespace) -> RunRequest:
+    """Return the run that the options request."""
+    from algorithm.runs.run_requests import RunRequest
+
+    given = vars(options)
+    return RunRequest(
+        env=options.env,
+        name=given.get("name"),
+        variant=given.get("config") or "default",
+        layers=collect_layers(options),
+        repeat=given.get("repeat"),
+        replace=given.get("force", False),
+        use_env_nn=given.get("use_env_nn", False),
+    )

@@ -1,0 +1,98 @@
+"""The command doctor: it runs all checks and prints a line for each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from algorithm.errors import UserError
+from algorithm.runs.commands import (
+    SETTINGS,
+    Command,
+    Output,
+    add_environment,
+    add_options,
+    add_setting_options,
+    spell,
+)
+from algorithm.tools.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Finding, describe_error
+from algorithm.tools.doctor.machine import list_machine_checks
+from algorithm.tools.doctor.requirements import (
+    list_adapter_checks,
+    list_core_checks,
+    list_extras,
+    make_extra_check,
+    make_onnx_check,
+)
+
+
+class DoctorFailed(Exception):
+    """An error for a check that has found something broken."""
+
+
+class DoctorCommand(Command):
+    """The command that checks the machine and all packages, or what a run in an environment folder needs."""
+
+    help = "check this machine, or the requirements of an environment folder, with advice for each problem"
+    needs_folder = True
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments and options of the command to its parser."""
+        add_environment(parser, "environment folder; without one, the machine is checked", required=False)
+        add_options(parser, "config")
+        add_setting_options(parser, "nn", "editor", "port")
+
+    def check(self, options: argparse.Namespace, output: Output) -> None:
+        """Raise UserError for an option that sets a setting, without an environment folder."""
+        for name in ("config", "set", *SETTINGS):
+            if options.env is None and getattr(options, name, None) is not None:
+                raise UserError(f"{spell(name)} needs an environment folder: doctor ENV {spell(name)} ...")
+
+    def run(self, options: argparse.Namespace, output: Output) -> None:
+        """Run all checks, and print a line for each.
+
+        Raises:
+            UserError: The settings are not valid.
+            DoctorFailed: A check found something broken, or took too long.
+        """
+        checks = [
+            *list_core_checks(),
+            *list_machine_checks(),
+            *(_list_run_checks(options) if options.env else _list_all_checks()),
+        ]
+        width = max(len(check.name) for check in checks)
+        findings: list[Finding] = []
+        output.result = {"environment": options.env, "checks": []}
+        for check in checks:
+            finding = check()
+            findings.append(finding)
+            output.result["checks"].append(asdict(finding))
+            output.log_plain(f"{finding.name:<{width}}  {finding.state:<{len(MISSING)}}  {finding.line}")
+        problems = [
+            f"{state}: {', '.join(found)}"
+            for state in (BROKEN, TIMEOUT)
+            if (found := [finding.name for finding in findings if finding.state == state])
+        ]
+        if problems:
+            raise DoctorFailed(f"{'; '.join(problems)}; the lines above say what to do")
+        output.log_plain(f"all that {options.env} needs is there" if options.env else "nothing is broken")
+
+
+def _list_all_checks() -> Iterator[Check]:
+    yield from map(make_extra_check, list_extras())
+    yield from list_adapter_checks()
+    yield make_onnx_check()
+
+
+def _list_run_checks(options: argparse.Namespace) -> list[Check]:
+    """Return the checks of a run, or one failed check if a package is missing without which settings are not read."""
+    try:
+        from algorithm.tools.doctor.trial import list_start_checks
+
+        return list(list_start_checks(options))
+    except UserError:
+        raise
+    except Exception as error:  # a broken package may raise anything
+        outcome = BROKEN, f"the settings cannot be read: {describe_error(error)}"
+        return [Check("settings", lambda: outcome)]

@@ -1,0 +1,36 @@
+"""The command export: a trained run as ONNX for Unity."""
+
+from __future__ import annotations
+
+import argparse
+
+from algorithm.runs.commands import FLAG, Command, Output, add_environment, add_options, make_request
+
+
+class ExportCommand(Command):
+    """The command that writes a trained run as ONNX."""
+
+    help = "write a trained run as ONNX for Unity, one file for each kind of agent"
+    heavy_module = "algorithm.tools.export.export"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments and options of the command to its parser."""
+        add_environment(parser, "environment of the run")
+        add_options(parser, "name", "ckpt", "nn", "use_env_nn")
+        parser.add_argument("--barracuda", **FLAG, help="export in ONNX opset 9, for packages 1.x and 2.x of ML-Agents")
+
+    def check(self, options: argparse.Namespace, output: Output) -> None:
+        """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
+        from algorithm.runs.run_requests import check_existing_run
+
+        check_existing_run(make_request(options), output.log)
+
+    def run(self, options: argparse.Namespace, output: Output) -> None:
+        """Export the run into its folder. Raises ExportFailed for roles that Unity would reject."""
+        from algorithm.tools.export.export import ExportFailed, run_export
+        from algorithm.tools.export.graph import BARRACUDA_OPSET, OPSET
+
+        opset = BARRACUDA_OPSET if options.barracuda else OPSET
+        output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
+        if failed:
+            raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])

@@ -1,0 +1,331 @@
+"""The command line: commands and options, their spellings, advice for what is unknown, and the options in the docs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithm import __version__
+from algorithm.cli.commands import COMMANDS, load_command
+from algorithm.cli.parser import FLAGS, make_command_parser, make_parser, make_start_page, parse_arguments
+from algorithm.config import renamed_settings as former
+from algorithm.config.yaml_layers import load_defaults
+from algorithm.errors import UserError
+from algorithm.parts.env_folder import is_file_name
+from algorithm.runs.commands import SETTINGS, collect_layers
+from tests.task_folder import write_task
+
+ROOT = Path(__file__).resolve().parents[2]
+# Lines as users write them, with their command and some of their options.
+USES = {
+    "gym/cartpole": ("Train", {"env": "gym/cartpole", "run": False, "resume": False, "name": None}),
+    "gym/cartpole -n a -c fast --force --seconds 60": (
+        "Train",
+        {"name": "a", "config": "fast", "force": True, "seconds": 60},
+    ),
+    "-n a --seed 3 gym/cartpole --json": ("Train", {"env": "gym/cartpole", "seed": 3, "json": True}),
+    "gym/cartpole --population 8 --max-step=9 --debug": ("Train", {"population": 8, "max_step": 9, "debug": True}),
+    "gym/cartpole --set a.b=1 c.d=2 --set e.f=3": ("Train", {"set": ["a.b=1", "c.d=2", "e.f=3"]}),
+    "gym/cartpole --resume --max_step 1e6 --ray auto": ("Train", {"resume": True, "max_step": 10**6, "ray": "auto"}),
+    "gym/cartpole --run --video --sample": ("Play", {"run": True, "video": True, "sample": True}),
+    "list": ("List", {"env": None}),
+    "list gym/cartpole --json": ("List", {"env": "gym/cartpole", "json": True}),
+    "report gym/cartpole -n a": ("Report", {"env": "gym/cartpole", "name": "a"}),
+    "compare runs/a runs/b --metric eval/return": ("Compare", {"runs": ["runs/a", "runs/b"], "metric": "eval/return"}),
+    "compare runs/a --metric eval/return runs/b": ("Compare", {"runs": ["runs/a", "runs/b"]}),
+    "gallery page": ("Gallery", {"folder": Path("page"), "env": None, "seconds": 300, "force": False}),
+    "gallery page gym --seconds 60 --force": ("Gallery", {"env": "gym", "seconds": 60, "force": True}),
+    "tune gym/cartpole": ("Tune", {"env": "gym/cartpole", "trials": 20, "save_as": None}),
+    "tune -c sac gym/pendulum --trials 5 --save_as mine -n a": (
+        "Tune",
+        {"env": "gym/pendulum", "trials": 5, "save_as": "mine", "name": "a", "config": "sac"},
+    ),
+    "init gym/acrobot --force --set a.b=1": ("Init", {"folder": "gym/acrobot", "force": True, "set": ["a.b=1"]}),
+    "doctor": ("Doctor", {"env": None}),
+    "doctor unity/3dball --editor -p 5005": ("Doctor", {"env": "unity/3dball", "editor": "editor", "port": 5005}),
+    "export unity/3dball -n a --ckpt 500 --barracuda --use-env-nn": (
+        "Export",
+        {"env": "unity/3dball", "name": "a", "ckpt": "500", "barracuda": True, "use_env_nn": True},
+    ),
+    "import-mlagents walker.yaml --force": ("Import", {"file": Path("walker.yaml"), "force": True}),
+}
+
+
+def make_parsers():
+    """Return the parser of each command by its name; the parser of training and playing has the name ''."""
+    return {
+        "": make_parser(),
+        **{name: make_command_parser(name, load_command(path)) for name, path in COMMANDS.items()},
+    }
+
+
+def list_spellings() -> set[str]:
+    return {text for parser in make_parsers().values() for text in parser._option_string_actions}
+
+
+@pytest.mark.parametrize("line", USES)
+def test_a_line_has_its_command_and_options_in_common_spellings(line):
+    name, expected = USES[line]
+    words = line.split()
+    command, options = parse_arguments(words)
+    assert type(command).__name__ == f"{name}Command"
+    assert {key: getattr(options, key) for key in expected} == expected
+    dashed = [word.replace("_", "-") if word.startswith("--") else word for word in words]
+    underscored = [f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word for word in words]
+    assert parse_arguments(dashed)[1] == parse_arguments(underscored)[1] == options
+
+
+@pytest.mark.parametrize("env", ["gym/cartpole/", "gym\\cartpole", "./gym/cartpole"])
+def test_folders_may_end_with_a_slash_and_config_yaml(env):
+    assert parse_arguments([env])[1].env == "gym/cartpole"
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("--list", "list"),
+        ("gym/cartpole --list --json", "list gym/cartpole --json"),
+        ("gym/cartpole -n NAME --report", "report gym/cartpole -n NAME"),
+        ("--compare runs/a runs/b --metric x", "compare runs/a runs/b --metric x"),
+        ("gym --gallery docs/gallery --seconds 9", "gallery docs/gallery gym --seconds 9"),
+        ("gym/pendulum -c sac --tune 30 --save-as fast", "tune gym/pendulum -c sac --save-as fast --trials 30"),
+        ("gym/cartpole --tune --force", "tune gym/cartpole --force"),
+        ("--init=gym/taxi", "init gym/taxi"),
+        ("--init gym/a --set a.b=1", "init gym/a --set a.b=1"),
+        ("--doctor", "doctor"),
+        ("unity/3dball -n 'my run' --export --barracuda", "export unity/3dball -n 'my run' --barracuda"),
+        ("--import_mlagents walker.yaml --force", "import-mlagents walker.yaml --force"),
+    ],
+)
+def test_a_former_flag_is_an_error_with_the_command_as_it_was_given(line, command):
+    flag = re.search(r"--(list|report|compare|gallery|tune|init|doctor|export|import.mlagents)", line)[0]
+    with pytest.raises(UserError) as error:
+        parse_arguments(shlex.split(line))
+    assert str(error.value) == f"{flag.replace('_', '-')} is a command now: python main.py {command}"
+    new = parse_arguments(shlex.split(command))[0]
+    assert type(new) is type(load_command(COMMANDS[command.split()[0]]))
+
+
+def test_a_folder_with_the_name_of_a_command_is_reached_by_its_path():
+    write_task("default: {}\n", "list")
+    assert type(parse_arguments(["list"])[0]).__name__ == "ListCommand"
+    command, options = parse_arguments(["./envs/list", "-n", "a"])
+    assert type(command).__name__ == "TrainCommand" and options.env == "list"
+
+
+@pytest.mark.parametrize("name", [name for name, instead in former.NAMES_ELSEWHERE.items() if " " not in instead])
+def test_the_error_for_an_old_name_names_an_existing_option(name):
+    instead = former.NAMES_ELSEWHERE[name]
+    assert instead in list_spellings() or is_setting(instead)
+    advice = f"it is now {instead}" if name in former.FORMER_NAMES else f"use {instead}"
+    assert former.find_renamed_setting(name if "." in name else f"sac_config.{name}") == advice
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gym/cartpole --algo PPO", "unknown option --algo; use --set base_config.algorithm=..."),
+        ("gym/cartpole --algorithm PPO", "unknown option --algorithm; use --set base_config.algorithm=..."),
+        ("gym/cartpole --n-envs 4", "unknown option --n-envs; use --agents"),
+        ("gym/cartpole --total-timesteps 100", "unknown option --total-timesteps; use --max-step"),
+        ("gym/cartpole --wandb", "unknown option --wandb; use --set base_config.tracker=wandb"),
+        ("gym/cartpole --run-id a", "unknown option --run-id; use --name"),
+        ("gym/cartpole --lr 1e-3", "unknown option --lr; it is now --set acer_config.learning_rate=..."),
+        (
+            "--env CartPole-v1",
+            "unknown option --env; not needed: the environment comes first, for example gym/cartpole",
+        ),
+        ("train gym/cartpole", "unexpected argument 'train': leave it out, since an environment alone is trained"),
+        (
+            "CartPole-v1 -c sac",
+            "--config needs an environment folder, and CartPole-v1 is an id; did you mean gym/cartpole?",
+        ),
+        ("tune CartPole-v1 --trials 3", "tune needs an environment folder"),
+        ("doctor CartPole-v1", "doctor needs an environment folder"),
+        ("CartPole-v1 --nn other.py", "--nn needs an environment folder"),
+        ("CartPole-v1 --run --use-env-nn", "--use-env-nn needs an environment folder"),
+        ("play gym/cartpole", "unexpected argument 'play': the option --run plays with a trained run"),
+        ("gym/cartpole list", "the command list comes first: python main.py list gym/cartpole"),
+        ("--json list", "the command list comes first: python main.py list --json"),
+        ("tuen gym/cartpole", "no environment folder and no command 'tuen'; did you mean: python main.py tune?"),
+        ("lst", "no environment folder and no command 'lst'; did you mean: python main.py list?"),
+        ("list --seed 1", "unknown option --seed; python main.py list --help lists every option"),
+        ("export gym/cartpole --barracda", "unknown option --barracda; did you mean --barracuda?"),
+        ("tune", "the following arguments are required: ENV; python main.py tune --help lists every option"),
+        ("list gym/cartpole more", "unexpected argument 'more'"),
+    ],
+)
+def test_options_of_other_programs_and_those_of_folders_are_errors_with_advice(words, message):
+    with pytest.raises(UserError) as error:
+        parse_arguments(words.split())
+    assert str(error.value).startswith(message)
+
+
+def is_setting(path: str) -> bool:
+    *sections, key = path.split(".")
+    place = load_defaults()
+    for section in sections:
+        place = place[section]
+    return key in place
+
+
+def test_no_old_name_is_a_current_option():
+    ours = {key for section in load_defaults().values() for key in (section if isinstance(section, dict) else {})}
+    assert not (set(former.NAMES_ELSEWHERE) - {"env_name"}) & ours
+    assert not {f"--{name}" for name in former.NAMES_ELSEWHERE} & list_spellings()
+    assert all(map(is_setting, (former.FORMER_FLAGS | former.FLAGS_OF_LIBRARIES).values()))
+    whole = [name for name in former.NAMES_ELSEWHERE if "." in name]
+    assert whole
+    assert not [name for name in whole if is_setting(name)]
+
+
+def documented(page: str) -> set[str]:
+    """Return the options that a page mentions: in commands with main.py, and as separate code."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    ours = [line.split("main.py")[1].split("#")[0] for line in text.splitlines() if "main.py" in line]
+    alone = re.findall(r"`(--?[a-z][\w-]*)", text)
+    found = {option for line in ours for option in re.findall(r"(?<=\s)--?[a-z][\w-]*", line)}
+    return found | set(alone)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/runs.md", "docs/options.md"])
+def test_documented_options_exist(page):
+    found = documented(page)
+    assert "--run" in found and found <= list_spellings() | {"--max_step"}
+
+
+def test_the_reference_lists_every_option():
+    assert documented("docs/options.md") >= list_spellings()
+
+
+@pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
+def test_valid_file_names_are_accepted(name):
+    assert is_file_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
+def test_file_names_that_any_system_rejects_are_rejected(name):
+    assert not is_file_name(name)
+
+
+def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
+    code = (
+        "import sys\nfrom algorithm.cli import main\n"
+        "assert main.main([]) == 0 and main.main(['gym/cartpole', '--nonsense']) == 2\n"
+        "assert not {'torch', 'numpy', 'gymnasium', 'pydantic', 'rich', 'yaml'} & set(sys.modules)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == make_start_page()
+    assert "gym/cartpole" in finished.stdout
+
+
+ERRORS_BEFORE_TORCH = {
+    "gym/cartpole --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "gym/cartpole --max-step 0": "base_config.max_step is 0",
+    "gym/cartpole --set base_config.log_every=often": "base_config.log_every is 'often'",
+    "gym/cartpole --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "gym/cartpole --set auxiliaries.rnd.gamma=2": "auxiliaries.rnd.gamma is 2.0; it must be from 0 to 1",
+    "gym/cartpole --set replay_config.alpha=0.5": "replay_config.alpha is for sampler prioritized",
+    "gym/cartpole --set sac_config.gamma=0.5": "sac_config.gamma is for algorithm SAC",
+    "gym/cartpole --resume --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "tune gym/cartpole --set acer_config.gamma=much": "acer_config.gamma is 'much'",
+    "CartPole-v1 --set sac_config.gamma=much": "sac_config.gamma is 'much'",
+    "gym/cartpole -c unheard": "no variant 'unheard'",
+    "gym/cartpole -n a": "run runs/gym/cartpole/a exists already",
+    "gym/cartpole -n b --resume": "there is no run 'b'",
+    "gym/cartpole --resume --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "gym/cartpole -n b --run": "there is no run 'b'",
+    "export gym/cartpole -n b": "there is no run 'b'",
+    "tune gym/cartpole --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "CartPole-v1 --set acer_config.gama=1": "did you mean acer_config.gamma?",
+    "CartPole-v1 --set base_config.env_name=Acrobot-v1": "base_config.env_name is Acrobot-v1, but CartPole-v1",
+    "CartPole-v1 -n a": "run runs/CartPole-v1/a exists already",
+    "CartPole-v1 -n b --resume": "there is no run 'b'",
+    "Unheard-v0": "Environment `Unheard` doesn't exist. If importing a module registers it, name the module",
+    "gym/cartpole-v1": "did you mean gym/cartpole?",
+}
+
+
+def test_errors_that_need_no_torch_are_found_before_torch_is_imported(tmp_path):
+    for environment in ("gym/cartpole", "CartPole-v1"):
+        run = tmp_path / "runs" / environment / "a"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
+    code = (
+        "import sys\nfrom algorithm.cli import main\n"
+        f"for words in {list(ERRORS_BEFORE_TORCH)}:\n"
+        "    assert main.main(words.split()) == 2, words\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == ""
+    for line, part in zip(finished.stderr.splitlines(), ERRORS_BEFORE_TORCH.values(), strict=True):
+        assert part in line
+
+
+def test_something_is_printed_before_torch_is_imported(tmp_path):
+    code = (
+        "import builtins, sys\nfrom algorithm.cli import main\n"
+        "whole = builtins.__import__\n"
+        "def loaded(name, *rest):\n"
+        "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
+        "        raise OSError('too early')\n"
+        "    return whole(name, *rest)\n"
+        "builtins.__import__ = loaded\n"
+        "for line in ('{0}', '{0} --resume', '{0} --run', 'export {0}'):\n"
+        "    assert main.main(line.format('gym/cartpole').split()) == 1\n"
+    )
+    run = tmp_path / "runs/gym/cartpole/a"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
+    assert finished.stderr.splitlines() == ["OSError: too early"] * 4
+
+
+def test_flags_name_settings_that_exist():
+    assert all(map(is_setting, SETTINGS.values())) and set(FLAGS) == set(SETTINGS.values())
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "training")
+def test_help_lists_every_option_once(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments([*words, "--help"])
+    page = capsys.readouterr().out
+    parser = make_parsers()["".join(words)]
+    assert ended.value.code == 0 and page.startswith(f"usage: {' '.join(['python main.py', *words])}")
+    listed = re.findall(r"^  (?:-\w(?: [A-Z]+)?, )?(--[\w-]+)", page, re.MULTILINE)
+    assert sorted(listed) == sorted(text for text in parser._option_string_actions if text.startswith("--"))
+    assert not any("_" in name for name in listed)
+    commands = re.findall(
+        r"^  ([\w-]+)  +\w.*", page.partition("\ncommands")[2].partition("\nexamples")[0], re.MULTILINE
+    )
+    assert commands == ([] if words else list(COMMANDS))
+
+
+def test_version_prints_the_version_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"samara {__version__}\n"
+
+
+def test_ray_selects_the_runtime_and_the_cluster():
+    *_, layer = collect_layers(parse_arguments(["gym/cartpole", "--ray", "10.0.0.1:6379"])[1])
+    expected = {
+        "base_config": {"runtime": "CLUSTER"},
+        "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"},
+    }
+    assert layer == ("--ray", expected)

@@ -1,0 +1,310 @@
+"""A setting that is written for a run and has no effect in this run is an error."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import yaml
+
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.sac.settings import SacSettings
+from algorithm.annotations import AnyOf, Condition
+from algorithm.cli import main
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.sections import BaseConfig, ReplayConfig
+from algorithm.config.unused_settings import check_effects, find_failure
+from algorithm.errors import UserError
+from algorithm.specs import ActionSpec, Role
+
+SAC = ["base_config.algorithm=SAC"]
+REACTOR = ["base_config.algorithm=REACTOR"]
+SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
+SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
+
+
+def check(*assignments):
+    layers = [("--set", read_assignments(list(assignments)))]
+    check_effects(resolve(layers), layers)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect"),
+        ([*SAC, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (["base_config.algorithm=sac", "acer_config.gamma=0.5"], "acer_config.gamma is for algorithm ACER"),
+        (["base_config.unity_args.width=50"], "base_config.unity_args.width is for env_type UNITY, not for GYM"),
+        (
+            ["base_config.device=cpu", "base_config.inference_device=device"],
+            "base_config.inference_device has no effect, since device is",
+        ),
+        (["replay_config.alpha=0.5"], "replay_config.alpha is for sampler prioritized, not for uniform"),
+        (
+            ["replay_config.max_error_weight=0.5"],
+            "replay_config.max_error_weight has no effect, since sampler is uniform",
+        ),
+        (["replay_config.sampler=lazy", "replay_config.beta=0.5"], "beta is for sampler prioritized, not for lazy"),
+        (["replay_config.sampler=PRIORITIZED", "replay_config.uniform_fraction=0.5"], "is for sampler lazy, not for"),
+        (["acer_config.replay_ratio=0", "replay_config.capacity=9"], "replay_config.capacity has no effect, since rep"),
+        (["acer_config.replay_ratio=0", "acer_config.batch_size=9"], "acer_config.batch_size has no effect, since rep"),
+        (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
+        (
+            ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
+            "acer_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
+        ),
+        (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
+        (
+            ["acer_config.trust_region=off", "acer_config.trust_region_delta=1"],
+            "acer_config.trust_region_delta is for trust_region efficient, not for off",
+        ),
+        (
+            ["acer_config.trust_region=full", "acer_config.trust_region_delta=1"],
+            "acer_config.trust_region_delta is for trust_region efficient, not for full",
+        ),
+        (
+            ["acer_config.trust_region_kl=0.1"],
+            "acer_config.trust_region_kl is for trust_region full, not for efficient",
+        ),
+        (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
+        (["acer_config.weight_decay=0.1"], "acer_config.weight_decay is for optimizer adamw, not for adam"),
+        ([*SAC, "sac_config.weight_decay=0.1"], "sac_config.weight_decay is for optimizer adamw, not for adam"),
+        (
+            ["acer_config.learning_rate_final_fraction=0.5"],
+            "acer_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
+        ),
+        (
+            [*SAC, "sac_config.learning_rate_final_fraction=0.5"],
+            "sac_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
+        ),
+        ([*SAC, "sac_config.n_atoms=9"], "sac_config.n_atoms is for critic categorical, not for scalar"),
+        ([*SAC, "sac_config.v_max=9"], "sac_config.v_max is for critic categorical, not for scalar"),
+        ([*SAC, "sac_config.reset_shrink=0.5"], "sac_config.reset_shrink has no effect, since reset_every is null"),
+        ([*SAC, "sac_config.target=none", "sac_config.tau=1"], "sac_config.tau is for target average, not for none"),
+        (
+            [*SAC, "sac_config.target=none", "sac_config.update_target_per_step=2"],
+            "sac_config.update_target_per_step is for target average, not for none",
+        ),
+        (
+            [*SAC, "sac_config.target_entropy_std=0.1", "sac_config.target_c_alpha=2"],
+            "sac_config.target_c_alpha is for target_entropy_std null, not for 0.1",
+        ),
+        (
+            [*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_entropy_std=0.1"],
+            "sac_config.target_entropy_std is for use_auto_alpha true, not for false",
+        ),
+        (
+            [*SAC, "sac_config.discrete_dqn_like=true", "sac_config.policy_update_every=2"],
+            "sac_config.policy_update_every has no effect, since discrete_dqn_like is true",
+        ),
+        ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
+        (["base_config.algorithm=A2C", "replay_config.capacity=9"], "replay_config.capacity has no effect, since alg"),
+        (["base_config.algorithm=ppo", "replay_config.sampler=lazy"], "replay_config.sampler has no effect, since alg"),
+        (["base_config.algorithm=PPO", "a2c_config.gamma=0.5"], "a2c_config.gamma is for algorithm A2C, not for PPO"),
+        (
+            [*SAC, *SEVERAL, "sac_config.estimator=retrace", "sac_config.v_rho=2"],
+            "sac_config.v_rho is for estimator vtrace, not for retrace",
+        ),
+        ([*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_d_alpha=0.1"], "is for use_auto_alpha true, not"),
+        ([*SAC, "sac_config.discrete_dqn_epsilon=0.2"], "is for discrete_dqn_like true, not for false"),
+        (
+            ["reactor_config.gamma=0.5"],
+            "--set: reactor_config.gamma is for algorithm REACTOR, not for ACER, and so has",
+        ),
+        ([*REACTOR, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for REACTOR"),
+        (
+            [*REACTOR, "reactor_config.loo_beta=one", "reactor_config.importance_clip=2"],
+            "reactor_config.importance_clip is for loo_beta truncated, not for one, and so has no effect",
+        ),
+        ([*REACTOR, "reactor_config.importance_clip=2"], "importance_clip is for loo_beta truncated, not for inverse"),
+        (
+            [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.loo_beta=one"],
+            "loo_beta is for policy_gradient leave_one_out, not for truncated_importance, and so has no effect",
+        ),
+        *(
+            (
+                [*REACTOR, "reactor_config.critic=scalar", f"reactor_config.{setting}"],
+                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
+            )
+            for setting in ("n_atoms=11", "distributional=recursive")
+        ),
+        *(
+            (
+                [
+                    *REACTOR,
+                    "reactor_config.critic=scalar",
+                    "reactor_config.reward_normalization=return_std",
+                    f"reactor_config.{setting}",
+                ],
+                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
+            )
+            for setting in ("v_min=-3", "v_max=3")
+        ),
+        (
+            [*REACTOR, "reactor_config.optimizer=rmsprop", "reactor_config.optimizer_beta1=0.5"],
+            "reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
+        ),
+        (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
+        (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),
+    ],
+)
+def test_a_setting_without_effect_is_an_error(assignments, message):
+    with pytest.raises(UserError) as error:
+        check(*assignments)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["acer_config.gamma=0.5", "replay_config.capacity=900", "nn_config.units=3", "goal=null"],
+        [*SAC, "sac_config.gamma=0.5"],
+        ["base_config.env_type=unity", "base_config.unity_args.width=50"],
+        ["replay_config.sampler=lazy", "replay_config.max_error_weight=0.5", "replay_config.uniform_fraction=0.5"],
+        ["ma_config.a.replay_config.sampler=prioritized", "ma_config.a.replay_config.alpha=0.5"],
+        ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
+        [*SAC, *SEVERAL, "sac_config.v_rho=2"],
+        ["base_config.env_args.acer_config=1"],
+        [*REACTOR, "reactor_config.gamma=0.5", "reactor_config.v_min=-3", "replay_config.sampler=lazy"],
+        [*REACTOR, "reactor_config.loo_beta=truncated", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.critic=scalar", "reactor_config.v_max=3"],  # the limit of return_max
+        [*REACTOR, "reactor_config.reward_normalization=null", "reactor_config.v_max=3"],
+    ],
+)
+def test_a_setting_with_an_effect_is_accepted(assignments):
+    check(*assignments)
+
+
+def list_simple(condition):
+    """Return the conditions of which a condition consists."""
+    return (
+        [part for each in condition.conditions for part in list_simple(each)]
+        if isinstance(condition, AnyOf)
+        else [condition]
+    )
+
+
+@pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings, ReactorSettings])
+def test_conditions_name_existing_settings_and_values(section):
+    hints = get_type_hints(section, include_extras=True)
+    for name, hint in hints.items():
+        for condition in getattr(hint, "__metadata__", ()):
+            for part in list_simple(condition) if isinstance(condition, Condition) else ():
+                assert set(part.values) < set(hints) - {name}
+
+
+def test_every_default_of_an_algorithm_with_a_replay_can_have_an_effect():
+    """Test that no section is without effect as a whole if its algorithm learns."""
+    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings), ("REACTOR", ReactorSettings)):
+        settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
+        name = f"{algorithm.lower()}_config"
+        effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]
+        assert {"gamma", "batch_size", "rollout_length", "replay_ratio"} < set(effective)
+
+
+CONFIG = {
+    "default": {
+        "base_config": SHORT,
+        "acer_config": {"gamma": 0.9},
+        "sac_config": {"gamma": 0.9, "batch_size": 4, "learning_starts": 10},
+    },
+    "sac": {"base_config": {"algorithm": "SAC"}},
+    "child": {"inherit": "mistaken"},
+    "mistaken": {"base_config": {"algorithm": "SAC"}, "acer_config": {"gamma": 0.5}},
+}
+
+
+def run(capsys, config, *options):
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    status = main.main(["mine/task", *options])
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variant", ["default", "sac", "child"])
+def test_settings_shared_by_variants_may_have_no_effect_in_one_of_them(capsys, variant):
+    assert run(capsys, CONFIG, "-c", variant) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.learning_starts=10"],
+        ["--set", "acer_config.replay_ratio=0"],
+        ["--set", "base_config.max_step=null", "--max_iter", "1"],
+    ],
+)
+def test_the_command_line_may_remove_the_effect_of_a_setting_in_the_file(capsys, options):
+    config = {"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}
+    assert run(capsys, config, *options) == (0, "")
+
+
+def test_a_file_may_be_incomplete_without_the_command_line(capsys):
+    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
+    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
+    status, line = run(capsys, config)
+    assert (status, "which is not set" in line) == (2, True)
+    status, line = run(capsys, config, "--max_step", "40")
+    assert (status, "config.yaml: acer_config.std_min has no effect, since std is fixed" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (CONFIG, ["-c", "mistaken"], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (CONFIG, ["-c", "sac", "--set", "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
+        (CONFIG, ["--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
+        (
+            CONFIG,
+            ["--port", "5005"],
+            "--port: base_config.unity_args.base_port is for env_type UNITY, not for PROBE, and so has no effect",
+        ),
+        ({"default": CONFIG["default"]}, [], "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER"),
+    ],
+)
+def test_settings_written_for_the_run_must_have_an_effect(capsys, config, options, message):
+    status, line = run(capsys, config, *options)
+    assert status == 2
+    assert message in line
+    assert not Path("runs").exists()
+
+
+def test_a_change_with_resume_must_have_an_effect(capsys):
+    assert run(capsys, CONFIG, "-c", "sac", "-n", "a")[0] == 0
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--set", "acer_config.gamma=0.5")
+    assert (status, "--set: acer_config.gamma is for algorithm ACER" in line) == (2, True)
+    config = Path("runs/mine/task/a/config.yaml")
+    config.write_text(config.read_text(encoding="utf-8").replace("gamma: 0.9", "gamma: 0.8", 1), encoding="utf-8")
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--max_step", "60")
+    assert status == 2
+    assert "acer_config.gamma: 0.9 -> 0.8 is for algorithm ACER, not for SAC, and so has no effect" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["acer_config.std=learned"], "acer_config.std is for continuous actions"),
+        (["acer_config.tanh_squash=true"], "acer_config.tanh_squash is for continuous actions"),
+        (
+            [*SAC, "sac_config.learning_starts=10", "sac_config.target_c_alpha=2"],
+            "sac_config.target_c_alpha is for continuous",
+        ),
+    ],
+)
+def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys, options, name):
+    config = {"default": {"base_config": SHORT, "sac_config": {"batch_size": 4}}, "own": {}}
+    status, line = run(capsys, config, "-c", "own", "--set", *options)
+    assert (status, line.count("\n")) == (2, 1)
+    assert f"--set: {name}" in line and "which the environment does not have" in line
+    assert not Path("runs").exists()
+
+
+def test_a_setting_for_actions_of_one_role_has_an_effect():
+    settings = replace(resolve([("test", {})]), command_line_layers=[("--set", {"acer_config": {"std": "learned"}})])
+    discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
+    check_effects(settings, settings.command_line_layers, {"a": discrete, "b": box})
+    with pytest.raises(UserError, match="acer_config.std is for continuous actions"):
+        check_effects(settings, settings.command_line_layers, {"a": discrete})

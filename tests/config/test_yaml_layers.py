@@ -1,0 +1,114 @@
+"""YAML that is written is read back unchanged."""
+
+import math
+
+import pytest
+import yaml
+
+from algorithm.config import yaml_layers
+from algorithm.config.yaml_layers import format_commented, format_yaml, parse_yaml
+
+
+@pytest.fixture(autouse=True, params=["libyaml", "python"])
+def _parser(request, monkeypatch):
+    """Parse with libyaml if PyYAML has it, and without it."""
+    if request.param == "python":
+        monkeypatch.setattr(yaml_layers, "_LOADERS", (yaml_layers._Loader, yaml_layers._Loader))
+
+
+def test_commented_yaml_is_read_back_unchanged():
+    tree = {
+        "a": {"b": "x" * 60, "c": 1e-5, "d": None, "e": [1, "off", "1e-3", "010", "1:30"], "f": {}, "h" * 50: "1"},
+        "g": "#: '",
+    }
+    lines = list(format_commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
+    text = "default:\n" + "\n".join(lines)
+    assert parse_yaml(text) == {"default": tree}
+    assert yaml.safe_load(text)["default"]["a"]["b"] == "x" * 60
+    assert [line.partition("# ")[2] for line in lines[:2]] == ["one", "two # of it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("+3", 3),
+        ("-0", 0),
+        ("1_000_000", 1_000_000),
+        ("1e-3", 0.001),
+        ("-.5", -0.5),
+        ("5.", 5.0),
+        ("0.5", 0.5),
+        ("1_000.5", 1000.5),
+        ("-.inf", -math.inf),
+        ("off", False),
+        ("Yes", True),
+        ("~", None),
+        ("", None),
+        # text that is not a number
+        ("1,000", "1,000"),
+        ("2026-01-01", "2026-01-01"),
+        ("1.2.3", "1.2.3"),
+        ("'010'", "010"),
+        ('"1:30"', "1:30"),
+    ],
+)
+def test_unquoted_words_have_their_common_meaning(text, value):
+    found = parse_yaml(text)
+    assert (found, type(found)) == (value, type(value))
+    assert parse_yaml(format_yaml({"a": value})) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    "text", ["010", "-010", "08", "00", "00.5", "1:30", "12:00:00", "1:30.5", "0x1F", "0b11", "0o17", "1_", "1__0"]
+)
+def test_a_number_that_is_not_decimal_is_rejected(text):
+    with pytest.raises(
+        ValueError, match=f"^{text} is not a decimal number; write one without leading zeros, or text in"
+    ):
+        parse_yaml(text)
+    assert parse_yaml(format_yaml([text])) == [text]
+
+
+def make_bomb(start: str, end: str) -> str:
+    """Return mappings or lists that each repeat the one before nine times, 30 times in a row."""
+    lines = [f"a0: &a0 {start.partition('<')[0]}{end[-1]}"]
+    for level in range(30):
+        lines.append(f"a{level + 1}: &a{level + 1} {start}{', '.join([f'*a{level}'] * 9)}{end}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 010", "line 2: 010 is not a decimal number"),
+        ("[" * 3000, "it is nested more than 40 levels deep"),
+        ("{a: " * 3000, "it is nested more than 40 levels deep"),
+        ("1" * 301, "an integer has more than 300 digits"),
+        ("1e400", "1e400 is larger than any float"),
+        ("!!python/object:os.system {}", "tags are not read"),
+        ("!!bool word", "tags are not read"),
+        ("a: &a [*a]", "*a contains itself"),
+        (make_bomb("[", "]"), "it has more than 20,000 values, counting those that aliases repeat"),
+        (make_bomb("{<<: [", "]}"), "it has more than 20,000 values, counting those that aliases repeat"),
+        (f"[{'1, ' * 20_001}]", "it has more than 20,000 values"),
+        ("\n".join(f"k{key % 9_000}: 1" for key in range(9_001)), "k0 is defined twice"),
+        ("a: {b: 1, b: 2}", "not YAML: b is defined twice"),
+        ("<<", "not YAML"),
+        ("[", "not YAML: while parsing a flow node expected the node content"),
+        ("\0", "not YAML"),
+    ],
+)
+def test_unreadable_yaml_is_an_error_of_one_line(text, message):
+    with pytest.raises(ValueError) as error:
+        parse_yaml(text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_anchors_and_merges_are_read():
+    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
+        "a": {"x": 1},
+        "b": {"x": 1, "y": 2},
+        "c": {"x": 1},
+    }
