@@ -31,8 +31,6 @@ ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
 TUNE = ["optuna>=5"]
 # Recordings of episodes.
 VIDEO = ["moviepy>=2.1"]
-# Pages of runs.
-REPORT = ["jinja2>=3.1", "matplotlib>=3.9"]
 # Services that show runs: one of them, in addition to TensorBoard.
 WANDB = ["wandb>=0.19"]
 MLFLOW = ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"]  # with the database of runs on this machine
@@ -119,6 +117,7 @@ setup(
         "jaxtyping>=0.2.36",
         "packaging>=22",
         "pillow>=10.4",
+        "jinja2>=3.1",
         *UNITY,
     ],
     extras_require={
@@ -136,13 +135,13 @@ setup(
         "tune": TUNE,
         "ray": RAY,
         "video": VIDEO,
-        "report": REPORT,
+        "report": [],  # pages of runs need nothing more; the name stays for commands of earlier versions
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "trackio": TRACKIO,
-        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT,
+        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + REPORT + DEV + DOCS,
+        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

@@ -139,15 +139,11 @@ def run_training(
     """
     recorder = ResultRecorder()
     status, failure = 0, None
-    exporter = report = None
+    exporter = None
     if settings.base.export != "never":
         from algorithm.tools.export.export import RunExporter
 
         exporter = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
-    if settings.report.report and pause_at is None:
-        from algorithm.tools.reports.report_files import ReportWriter
-
-        report = ReportWriter(folder.path, log)
     if not folder.has_learned():
         write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:
@@ -163,8 +159,10 @@ def run_training(
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             if exporter:
                 exporter.export_best()
-            if report:
-                report.write()
+            if settings.report.report and pause_at is None:
+                from algorithm.tools.reports.report_files import write_report
+
+                write_report(folder.path, log)
 
 
 def _make_request(

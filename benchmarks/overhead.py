@@ -22,9 +22,10 @@ from algorithm.config.variants import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
-from algorithm.tools.reports.curve import draw_curve, read_columns
+from algorithm.tools.reports.curve import draw_curve
+from algorithm.tools.reports.run_data import make_metrics
 from algorithm.training.components import PHASES
-from algorithm.training.metrics import TABLE_FILE
+from algorithm.training.metrics import TABLE_FILE, read_table
 from algorithm.training.progress import Progress
 
 MAX_SHARE = 0.05  # of the wall time, for all phases of OVERHEAD together
@@ -70,7 +71,7 @@ def run_for(seconds: float, env: str, assignments: list[str]) -> tuple[dict[str,
         cpu, begin = time.process_time() - cpu, time.perf_counter()
         draw_curve(folder.path, None, print)
         seconds = {"cpu": cpu, "display": display.seconds, "curve": time.perf_counter() - begin}
-        return read_columns(folder.path / TABLE_FILE), seconds
+        return dict(make_metrics(read_table(folder.path / TABLE_FILE), {}).columns), seconds
 
 
 def main() -> None:

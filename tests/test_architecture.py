@@ -38,7 +38,6 @@ OWNERS = {
     "ray": {"processes"},
     "optuna": {"tools"},
     "yaml": {"config"},
-    "matplotlib": {"tools"},
     "jinja2": {"tools"},
     "markupsafe": {"tools"},
     "rich": {"cli", "tools"},
@@ -272,4 +271,4 @@ def _exists(module: str) -> bool:
 def test_only_reports_import_libraries_for_pages_and_import_them_lazily():
     for path in FILES:
         top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"jinja2", "markupsafe", "matplotlib"}, path
+        assert not top & {"jinja2", "markupsafe"}, path

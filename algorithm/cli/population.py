@@ -59,11 +59,6 @@ def _train(
     env, name = options.env, folder.path.name
     if options.seconds:
         raise UserError("--seconds is for single runs: population_config.timeout limits the time of an interval")
-    reports = {}
-    if settings.report.report:
-        from algorithm.tools.reports.report_files import ReportWriter
-
-        reports = {member: ReportWriter(member.path, output.log) for member in folder.members}
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
@@ -73,9 +68,12 @@ def _train(
     finally:
         if folder.has_learned():
             report_population(output, env, folder)
-            for member, report in reports.items():
-                if member.has_learned():
-                    report.write()
+            if settings.report.report:
+                from algorithm.tools.reports.report_files import write_report
+
+                for member in folder.members:
+                    if member.has_learned():
+                        write_report(member.path, output.log)
         else:
             output.close_log_file()
             output.save_note = " Nothing was saved: no member had a checkpoint yet."

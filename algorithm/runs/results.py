@@ -212,12 +212,10 @@ def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None
     """Return statistics over repeated runs of every number in their records; `std` is null for a single run."""
     columns: dict[str, list[float]] = {}
     for record in records:
+        returns, evaluations = record["returns"], record["evaluation"] or {}
         numbers = {name: record.get(name) for name in ("env_steps", "updates", "episodes", "seconds", "cpu_seconds")}
-        numbers |= {f"return{role_suffix(role)}": value for role, value in record["returns"].items()}
-        numbers |= {
-            f"evaluation{role_suffix(role)}": evaluation["mean"]
-            for role, evaluation in (record["evaluation"] or {}).items()
-        }
+        numbers |= {f"return{role_suffix(role)}": value for role, value in returns.items()}
+        numbers |= {f"evaluation{role_suffix(role)}": each["mean"] for role, each in evaluations.items()}
         for name, value in numbers.items():
             if value is not None:
                 columns.setdefault(name, []).append(value)

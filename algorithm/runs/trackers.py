@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from algorithm.config.loader import Settings
@@ -37,8 +37,7 @@ def open_trackers(
     """
     run = _make_tracked_run(settings, folder, env_steps, roles)
     adapter = find_class("env_type", settings.base.env_type)
-    trackers: dict[str, Tracker] = {"tensorboard": TensorBoard(run, adapter.rename_metrics)}
-    opened = TrackerList(trackers)
+    opened = TrackerList({"tensorboard": TensorBoard(run, adapter.rename_metrics)})
     try:
         if settings.base.tracker != "none" and (tracker := _open(settings.base.tracker, run)):
             opened.trackers[settings.base.tracker] = tracker
@@ -68,6 +67,7 @@ def _make_tracked_run(settings: Settings, folder: RunFolder, env_steps: int, rol
     runs, tracker = run_folder.RUNS.absolute(), settings.tracker
     is_below = folder.path.is_relative_to(runs)
     specs = [role.action_spec for role in roles.values()]
+    teams = [team for name, role in roles.items() for team in role.count_lanes_by_team(name)]  # or roles without teams
     return TrackedRun(
         folder=folder.path,
         runs=runs,
@@ -81,13 +81,7 @@ def _make_tracked_run(settings: Settings, folder: RunFolder, env_steps: int, rol
         },
         config=redact_logins(format_yaml(settings.tree)),
         env_steps=env_steps,
-        suffixes=_list_suffixes(roles),
+        suffixes=tuple(map(metric_suffix, teams)),
         online=tracker.mode == "online",
         address=tracker.address,
     )
-
-
-def _list_suffixes(roles: Mapping[str, Role]) -> tuple[str, ...]:
-    """Return the suffixes of the metrics of each role, or of the teams that share its agent."""
-    names: Sequence[str] = [team for name, role in roles.items() for team in role.count_lanes_by_team(name)]
-    return tuple(map(metric_suffix, names))

@@ -19,10 +19,7 @@ Rename = Callable[[Values], Mapping[str, Values]]
 
 # Charts of the tab Custom Scalars: {category: {title: regular expression of the metrics that are its lines}}.
 LINES = {
-    "episodes": {
-        "return": r"^(rollout|eval)/return(/.*)?$",
-        "length": r"^(rollout|eval)/length(/.*)?$",
-    },
+    "episodes": {"return": r"^(rollout|eval)/return(/.*)?$", "length": r"^(rollout|eval)/length(/.*)?$"},
     "critic": {
         "losses": r"^train/.*_loss(/.*)?$",
         "explained variance": r"^train/explained_variance(/.*)?$",
@@ -38,10 +35,7 @@ LINES = {
         "learning rates": r"^train/.*_learning_rate(/.*)?$",
         "gradient norms": r"^train/.*_gradient_norm(/.*)?$",
     },
-    "replay": {
-        "fill": r"^train/replay_fill(/.*)?$",
-        "age": r"^train/replay_age(/.*)?$",
-    },
+    "replay": {"fill": r"^train/replay_fill(/.*)?$", "age": r"^train/replay_age(/.*)?$"},
     "cluster": {
         "lag": r"^cluster/lag(_max)?$",
         "queue": r"^cluster/queue$",
@@ -49,10 +43,7 @@ LINES = {
         "env steps without use": r"^cluster/(lost|dropped)_env_steps$",
         "waiting": r"^cluster/\w+_waiting$",
     },
-    "time": {
-        "env steps and updates per second": r"^time/\w+_per_second$",
-        "fractions": r"^time/\w+_fraction$",
-    },
+    "time": {"env steps and updates per second": r"^time/\w+_per_second$", "fractions": r"^time/\w+_fraction$"},
 }
 EVALUATION = ("eval/return", "eval/return_low", "eval/return_high")  # a line and the limits of its margin
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ class TrackioTracker(Tracker):
         server = {}
         if run.address:
             server = {"server_url" if "://" in run.address else "space_id": run.address}
-        with _without_output():
+        with redirect_stdout(io.StringIO()):  # it prints about its dashboard
             self.run = trackio.init(
                 project=run.project,
                 name=run.name,
@@ -62,12 +62,5 @@ class TrackioTracker(Tracker):
     def finish(self, record: Mapping[str, Any] | None) -> None:
         if record:
             self.log(record["env_steps"], flatten_numbers(record, "result/"))
-        with _without_output():
+        with redirect_stdout(io.StringIO()):
             self.trackio.finish()
-
-
-@contextmanager
-def _without_output() -> Iterator[None]:
-    """Discard what trackio prints about its dashboard within the block."""
-    with redirect_stdout(io.StringIO()):
-        yield

@@ -25,7 +25,9 @@ PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithm.tools.reports.curve import COLORS, Series, draw_chart, read_columns  # noqa: E402
+from algorithm.tools.reports.charts import Chart, LegendEntry, Line, draw_lines, draw_picture  # noqa: E402
+from algorithm.tools.reports.run_data import make_metrics  # noqa: E402
+from algorithm.training.metrics import read_table  # noqa: E402
 
 FIRST = ["gym/cartpole", "-n", "first"]
 DURING = ["gym/pendulum", "-n", "first"]
@@ -150,17 +152,19 @@ def draw_first_run(folder: Path) -> None:
 def draw_comparison(name: str, folder: Path) -> None:
     """Train every run of a comparison, in the directory `folder`, and draw their training returns."""
     title, goal, runs = COMPARISONS[name]
-    series = []
+    lines, legend = [], []
     for number, (label, options) in enumerate(runs.items()):
         command = [sys.executable, str(ROOT / "main.py"), *options, "-n", f"{name}-{number}"]
         finished = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if finished.returncode:
             raise SystemExit(f"{' '.join(command)}: {finished.stderr}")
-        columns = read_columns(folder / "runs" / options[0] / f"{name}-{number}" / "metrics.csv")
-        x, y = columns["env_steps"], columns["rollout/return"]
-        known = y == y
-        series.append(Series(label=label, color=COLORS[number], x=x[known], y=y[known]))
-    draw_chart(PICTURES / name, title, ("env steps", "return"), series, goal)
+        table = read_table(folder / "runs" / options[0] / f"{name}-{number}" / "metrics.csv")
+        x, y = make_metrics(table, {}).get_rows("rollout/return")
+        lines.append(Line(color=number, x=x, y=y))
+        legend.append(LegendEntry(color=number, label=label))
+    figure = draw_lines(lines, y_label="return", level=goal, size=(640, 360))
+    chart = Chart(title=f"{title}: return (goal {goal:g})", figure=figure, legend=legend)
+    draw_picture([chart]).write_png(PICTURES / name)
 
 
 def main() -> None:

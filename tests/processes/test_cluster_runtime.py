@@ -20,8 +20,8 @@ from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest
 from algorithm.runs.session import resume_run
+from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
-from algorithm.tools.reports.run_report import make_report
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
 from tests.processes.inline_host import InlineHost

@@ -67,11 +67,14 @@ def test_a_missing_package_is_one_line_with_the_command(name, monkeypatch):
 
 
 def test_a_tracker_receives_names_settings_rows_and_the_result(service):
-    result = train("gym/cartpole", name="a", settings={**TRACKED, "tracker_config.project": "mine"})
+    server = {"mode": "online", "address": "https://me:secret@host", "project": "mine"}
+    settings = {**TRACKED, **{f"tracker_config.{name}": value for name, value in server.items()}}
+    result = train("gym/cartpole", name="a", settings=settings)
     (tracker,) = service.runs
     run = tracker.run
-    assert (run.name, run.project, run.group, run.online) == ("gym/cartpole/a", "mine", None, False)
-    assert run.settings["acer_config.learning_rate"] > 0
+    assert (run.name, run.project, run.group, run.online) == ("gym/cartpole/a", "mine", None, True)
+    assert run.address == server["address"] and "https://***@host" in run.config and "secret" not in run.config
+    assert run.settings["acer_config.learning_rate"] > 0 and tracker.histograms == {}
     sections = {path.partition(".")[0] for path in run.settings}
     assert not sections & {"sac_config", "ppo_config", "cluster_config", "tune", "population_config"}
     with (result.folder / "metrics.csv").open(newline="") as file:
@@ -187,11 +190,6 @@ def test_histograms_of_actions_and_weights(service):
     assert len(weights) >= 6 and all(values.ndim == 1 for values in weights.values())
     events = EventAccumulator(str(tracker.run.folder / "tensorboard")).Reload()
     assert {"actions/0", *weights} <= set(events.Tags()["histograms"])
-
-
-def test_without_the_setting_there_are_no_histograms(service):
-    train("gym/cartpole", name="a", settings=TRACKED)
-    assert service.runs[0].histograms == {}
 
 
 def test_tensorboard_has_every_metric_and_the_settings_of_a_run():

@@ -1,20 +1,62 @@
-"""Charts of runs as SVG text for a page: lines, stacked shares, intervals."""
+"""Charts of runs: lines, stacked shares, intervals, samples; and pictures of charts with their titles and legends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from math import ceil, floor, log10
+from textwrap import wrap
+from typing import Any
 
 import numpy as np
 
-from algorithm.errors import clean_text
-from algorithm.tools.reports.svg import CHARACTER_WIDTH, INK, LEVEL, get_color, make_figure, style, to_svg
+from algorithm.tools.reports.figure import CHARACTER_WIDTH, Figure, Path, Text, get_color, make_box, make_segments
+from algorithm.training.metrics import format_number
 
-if TYPE_CHECKING:  # the import takes a second
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+SIZE = (480.0, 260.0)  # width and height of a chart, in pixels of the page
+# Pixels around the axes, which are the same for all charts of lines, so that charts in a column are aligned.
+LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN, LABEL_HEIGHT = 50.0, 12.0, 8.0, 24.0, 18.0
+ROW_HEIGHT, TEXT_HEIGHT = 26.0, 14.0  # of a row of a chart, and of a line of text
+TEXT_SCALE = 1.3  # on a phone, text is larger in proportion to a chart
+PICTURE_MARGIN, TITLE_HEIGHT, ENTRY_HEIGHT = 16.0, 28.0, 18.0
+N_TICKS = 6  # the largest number of distances between the numbers of an axis
+GOLDEN_RATIO = 0.618  # its multiples modulo 1 are evenly spread
+MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegendEntry:
+    """An entry of a legend, with the last value of its line.
+
+    Attributes:
+        color: number of its color.
+        label: its name.
+        column: the column of metrics.csv that it shows; empty if it shows no column.
+        exact: its last value; None without one.
+        text: text instead of a last value.
+    """
+
+    color: int
+    label: str
+    column: str = ""
+    exact: float | None = None
+    text: str | None = None
+
+    @property
+    def value(self) -> str | None:
+        """Its last value as text; None without one."""
+        return self.text if self.exact is None else format_number(self.exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A figure with its title, its legend and a note below it."""
+
+    title: str
+    figure: Figure
+    legend: Sequence[LegendEntry] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,77 +64,98 @@ class Line:
     """A line, or points with intervals if `marked`.
 
     Attributes:
-        label: its name in the legend, which the page writes.
         color: number of its color, from 0.
         x, y: [n]; NaN in y is a gap.
         low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
         marked: whether it has points instead of a line.
-        dashed: whether the line is dashed.
         faint: whether it is thin and pale, as a single run or a single episode behind the mean of several.
     """
 
-    label: str
     color: int
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     marked: bool = False
-    dashed: bool = False
     faint: bool = False
 
 
-SIZE = (480, 260)  # width and height of a chart, in pixels of the page
-ROW_HEIGHT, ROW_MARGIN = 26, 64  # pixels: a row of a chart, and what it has above and below its rows
-TEXT_HEIGHT, TEXT_SCALE = 14, 1.3  # pixels of a line of text; on a phone, text is larger in proportion to a chart
-GOLDEN_RATIO = 0.618  # its multiples modulo 1 are evenly spread
-MAX_POINTS = 600  # points of a line; a chart is about as many pixels wide
-
-
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A point with an interval, as a row of a chart.
-
-    Attributes:
-        label: text of the row.
-        color: number of its color, from 0.
-        value, low, high: the point and the bounds.
-    """
+class Row:
+    """A row of a chart: a point with an interval, if its bounds are known, and the values [n] whose mean it is."""
 
     label: str
     color: int
     value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samples:
-    """Values [n] with their mean and its interval `low` to `high`, if it is known, as a row of a chart."""
-
-    label: str
-    color: int
-    values: np.ndarray
-    mean: float
     low: float | None
     high: float | None
+    values: np.ndarray | None = None
+
+
+class Plot:
+    """The axes of a figure, with numbers and a grid, and the area between them, whose coordinates are those of data.
+
+    Args:
+        size: width and height of the figure, in pixels.
+        x_range, y_range: values at the ends of the axes.
+        x_label: text below the x axis.
+        y_label: text above the y axis.
+        left: pixels left of the axes.
+        grid: the axis with numbers and lines across the plot, besides the numbers of x.
+    """
+
+    def __init__(self, size: Range, x_range: Range, y_range: Range, x_label: str, y_label: str, left: float, grid: str):
+        bottom, top = BOTTOM_MARGIN + LABEL_HEIGHT * bool(x_label), TOP_MARGIN + LABEL_HEIGHT * bool(y_label)
+        width, height = size[0] - left - RIGHT_MARGIN, size[1] - bottom - top
+        self.figure, self.x_range, self.y_range = Figure(size=size), x_range, y_range
+        self.area = Figure(size=(width, height), place=(left, top))
+        for value in compute_ticks(*x_range):
+            (x, _), end = self.locate(value, 0.0)[0], top + height
+            self.figure.shapes.append(Text(x=left + x, y=end + 17, text=format_tick(value), anchor="middle"))
+            mark = [(left + x, end), (left + x, end + 4)]
+            self.figure.shapes.append(Path(points=np.array(mark), color="grid"))
+            if grid == "x":
+                self.area.shapes.append(Path(points=np.array([(x, 0), (x, height)]), color="grid"))
+        for value in compute_ticks(*y_range) if grid == "y" else ():
+            _, y = self.locate(0.0, value)[0]
+            self.figure.shapes.append(Text(x=left - 6, y=top + y + 4, text=format_tick(value), anchor="end"))
+            self.area.shapes.append(Path(points=np.array([(0, y), (width, y)]), color="grid"))
+        axis = [(left, top + height), (left + width, top + height)]
+        self.figure.shapes += [
+            Path(points=np.array(axis), color="grid"),
+            Text(x=left + width / 2, y=size[1] - 6, text=x_label, anchor="middle"),
+            Text(x=left, y=14, text=y_label),
+            self.area,
+        ]
+
+    def locate(self, x: Any, y: Any) -> np.ndarray:
+        """Return the pixels [n, 2] of points in the area."""
+        (left, right), (low, high), (width, height) = self.x_range, self.y_range, self.area.size
+        x, y = np.broadcast_arrays(np.atleast_1d(x).astype(float), y)
+        return np.stack([(x - left) / (right - left) * width, (high - y) / (high - low) * height], 1)
+
+    def draw(self, points: np.ndarray, color: str, width: float = 1.6, **style: Any) -> None:
+        """Draw a line of pixels as a `Path` does."""
+        self.area.shapes.append(Path(points=points, color=color, width=width, **style))
+
+    def draw_level(self, x: Any, y: Any) -> None:
+        """Draw a dashed line through points."""
+        self.draw(self.locate(x, y), "level", 1.2, dash=(6, 5))
 
 
 def draw_lines(
-    name: str,
     lines: Sequence[Line],
     *,
     x_label: str = "env steps",
     y_label: str = "",
     level: float | None = None,
     from_zero: bool = False,
-    y_range: tuple[float, float] | None = None,
-    size: tuple[float, float] = SIZE,
-) -> str:
-    """Return a chart of lines and points as SVG.
+    y_range: Range | None = None,
+    size: Range = SIZE,
+) -> Figure:
+    """Return a chart of lines and points.
 
     Args:
-        name: name of the chart, unique in its page: letters, digits and dashes.
         lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
         x_label: text below the x axis.
         y_label: text above the y axis.
@@ -101,144 +164,167 @@ def draw_lines(
         y_range: range of the y axis; None: from the data.
         size: width and height, in pixels.
     """
-    with style():
-        figure, axes = make_figure(size, x_label, y_label)
-        if level is not None:
-            axes.axhline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
-        for line in lines:
-            (_draw_points if line.marked else _draw_line)(axes, line)
-        if from_zero:
-            low, high = axes.get_ylim()
-            axes.set_ylim(min(0.0, low), max(0.0, high))
-        if y_range:
-            axes.set_ylim(*y_range)
-        return to_svg(figure, name)
+    x_range = find_range([line.x for line in lines], 0.01)
+    heights = [values for line in lines for values in (line.y, line.low, line.high) if values is not None]
+    if y_range is None:
+        low, high = find_range([*heights, np.array([] if level is None else [level])], 0.08)
+        y_range = (min(0.0, low), max(0.0, high)) if from_zero else (low, high)
+    plot = Plot(size, x_range, y_range, x_label, y_label, LEFT_MARGIN, "y")
+    if level is not None:
+        plot.draw_level(x_range, level)
+    for line in lines:
+        (_draw_points if line.marked else _draw_line)(plot, line)
+    return plot.figure
 
 
-def draw_shares(
-    name: str,
-    x: np.ndarray,
-    shares: Mapping[str, np.ndarray],
-    *,
-    x_label: str = "env steps",
-    y_label: str = "",
-    size: tuple[float, float] = SIZE,
-) -> str:
-    """Return a chart of areas that are stacked on each other, as SVG.
+def _draw_line(plot: Plot, line: Line) -> None:
+    color, shown = get_color(line.color), thin(line.y)
+    if line.low is not None and line.high is not None:
+        low, high = plot.locate(line.x, line.low), plot.locate(line.x, line.high)
+        known = np.isfinite(low + high).all(1)
+        for piece in np.split(np.arange(len(known)), np.flatnonzero(~known)):
+            inside = piece[known[piece]]
+            plot.draw(np.concatenate([low[inside], high[inside[::-1]]]), color, 0, opacity=0.18)
+    style = {"width": 0.8, "opacity": 0.35} if line.faint else {}
+    plot.draw(plot.locate(line.x[shown], line.y[shown]), color, **style)
+
+
+def _draw_points(plot: Plot, line: Line) -> None:
+    color, shown = get_color(line.color), thin(line.y)
+    x = line.x[shown]
+    if line.low is not None and line.high is not None:
+        plot.draw(make_segments(plot.locate(x, line.low[shown]), plot.locate(x, line.high[shown])), color)
+    style = {"width": 3.0, "opacity": 0.3} if line.faint else {"width": 5.0}
+    plot.draw(make_segments(plot.locate(x, line.y[shown])), color, **style)
+
+
+def draw_shares(x: np.ndarray, shares: Mapping[str, np.ndarray], x_label: str = "env steps") -> Figure:
+    """Return a chart of areas that are stacked on each other.
 
     Args:
-        name: name of the chart, unique in its page.
         x: right end of each step [n], ascending; the first step begins at 0.
         shares: height of each area at each step [n], by its label; at least 0.
         x_label: text below the x axis.
-        y_label: text above the y axis.
-        size: width and height, in pixels.
     """
     edges, heights = average_groups(x, np.stack(list(shares.values())) if shares else np.zeros((0, len(x))))
-    with style():
-        figure, axes = make_figure(size, x_label, y_label)
-        base = np.zeros(heights.shape[1])
-        for index, height in enumerate(heights):
-            axes.stairs(base + height, edges, baseline=base, fill=True, color=get_color(index), linewidth=0)
-            base = base + height
-        axes.margins(x=0)
-        axes.set_ylim(0, max(1.0, float(base.max(initial=0.0))))
-        return to_svg(figure, name)
+    tops = np.cumsum(heights, 0)
+    plot = Plot(SIZE, find_range([edges], 0.0), (0.0, max(1.0, tops.max(initial=0.0))), x_label, "", LEFT_MARGIN, "y")
+    corners = np.repeat(edges, 2)[1:-1]  # of the steps
+    for index, (bottom, top) in enumerate(zip(tops - heights, tops, strict=True)):
+        ends = plot.locate(corners, np.repeat(top, 2)), plot.locate(corners, np.repeat(bottom, 2))[::-1]
+        plot.draw(np.concatenate(ends), get_color(index), 0)
+    return plot.figure
 
 
-def draw_intervals(
-    name: str,
-    intervals: Sequence[Interval],
+def draw_rows(
+    rows: Sequence[Row],
     *,
     x_label: str = "",
-    x_range: tuple[float, float] | None = None,
+    x_range: Range | None = None,
     level: float | None = None,
     width: float = SIZE[0],
-) -> str:
-    """Return a chart with a point and its interval in each row, the first at the top, as SVG.
+) -> Figure:
+    """Return a chart with the values of each row as dots, and their mean with its interval, the first row at the top.
 
     The label of a row is above its point, where a long one has room.
 
     Args:
-        name: name of the chart, unique in its page.
-        intervals: one for each row.
+        rows: the rows.
         x_label: text below the x axis.
         x_range: range of the x axis; None: from the data.
         level: x of a dashed line from top to bottom, such as 0.5 for a probability.
         width: width in pixels; the number of rows determines the height.
     """
-    labels = [fill(interval.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for interval in intervals]
-    n_lines = max((label.count("\n") + 1 for label in labels), default=1)
-    with style({"axes.grid.axis": "x"}):
-        figure, axes = _make_rows([""] * len(labels), ROW_HEIGHT + n_lines * TEXT_HEIGHT, x_label, width)
-        for row, label in enumerate(labels):
-            place: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "bottom"}
-            axes.annotate(label, (0, row), xytext=(0, 8), color=INK, annotation_clip=False, **place)
-        if level is not None:
-            axes.axvline(level, color=LEVEL, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1.5)
-        for row, interval in enumerate(intervals):
-            color = get_color(interval.color)
-            axes.plot([interval.low, interval.high], [row, row], color=color, linewidth=5, alpha=0.35)
-            axes.plot([interval.value], [row], color=color, marker="o", markersize=6, linestyle="none")
-        if x_range:
-            axes.set_xlim(*x_range)
-        return to_svg(figure, name)
-
-
-def draw_samples(name: str, samples: Sequence[Samples], *, x_label: str = "", width: float = SIZE[0]) -> str:
-    """Return a chart with a row of dots for each sample, with its mean and the interval of the mean, as SVG.
-
-    Args:
-        name: name of the chart, unique in its page.
-        samples: one for each row, the first at the top.
-        x_label: text below the x axis.
-        width: width in pixels; the number of rows determines the height.
-    """
-    with style({"axes.grid.axis": "x"}):
-        figure, axes = _make_rows([sample.label for sample in samples], 2 * ROW_HEIGHT, x_label, width)
-        for row, sample in enumerate(samples):
-            color = get_color(sample.color)
+    labels = [wrap(row.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for row in rows]
+    values = [row.values for row in rows if row.values is not None]
+    numbers = [*values, *(np.array([row.value, row.low, row.high], float) for row in rows)]
+    half = ROW_HEIGHT if values else ROW_HEIGHT / 2  # of the part of a row below its label
+    height = TEXT_HEIGHT * max(map(len, labels), default=0) + 2 * half
+    total = height * max(1, len(rows))
+    size = (width, total + TOP_MARGIN + BOTTOM_MARGIN + LABEL_HEIGHT * bool(x_label))
+    plot = Plot(size, x_range or find_range(numbers, 0.06), (total, 0.0), x_label, "", PICTURE_MARGIN, "x")
+    if level is not None:
+        plot.draw_level(level, [0.0, total])
+    for number, (row, lines) in enumerate(zip(rows, labels, strict=True)):
+        for index, text in enumerate(lines, 1):
+            plot.area.shapes.append(Text(x=0, y=height * number + TEXT_HEIGHT * index - 2, text=text, color="ink"))
+        color, y = get_color(row.color), height * (number + 1) - half
+        if row.values is not None:
             # Dots of equal values are spread over the height of the row, in a fixed order.
-            spread = row + 0.5 * ((np.arange(len(sample.values)) * GOLDEN_RATIO) % 1 - 0.5)
-            axes.plot(sample.values, spread, color=color, marker="o", markersize=5, alpha=0.45, linestyle="none", mew=0)
-            if sample.low is not None and sample.high is not None:
-                axes.plot([sample.low, sample.high], [row, row], color=INK, linewidth=2)
-            axes.plot([sample.mean], [row], color=INK, marker="|", markersize=16, markeredgewidth=2)
-        axes.margins(x=0.06)
-        return to_svg(figure, name)
+            spread = half * ((np.arange(len(row.values)) * GOLDEN_RATIO) % 1 - 0.5)
+            plot.draw(make_segments(plot.locate(row.values, y + spread)), color, 5, opacity=0.45)
+            color = "ink"
+        plot.draw(plot.locate([row.low, row.high], y), color, 5, opacity=0.35)
+        plot.draw(plot.locate(row.value, y), color, 6)
+    return plot.figure
 
 
-def _make_rows(labels: Sequence[str], row_height: float, x_label: str, width: float) -> tuple[Figure, Axes]:
-    """Return a figure with a row for each label, from the top, and its axes."""
-    labels = list(map(clean_text, labels))
-    longest = max(map(len, labels), default=0)
-    left = min(16 + CHARACTER_WIDTH * longest, 0.6 * width)
-    figure, axes = make_figure((width, ROW_MARGIN + row_height * max(1, len(labels))), x_label, "", left)
-    axes.set_yticks(range(len(labels)), labels, color=INK)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    return figure, axes
+def draw_picture(charts: Sequence[Chart]) -> Figure:
+    """Return a figure for a file of its own: charts below each other with their titles and legends."""
+    picture, y = Figure(size=(0.0, 0.0)), PICTURE_MARGIN
+    for chart in charts:
+        title = Text(x=PICTURE_MARGIN, y=y + 16, text=chart.title, color="ink", size=15, is_bold=True)
+        picture.shapes.append(title)
+        y += TITLE_HEIGHT
+        for entry in chart.legend:
+            swatch = make_box(PICTURE_MARGIN, y, 11, 11)
+            picture.shapes += [
+                Path(points=swatch, color=get_color(entry.color), width=0),
+                Text(x=PICTURE_MARGIN + 18, y=y + 10, text=entry.label, size=12),
+            ]
+            y += ENTRY_HEIGHT
+        width, height = chart.figure.size
+        picture.shapes.append(Figure(size=(width, height), shapes=chart.figure.shapes, place=(PICTURE_MARGIN, y)))
+        y += height + PICTURE_MARGIN
+        picture.size = (max(picture.size[0], width + 2 * PICTURE_MARGIN), y)
+    return picture
 
 
-def thin(x: np.ndarray, y: np.ndarray, max_points: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return a line with at most about `max_points` points that looks the same: the extremes are kept.
+def find_range(arrays: Sequence[np.ndarray], margin: float) -> Range:
+    """Return the range of finite values with a margin, as a fraction of it; around equal values; 0 to 1 for none."""
+    values = np.concatenate([np.empty(0), *arrays])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    extent = margin * (high - low) if high > low else max(0.05 * abs(low), 0.5)
+    return low - extent, high + extent
 
-    The points are divided into groups of successive points; the first, the lowest, the highest and the last point of
-    each group are kept, and a NaN of each group that has one, which is a gap. x, y: [n].
+
+def compute_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers in a range: at most `N_TICKS` distances of 1, 2, 2.5 or 5 times a power of ten."""
+    low, high = min(low, high), max(low, high)
+    power = 10.0 ** floor(log10((high - low) / N_TICKS))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) / (power * factor) <= N_TICKS)
+    return [number * step for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def format_tick(value: float) -> str:
+    """Return a number of an axis as a short text: 0.05, 1.5k, 20M."""
+    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.6g}{suffix}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+
+
+def thin(y: np.ndarray, max_points: int = MAX_POINTS) -> np.ndarray:
+    """Return the indices of at most about `max_points` values of y [n], with which a line looks the same.
+
+    The values are divided into groups of successive ones; the first, the lowest, the highest and the last value of each
+    group are kept, and a NaN of each group that has one, which is a gap.
     """
-    if len(x) <= max_points:
-        return x, y
+    if len(y) <= max_points:
+        return np.arange(len(y))
     kept: set[int] = set()
-    for group in np.array_split(np.arange(len(x)), max(1, max_points // 4)):
-        values = y[group]
-        known = group[np.isfinite(values)]
-        kept.update(group[~np.isfinite(values)][:1])
+    for group in np.array_split(np.arange(len(y)), max(1, max_points // 4)):
+        known = group[np.isfinite(y[group])]
+        kept.update(group[~np.isfinite(y[group])][:1])
         if len(known):
             kept.update((known[0], known[-1], known[y[known].argmin()], known[y[known].argmax()]))
-    indices = np.array(sorted(kept))
-    return x[indices], y[indices]
+    return np.array(sorted(kept))
 
 
-def find_robust_range(lines: Sequence[Line], level: float | None) -> tuple[float, float] | None:
+def find_robust_range(lines: Sequence[Line], level: float | None) -> Range | None:
     """Return a range for the y axis that a few extreme values do not widen; None if there are none.
 
     It contains `level`, the medians of the first and of the last values, and 90% of the values, with half of their
@@ -259,11 +345,6 @@ def find_robust_range(lines: Sequence[Line], level: float | None) -> tuple[float
     return float(max(low, lowest - 0.1 * margin)), float(min(high, highest + 0.1 * margin))
 
 
-def spread_points(count: int, max_points: int = MAX_POINTS) -> np.ndarray:
-    """Return the indices of at most `max_points` of `count` points, evenly spread from the first to the last one."""
-    return np.unique(np.linspace(0, count - 1, min(count, max_points)).round().astype(int))
-
-
 def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
     """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` groups of successive steps.
 
@@ -275,25 +356,6 @@ def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> 
     if not len(x):
         return np.array([0.0, 1.0]), np.zeros((len(heights), 1))
     widths = np.maximum(np.diff(x, prepend=0.0), 1e-12)
-    groups = np.array_split(np.arange(len(x)), min(max_steps, len(x)))
-    means = [np.average(heights[:, group], axis=1, weights=widths[group]) for group in groups]
-    return np.array([0.0, *(x[group[-1]] for group in groups)]), np.stack(means, 1)
-
-
-def _draw_line(axes: Axes, line: Line) -> None:
-    color = get_color(line.color)
-    if line.low is not None and line.high is not None:
-        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.18, linewidth=0)
-    x, y = thin(line.x, line.y)
-    strength: Any = {"linewidth": 0.8, "alpha": 0.35, "zorder": 2.2} if line.faint else {"zorder": 2.5}
-    axes.plot(x, y, color=color, linestyle=(0, (4, 3)) if line.dashed else "solid", **strength)
-    axes.margins(y=0.08)
-
-
-def _draw_points(axes: Axes, line: Line) -> None:
-    color, shown = get_color(line.color), spread_points(len(line.x))
-    strength: Any = {"markersize": 3, "alpha": 0.3, "mew": 0} if line.faint else {"markersize": 5, "zorder": 3.5}
-    axes.plot(line.x[shown], line.y[shown], color=color, linestyle="none", marker="o", **strength)
-    if line.low is not None and line.high is not None:
-        axes.vlines(line.x[shown], line.low[shown], line.high[shown], color=color, linewidth=1.6, zorder=3)
-    axes.margins(y=0.08)
+    starts = np.linspace(0, len(x), min(max_steps, len(x)), endpoint=False).astype(int)
+    means = np.add.reduceat(heights * widths, starts, axis=1) / np.add.reduceat(widths, starts)
+    return np.array([0.0, *x[starts[1:] - 1], x[-1]]), means

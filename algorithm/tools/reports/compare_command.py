@@ -10,11 +10,9 @@ from rich.table import Table
 
 from algorithm.errors import UserError, summarize_error
 from algorithm.runs.commands import Output
-from algorithm.tools.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare
+from algorithm.tools.reports.comparison import Comparison, EnvironmentResult, OverallResult, compare, make_record
 from algorithm.tools.reports.comparison_page import format_median, format_reached, write_page, write_picture
-from algorithm.tools.reports.comparison_record import make_record
-from algorithm.tools.reports.page import check_packages
-from algorithm.tools.reports.performance import Improvement
+from algorithm.tools.reports.statistics import Improvement
 from algorithm.training.metrics import format_number
 
 NAME = "compare"  # of the page and of the picture, without their suffix
@@ -47,11 +45,6 @@ def _report(comparison: Comparison, name: str, output: Output) -> dict[str, Any]
     if comparison.overall:
         _report_overall(comparison.overall, output)
     record = make_record(comparison)
-    try:
-        check_packages()
-    except UserError as error:
-        output.log(str(error))
-        return record
     folder = comparison.folder
     for label, key, write in (("page:   ", "page", write_page), ("picture:", "picture", write_picture)):
         path = write(comparison, folder, name)

@@ -1,7 +1,9 @@
-"""The runs of a comparison: which folders are runs, and what a comparison reads from each."""
+"""The runs of a comparison: which folders are runs, what is compared, and groups that differ in their seeds only."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.yaml_layers import Tree, load_defaults, merge, read_yaml
-from algorithm.errors import UserError
-from algorithm.parts.env_folder import CONFIG_FILE, ORIGIN_FILE, read_origin
-from algorithm.records_io import NumberTable
-from algorithm.runs.results import Record, describe_state, format_algorithm, read_record
-from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table
+from algorithm.config.yaml_layers import load_defaults, merge
+from algorithm.errors import UserError, clean_text
+from algorithm.parts.env_folder import CONFIG_FILE, ORIGIN_FILE
+from algorithm.runs.results import format_algorithm
+from algorithm.tools.reports.run_data import RETURN_COLUMN, Log, RunData
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE
 
-Log = Callable[[str], None]
-TRAINING_METRIC = "rollout/return"
 # Settings and sections that do not change what is learned.
 WITHOUT_EFFECT = (
     *(
@@ -30,6 +30,7 @@ WITHOUT_EFFECT = (
     "tracker_config",
     "tune",
 )
+MAX_VALUE_LENGTH = 40  # characters of the value of a setting in a label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,8 @@ class Curve:
 
     def interpolate(self, env_steps: np.ndarray) -> np.ndarray:
         """Return the values at these env steps [m], linear between points; NaN in gaps, and where there is no value."""
-        values = np.interp(
-            env_steps, self.env_steps, self.values, left=np.nan, right=self.values[-1] if self.is_held else np.nan
-        )
+        end = self.values[-1] if self.is_held else np.nan
+        values = np.interp(env_steps, self.env_steps, self.values, left=np.nan, right=end)
         following = np.searchsorted(self.env_steps, env_steps)  # the first point at or after each of them
         inside = following < len(self.gaps)
         following = np.where(inside, following, 0)
@@ -64,102 +64,65 @@ class Curve:
         return float(np.interp(env_steps, self.env_steps, self.values))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedRun:
-    """A run of a comparison.
-
-    Attributes:
-        folder: its folder, as it was given.
-        environment: name of its environment folder.
-        record: its result.
-        tree: its settings.
-        table: its metrics.
-    """
-
-    folder: Path
-    environment: str
-    record: Record
-    tree: Tree
-    table: NumberTable
+class ComparedRun(RunData):
+    """A run of a comparison."""
 
     def __str__(self) -> str:
         return self.folder.as_posix()
 
     @property
-    def algorithm(self) -> str:
-        """Return its algorithm, with its variant."""
-        origin = {"algorithm": self.tree["base_config"]["algorithm"].upper(), **self.record}
-        return format_algorithm(origin)
+    def label(self) -> str:
+        """Its algorithm, with its variant."""
+        return format_algorithm({"algorithm": self.algorithm.upper(), **self.record})
 
     @property
     def seed(self) -> Any:
-        """Return its seed."""
-        return self.tree["base_config"]["seed"]
-
-    @property
-    def goal(self) -> float | None:
-        """Return the mean return that is its goal; None without a goal."""
-        return (self.tree.get("goal") or {}).get("return")
-
-    @property
-    def is_evaluated(self) -> bool:
-        """Return whether it is evaluated regularly."""
-        return self.tree["base_config"].get("evaluate_every") is not None
+        """Its seed."""
+        return self.get_setting("base_config.seed")
 
     @property
     def has_reached_goal(self) -> bool:
-        """Return whether it reached its goal."""
+        """Whether it reached its goal."""
         return self.record["reached"] is True
 
-    @property
-    def state(self) -> str:
-        """Return how it ended, in a few words."""
-        return describe_state(self.record)
-
     @cached_property
-    def settings(self) -> Mapping[str, Any]:
-        """Return the settings that may change what is learned, by path, without sections of other algorithms.
+    def effective_settings(self) -> Mapping[str, Any]:
+        """The settings that may change what is learned, by path, without sections of other algorithms.
 
         A setting that is newer than the run has its default.
         """
-        tree = merge(load_defaults(), self.tree)
-        others = {get_agent_section(name) for name in AGENTS} - {
-            get_agent_section(self.tree["base_config"]["algorithm"])
-        }
+        others = {get_agent_section(name) for name in AGENTS} - {get_agent_section(self.algorithm)}
+        tree = merge(load_defaults(), self.settings)
         sections = {name: values for name, values in tree.items() if name not in {*others, *WITHOUT_EFFECT}}
         return {path: value for path, value in _flatten(sections) if path not in WITHOUT_EFFECT}
 
-    def find_columns(self, metric: str) -> list[str]:
-        """Return the columns of a metric: itself, or one per role; empty if there is none."""
-        return [name for name in self.table.columns if name == metric or name.startswith(f"{metric}/")]
-
     def read_curve(self, metric: str) -> Curve:
         """Return a metric by env steps, the mean over roles; points without a finite value are left out."""
-        columns = self.find_columns(metric)
-        points: dict[int, float] = {}
-        gaps, is_after_gap = {}, False
-        for number, row in enumerate(self.table.rows):
-            is_after_gap |= number in self.table.gaps
-            values = [float(row[name]) for name in columns if row[name]]
-            if values and np.isfinite(values).all():
-                env_steps = int(row[STEPS_COLUMN])
-                points[env_steps], gaps[env_steps] = float(np.mean(values)), is_after_gap
-                is_after_gap = False
-        order = sorted(points)
-        return Curve(
-            env_steps=np.array(order, float),
-            values=np.array([points[env_steps] for env_steps in order]),
-            gaps=np.array([gaps[env_steps] for env_steps in order], bool),
-            is_held=self.has_reached_goal,
-        )
+        columns, is_gap = self.metrics.columns, self.metrics.is_gap
+        roles = [values for name, values in columns.items() if name == metric or name.startswith(f"{metric}/")]
+        rows = np.array(roles or np.full((1, len(is_gap)), np.nan))
+        n_known = np.isfinite(rows).sum(0)
+        means = np.nan_to_num(rows).sum(0) / np.maximum(n_known, 1)
+        kept = np.flatnonzero(n_known)[::-1]  # of rows with the same env steps, the last one
+        env_steps, first = np.unique(columns[STEPS_COLUMN][kept], return_index=True)
+        order = kept[first]
+        gaps = np.diff(np.cumsum(is_gap)[order], prepend=0) > 0
+        return Curve(env_steps=env_steps, values=means[order], gaps=gaps, is_held=self.has_reached_goal)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of one environment with the same algorithm, variant and settings.
+
+    Attributes:
+        environment: name of the environment folder.
+        label: algorithm, variant, and the settings that differ from those of other groups with both.
+        runs: the runs.
+    """
+
+    environment: str
+    label: str
+    runs: Sequence[ComparedRun]
 
 
 def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
@@ -190,7 +153,8 @@ def _find_runs(pattern: str, log: Log) -> list[Path]:
         raise UserError(f"{pattern}: there is no such folder; name run folders, such as runs/gym/cartpole/*")
     found = []
     for place in places:
-        runs = [place] if _is_run(place) else _list_runs(place)
+        inside = _sort(path.parent for path in place.rglob(ORIGIN_FILE) if not path.parent.name.startswith("."))
+        runs = [place] if _is_run(place) else list(filter(_is_run, inside))
         if not runs:
             log(f"{place.as_posix()} has no run (a folder with {CONFIG_FILE} and {ORIGIN_FILE}): it is left out")
         found += runs
@@ -201,50 +165,30 @@ def _is_run(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file() and (folder / ORIGIN_FILE).is_file()
 
 
-def _list_runs(place: Path) -> list[Path]:
-    """Return the runs below a folder."""
-    folders = [path.parent for path in place.rglob(ORIGIN_FILE)]
-    return _sort(folder for folder in folders if not folder.name.startswith(".") and _is_run(folder))
-
-
 def _sort(folders: Iterable[Path]) -> list[Path]:
     """Return folders in the order of their names, in which 10 follows 9."""
-    return sorted(folders, key=lambda folder: (folder.parent, _split_number(folder.name)))
+    return sorted(folders, key=lambda folder: (folder.parent, *_split_name(folder.name)))
 
 
-def split_name(name: str) -> str:
-    """Return NAME of the run NAME-3 of `--repeat`, and any other name as it is."""
+def _split_name(name: str) -> tuple[str, int]:
+    """Return NAME and the number of the run NAME-3 of `--repeat`; any other name as it is, and 0."""
     stem, _, number = name.rpartition("-")
-    return stem if stem and number.isdecimal() else name
-
-
-def _split_number(name: str) -> tuple[str, int]:
-    stem = split_name(name)
-    return stem, int(name[len(stem) + 1 :]) if stem != name else 0
+    return (stem, int(number)) if stem and number.isdecimal() else (name, 0)
 
 
 def _read_run(folder: Path, log: Log) -> ComparedRun | None:
-    """Return a run; None if it has no metrics."""
-    try:
-        table = read_table(folder / TABLE_FILE)
-    except FileNotFoundError:
+    """Return a run; None if it cannot be compared, of which `log` receives the reason."""
+    run = ComparedRun(folder, log)
+    if not (folder / TABLE_FILE).exists():
         log(f"{folder.as_posix()} has no {TABLE_FILE} yet: it is left out")
-        return None
-    record = read_record(folder, log, table)
-    if not table.rows:
+    elif not (run.record and run.table.rows):
         log(f"{folder.as_posix()} has no row of metrics that can be read: it is left out")
-        return None
-    try:
-        tree = read_yaml(folder / CONFIG_FILE)
-    except UserError as error:
-        log(f"{error}: it is left out")
-        return None
-    base = tree.get("base_config")
-    if not (isinstance(base, Mapping) and isinstance(base.get("algorithm"), str) and "seed" in base):
-        log(f"{(folder / CONFIG_FILE).as_posix()} is damaged (no base_config with algorithm and seed): it is left out")
-        return None
-    environment = read_origin(folder) or folder.parent.name
-    return ComparedRun(folder=folder, environment=environment, record=record, tree=tree, table=table)
+    elif not isinstance(run.get_setting("base_config.algorithm"), str) or "seed" not in run.settings["base_config"]:
+        config = (folder / CONFIG_FILE).as_posix()
+        log(f"{config} is damaged (no base_config with algorithm and seed): it is left out")
+    else:
+        return run
+    return None
 
 
 def choose_metric(runs: Sequence[ComparedRun], requested: str | None) -> str:
@@ -253,9 +197,91 @@ def choose_metric(runs: Sequence[ComparedRun], requested: str | None) -> str:
     By default it is the return of evaluation episodes if all runs are evaluated regularly, and the return of training
     episodes otherwise. Raises UserError if a run does not have it.
     """
-    metric = requested or (EVALUATION_COLUMN if all(run.is_evaluated for run in runs) else TRAINING_METRIC)
+    are_evaluated = all(run.get_setting("base_config.evaluate_every") is not None for run in runs)
+    metric = requested or (EVALUATION_COLUMN if are_evaluated else RETURN_COLUMN)
     for run in runs:
         if not len(run.read_curve(metric).values):
             known = ", ".join(name for name in run.table.columns if name != STEPS_COLUMN)
             raise UserError(f"{run} has no value of {metric}; compare another metric (--metric), it has {known}")
     return metric
+
+
+def group_runs(runs: Iterable[ComparedRun], log: Log) -> list[Group]:
+    """Return the groups of runs by environment, algorithm, variant and settings, in the order of their first runs.
+
+    Runs with the same settings and seeds are independent only if something else has changed, such as the version of
+    the code. A group that has a seed twice is therefore divided by the names of its runs, which are `NAME-1`, `NAME-2`
+    for those of `--repeat`. `log` receives a line for each group that still has a seed twice.
+    """
+    groups = []
+    for (environment, algorithm), members in _collect(runs, lambda run: (run.environment, run.label)):
+        by_settings = [same for _, same in _collect(members, lambda run: _make_key(run.effective_settings))]
+        firsts = [same[0] for same in by_settings]
+        paths = _find_differing(firsts, dict.fromkeys(path for run in firsts for path in run.effective_settings))
+        for same in by_settings:
+            settings = same[0].effective_settings
+            label = " ".join([algorithm, *(_format_setting(path, settings, paths) for path in paths)])
+            by_name = _collect(same, lambda run: _split_name(run.folder.name)[0])
+            if not _find_repeated_seeds(same) or len(by_name) == 1:
+                by_name = [("", same)]
+            groups += [
+                Group(environment=environment, label=clean_text(f"{label} {name}".rstrip()), runs=part)
+                for name, part in by_name
+            ]
+    for group in groups:
+        if repeated := _find_repeated_seeds(group.runs):
+            log(
+                f"{group.environment} {group.label} has several runs with seed {', '.join(map(str, repeated))}: they "
+                "are not independent, its interval is too narrow"
+            )
+    return groups
+
+
+def list_differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Return the settings that all groups have and whose values differ between them, with their values as text."""
+    trees = [group.runs[0].effective_settings for group in groups]
+    shared = [path for path in trees[0] if all(path in tree for tree in trees)]
+    paths = _find_differing([group.runs[0] for group in groups], shared)
+    return {path: [_format_value(tree[path]) for tree in trees] for path in paths}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _collect(runs: Iterable[ComparedRun], key: Callable[[ComparedRun], Any]) -> list[tuple[Any, list[ComparedRun]]]:
+    """Return the runs by key, in the order of the first run of each key."""
+    found: dict[Any, list[ComparedRun]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return list(found.items())
+
+
+def _make_key(settings: Any) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _find_differing(runs: Sequence[ComparedRun], paths: Iterable[str]) -> list[str]:
+    """Return which of the settings have different values in these runs; a run that lacks one has null."""
+    return [path for path in paths if len({_make_key(run.effective_settings.get(path)) for run in runs}) > 1]
+
+
+def _format_setting(path: str, settings: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """Return name=value of a setting; the name is the last part of its path, if no other path ends with it."""
+    name = path.rpartition(".")[2]
+    is_unique = sum(other.rpartition(".")[2] == name for other in paths) == 1
+    return f"{name if is_unique else path}={_format_value(settings.get(path))}"
+
+
+def _format_value(value: Any) -> str:
+    """Return the value of a setting as a short text."""
+    text = clean_text(value if isinstance(value, str) else json.dumps(value))
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 3]}..."
+
+
+def _find_repeated_seeds(runs: Sequence[ComparedRun]) -> list[Any]:
+    return sorted(seed for seed, count in Counter(run.seed for run in runs).items() if count > 1)

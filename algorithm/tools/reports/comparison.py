@@ -1,10 +1,10 @@
-"""A comparison of groups of runs: curves, scores, goals and probabilities of improvement, with their intervals."""
+"""A comparison of groups of runs: curves, scores, goals and probabilities of improvement; and its record in JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 
 from algorithm.errors import UserError
-from algorithm.tools.reports.compared_runs import ComparedRun, Curve, Log, choose_metric, read_runs
-from algorithm.tools.reports.groups import Group, group_runs
-from algorithm.tools.reports.performance import Improvement, Performance, compare_pairs, make_thresholds, measure
-from algorithm.tools.reports.statistics import Estimate, Scores, compute_mean, estimate
+from algorithm.runs.results import describe_state
+from algorithm.tools.reports.compared_runs import ComparedRun, Curve, Group, choose_metric, group_runs, read_runs
+from algorithm.tools.reports.run_data import Log
+from algorithm.tools.reports.statistics import (
+    Estimate,
+    Improvement,
+    Performance,
+    Scores,
+    compare_pairs,
+    compute_mean,
+    estimate,
+    measure_groups,
+)
 from algorithm.training.metrics import format_number
 
 CURVE_POINTS = 100
@@ -42,13 +51,13 @@ class GroupResult:
     env_steps: np.ndarray
     mean_curve: Estimate
     performance: Performance
-    steps_to_goal: Sequence[float]
+    steps_to_goal: Sequence[float] | None
     cpu_seconds_to_goal: Sequence[float] | None
 
     @property
     def n_reached(self) -> int:
         """Return the number of runs that reached their goal."""
-        return int(np.isfinite(self.steps_to_goal).sum())
+        return sum(run.has_reached_goal for run in self.group.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +69,6 @@ class EnvironmentResult:
         goal: mean return that is the goal of all runs; None if they have none, or different ones.
         score_at: env steps at which returns are compared.
         groups: results by label.
-        thresholds: [thresholds] of the performance profiles, in returns.
         improvements: of each pair of groups.
     """
 
@@ -68,7 +76,6 @@ class EnvironmentResult:
     goal: float | None
     score_at: int
     groups: Mapping[str, GroupResult]
-    thresholds: np.ndarray
     improvements: Sequence[Improvement]
 
 
@@ -79,14 +86,12 @@ class OverallResult:
     Attributes:
         references: {environment: (return at the start of training, goal)}, which have the normalized scores 0 and 1.
         groups: performance of normalized scores by label; empty if scores cannot be normalized.
-        thresholds: [thresholds] of the performance profiles, in normalized scores.
         improvements: of each pair of groups.
         obstacle: why scores cannot be normalized; None if they are.
     """
 
     references: Mapping[str, tuple[float, float]]
     groups: Mapping[str, Performance]
-    thresholds: np.ndarray
     improvements: Sequence[Improvement]
     obstacle: str | None
 
@@ -134,7 +139,7 @@ def compare(patterns: Sequence[str], metric: str | None, log: Log) -> Comparison
     for run in runs:
         if run.record["status"] != 0:
             end = run.read_curve(metric).env_steps[-1]
-            note(f"{run} is not complete ({run.state}): its curve ends at {end:,.0f} env steps")
+            note(f"{run} is not complete ({describe_state(run.record)}): its curve ends at {end:,.0f} env steps")
     groups = group_runs(runs, note)
     environments = []
     for name in dict.fromkeys(group.environment for group in groups):
@@ -192,19 +197,17 @@ def _compare_environment(environment: str, groups: Sequence[Group], metric: str,
     for run in runs:
         if run.record["status"] != 0 and run.read_curve(metric).env_steps[-1] == score_at:
             note(f"{environment}: values are compared at {score_at:,.0f} env steps, where {run} ends")
+    goals = {run.goal for run in runs}
     scores = {label: [np.array([curve.read_at(score_at) for curve in found])] for label, found in curves.items()}
-    thresholds = make_thresholds(scores.values())
+    performances = measure_groups(scores)
     return EnvironmentResult(
         environment=environment,
-        goal=_find_goal(runs),
+        goal=goals.pop() if len(goals) == 1 else None,
         score_at=int(score_at),
         groups={
-            group.label: _summarize_group(
-                group, curves[group.label], ends[group.label], measure(scores[group.label], thresholds)
-            )
+            group.label: _summarize_group(group, curves[group.label], ends[group.label], performances[group.label])
             for group in groups
         },
-        thresholds=thresholds,
         improvements=compare_pairs(scores),
     )
 
@@ -215,32 +218,26 @@ def _find_end(curves: Sequence[Curve]) -> float:
     return float(min(open_ends) if open_ends else max(curve.env_steps[-1] for curve in curves))
 
 
-def _find_goal(runs: Sequence[ComparedRun]) -> float | None:
-    """Return the goal of all runs; None if they have none, or different ones."""
-    goals = {run.goal for run in runs}
-    return goals.pop() if len(goals) == 1 else None
-
-
 def _summarize_group(group: Group, curves: Sequence[Curve], end: float, performance: Performance) -> GroupResult:
     env_steps = np.linspace(min(end, max(curve.env_steps[0] for curve in curves)), end, CURVE_POINTS)
     values = np.stack([curve.interpolate(env_steps) for curve in curves], -1)
-    cpu_seconds: list[Any] = [run.record.get("cpu_seconds") for run in group.runs]
     return GroupResult(
         group=group,
         curves=curves,
         env_steps=env_steps,
         mean_curve=estimate(compute_mean, [values]),
         performance=performance,
-        steps_to_goal=_list_until_goal(group.runs, [run.record["env_steps"] for run in group.runs]),
-        cpu_seconds_to_goal=None
-        if None in cpu_seconds
-        else _list_until_goal(group.runs, [float(seconds) for seconds in cpu_seconds]),
+        steps_to_goal=_list_until_goal(group.runs, "env_steps"),
+        cpu_seconds_to_goal=_list_until_goal(group.runs, "cpu_seconds"),
     )
 
 
-def _list_until_goal(runs: Sequence[ComparedRun], values: Sequence[float]) -> list[float]:
-    """Return the values at the ends of runs; infinity for each run that did not reach its goal."""
-    return [value if run.has_reached_goal else inf for run, value in zip(runs, values, strict=True)]
+def _list_until_goal(runs: Sequence[ComparedRun], name: str) -> list[float] | None:
+    """Return a number of each record; infinity for a run that did not reach its goal; None if one is not known."""
+    numbers: list[Any] = [run.record.get(name) for run in runs]
+    if None in numbers:
+        return None
+    return [number if run.has_reached_goal else inf for run, number in zip(runs, numbers, strict=True)]
 
 
 def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult | None:
@@ -268,11 +265,9 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
             label: [(task - low) / (goal - low) for task, (low, goal) in zip(tasks, references.values(), strict=True)]
             for label, tasks in returns.items()
         }
-    thresholds = make_thresholds(normalized.values()) if normalized else np.zeros(0)
     return OverallResult(
         references=references,
-        groups={label: measure(scores, thresholds) for label, scores in normalized.items()},
-        thresholds=thresholds,
+        groups=measure_groups(normalized),
         improvements=improvements,
         obstacle=obstacle,
     )
@@ -283,3 +278,60 @@ def find_median(values: Sequence[float] | None) -> float | None:
     if values is None or not np.isfinite(middle := median(values)):
         return None
     return middle
+
+
+def make_record(comparison: Comparison) -> dict[str, Any]:
+    """Return the figures of a comparison in JSON, with null for the interval of a single run and an unknown number."""
+    overall = comparison.overall
+    record = {
+        "metric": comparison.metric,
+        "environments": [
+            {
+                "environment": result.environment,
+                "goal": result.goal,
+                "env_steps": result.score_at,
+                "groups": [
+                    {
+                        "label": label,
+                        "runs": list(map(str, group.group.runs)),
+                        "mean": vars(group.performance.mean),
+                        "iqm": vars(group.performance.iqm),
+                        "scores": group.performance.scores[0],
+                        "reached": group.n_reached,
+                        "env_steps_to_goal": group.steps_to_goal,
+                        "cpu_seconds_to_goal": group.cpu_seconds_to_goal,
+                    }
+                    for label, group in result.groups.items()
+                ],
+                "improvements": _describe_improvements(result.improvements),
+            }
+            for result in comparison.environments
+        ],
+        "overall": overall
+        and {
+            "references": {name: {"start": low, "goal": goal} for name, (low, goal) in overall.references.items()},
+            "groups": [
+                {"label": label, "mean": vars(found.mean), "iqm": vars(found.iqm)}
+                for label, found in overall.groups.items()
+            ],
+            "improvements": _describe_improvements(overall.improvements),
+            "obstacle": overall.obstacle,
+        },
+        "notes": comparison.notes,
+    }
+    return _to_json(record)
+
+
+def _describe_improvements(improvements: Sequence[Improvement]) -> list[dict[str, Any]]:
+    return [{"label": each.label, "other": each.other, **vars(each.probability)} for each in improvements]
+
+
+def _to_json(value: Any) -> Any:
+    """Return values of JSON for mappings, lists, arrays and numbers; null for a number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _to_json(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return _to_json(value.tolist())
+    if isinstance(value, list):
+        return list(map(_to_json, value))
+    return None if isinstance(value, float) and not isfinite(value) else value

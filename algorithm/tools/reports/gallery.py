@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from algorithm.atomic_io import replace_bytes, replace_text
 from algorithm.errors import UserError
 from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
-from algorithm.tools.reports.outcome import Fact, list_facts
+from algorithm.tools.reports.charts import draw_picture
+from algorithm.tools.reports.headline import Fact, list_facts
 from algorithm.tools.reports.page import render
-from algorithm.tools.reports.picture import Panel, draw_picture
 from algorithm.tools.reports.run_data import RunData
-from algorithm.tools.reports.run_figures import MAIN_SIZE, draw_returns
+from algorithm.tools.reports.run_figures import draw_returns
 from algorithm.tools.reports.run_tables import list_machine
 
 PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
@@ -62,16 +62,6 @@ class GalleryEntry:
         """The anchor of its heading, as GitHub and the documentation site make it."""
         return re.sub(r"[^\w-]", "", self.environment.lower().replace(" ", "-"))
 
-    @property
-    def thumbnail(self) -> str | None:
-        """The file of its picture in the grid: the video, or the chart; None without both."""
-        return self.video or self.curve
-
-    @property
-    def command(self) -> str:
-        """The command that trains it."""
-        return f"python main.py {self.environment}"
-
 
 class GalleryRecord(OpenRecord):
     """The content of gallery.json."""
@@ -109,6 +99,7 @@ def write_gallery(folder: Path, gallery: Gallery) -> Path:
     text = render(
         "gallery.md",
         entries=[entry for entry in entries if entry.reached],
+        shown=[entry for entry in entries if entry.reached and (entry.video or entry.curve)],
         missed=[entry for entry in entries if not entry.reached],
         left_out=left_out,
         columns=COLUMNS,
@@ -146,13 +137,12 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
 
 def _write_curve(folder: Path, run: RunData) -> str | None:
     """Write the chart of the returns of a run, and return the name of the file; None if no episode has ended."""
-    figure = draw_returns(run.metrics, run.goal)
-    if figure is None:
+    chart = draw_returns(run.metrics, run.goal)
+    if not chart.legend:
         return None
     name = f"{_make_stem(run)}.svg"
-    legend = [(entry.color, entry.label) for entry in figure.legend]
-    panel = Panel(title=f"Return in {run.environment}", svg=str(figure.svg), legend=legend)
-    replace_text(folder / name, draw_picture([panel], MAIN_SIZE))
+    picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
+    replace_text(folder / name, picture.to_svg_file())
     return name
 
 

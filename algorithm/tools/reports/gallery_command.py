@@ -22,7 +22,7 @@ from algorithm.parts.env_folder import (
 from algorithm.program import PACKAGE
 from algorithm.runs.commands import Output
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, make_entry, read_gallery, write_gallery
-from algorithm.tools.reports.page import check_packages, format_duration
+from algorithm.tools.reports.page import format_duration
 from algorithm.tools.reports.run_data import RunData, read_run
 
 NAME = "gallery"  # of every run
@@ -37,7 +37,6 @@ def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, 
     run is shown as it is now. The page is written after each folder, so that it is complete if the command is
     interrupted; a run that was interrupted is not shown, and trained again by a later call.
     """
-    check_packages()
     gallery = read_gallery(folder)
     for environment in select_environments(part):
         gallery = _update(gallery, folder, environment, seconds, is_forced, output)

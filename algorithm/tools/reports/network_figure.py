@@ -1,86 +1,54 @@
-"""The picture of a network: its parts from the observations at the top to the outputs at the bottom, as SVG."""
+"""The picture of a network: its parts from the observations at the top to the outputs at the bottom."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+import numpy as np
+
+from algorithm.tools.reports.figure import Figure, Path, Text, make_box
 
 LINE_HEIGHT, PADDING = 16.0, 10.0  # pixels, in a box
 COLUMN_GAP, ROW_GAP = 20.0, 34.0  # pixels between boxes
 CHARACTER_WIDTH = 6.4  # pixels of a character, on average
 MIN_WIDTH, MAX_WIDTH = 120.0, 240.0  # pixels of a box
 MAX_LAYERS = 8  # layers that a box lists
+Node = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A part of a network with its place: the left end, the top and the size in pixels, and its lines of text."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    lines: Sequence[tuple[str, str]]  # class of the style, text
-    is_observation: bool
-
-    @property
-    def center(self) -> float:
-        """The middle between left and right."""
-        return self.left + self.width / 2
-
-
-def draw_network(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the picture of a network as SVG.
+def draw_network(nodes: Sequence[Node]) -> Figure:
+    """Return the picture of a network.
 
     Args:
         nodes: the parts, as in networks.json; the inputs of a part precede it.
     """
-    boxes = _place(nodes)
-    width = max((box.left + box.width for box in boxes), default=0.0) + 1
-    height = max((box.top + box.height for box in boxes), default=0.0) + 1
-    edges = [_draw_edge(boxes[index], box) for node, box in zip(nodes, boxes, strict=True) for index in node["inputs"]]
-    return "\n".join(
-        [
-            f'<svg class="network" role="img" viewBox="0 0 {width:g} {height:g}" style="max-width: {width:g}px; '
-            f'min-width: {min(width, 420):g}px">',
-            *edges,
-            *(line for box in boxes for line in _draw_box(box)),
-            "</svg>",
-        ]
-    )
-
-
-def _place(nodes: Sequence[Mapping[str, Any]]) -> list[Box]:
-    """Return the box of each node: rows from the first to the last part, each row centered."""
     texts = [list(_list_lines(node)) for node in nodes]
-    widths = [
-        min(MAX_WIDTH, max(MIN_WIDTH, 2 * PADDING + CHARACTER_WIDTH * max(len(text) for _, text in lines)))
-        for lines in texts
-    ]
+    longest = [max(len(text) for text, _ in lines) for lines in texts]
+    widths = [min(MAX_WIDTH, max(MIN_WIDTH, 2 * PADDING + CHARACTER_WIDTH * length)) for length in longest]
     heights = [2 * PADDING + LINE_HEIGHT * len(lines) - 3 for lines in texts]
     rows = _find_rows(nodes)
-    full_width = max((_measure_row(row, widths) for row in rows), default=0.0)
-    boxes: dict[int, Box] = {}
-    top = 1.0
-    for row in rows:
-        left = 1 + (full_width - _measure_row(row, widths)) / 2
+    row_widths = [sum(widths[index] + COLUMN_GAP for index in row) - COLUMN_GAP for row in rows]
+    full_width, top = max(row_widths, default=0.0), 1.0
+    places: dict[int, tuple[float, float]] = {}  # left and top of each box
+    for row, row_width in zip(rows, row_widths, strict=True):
+        left = 1 + (full_width - row_width) / 2
         for index in row:
-            boxes[index] = Box(
-                left=left,
-                top=top,
-                width=widths[index],
-                height=heights[index],
-                lines=texts[index],
-                is_observation=_is_observation(nodes[index]),
-            )
+            places[index] = (left, top)
             left += widths[index] + COLUMN_GAP
         top += max(heights[index] for index in row) + ROW_GAP
-    return [boxes[index] for index in range(len(nodes))]
+    figure = Figure(size=(full_width + 2, max(top - ROW_GAP, 0.0) + 1))
+    for index, node in enumerate(nodes):
+        for source in node["inputs"]:
+            ends = [(places[each][0] + widths[each] / 2, places[each][1]) for each in (source, index)]
+            points = np.array(ends) + [(0, heights[source]), (0, 0)]
+            figure.shapes.append(Path(points=points, color="level", width=1.2))
+    for index, node in enumerate(nodes):
+        _draw_box(figure, places[index], (widths[index], heights[index]), texts[index], _is_observation(node))
+    return figure
 
 
-def _find_rows(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def _find_rows(nodes: Sequence[Node]) -> list[list[int]]:
     """Return the indices of the nodes in each row: one row after the last of their inputs.
 
     A part without inputs that is no observation, such as a temperature, is in the last row.
@@ -97,48 +65,42 @@ def _find_rows(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return [row for row in rows if row]
 
 
-def _measure_row(row: Sequence[int], widths: Sequence[float]) -> float:
-    return sum(widths[index] for index in row) + COLUMN_GAP * (len(row) - 1)
-
-
-def _is_observation(node: Mapping[str, Any]) -> bool:
+def _is_observation(node: Node) -> bool:
     return not node["inputs"] and not node["layers"]
 
 
-def _list_lines(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines of text in a box."""
+def _list_lines(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield the lines of text in a box, each with its color."""
     name = node["name"].replace("_", " ")
-    yield "name", f"{name} \N{MULTIPLICATION SIGN} {node['count']}" if node["count"] > 1 else name
+    yield f"{name} \N{MULTIPLICATION SIGN} {node['count']}" if node["count"] > 1 else name, "ink"
     if _is_observation(node):
-        yield "detail", f"{node['output']} {node['type']}"
+        yield f"{node['output']} {node['type']}", "muted"
         return
-    yield "detail", node["type"]
+    yield node["type"], "muted"
     layers = node["layers"]
     for layer in layers[:MAX_LAYERS]:
-        yield "layer", f"{layer['type']} {layer['shape']}"
+        yield f"{layer['type']} {layer['shape']}", "ink"
     if len(layers) > MAX_LAYERS:
-        yield "layer", f"{len(layers) - MAX_LAYERS} further layers"
+        yield f"{len(layers) - MAX_LAYERS} further layers", "ink"
     if node["output"] is not None:
-        yield "detail", f"output {node['output']}"
+        yield f"output {node['output']}", "muted"
     if node["parameters"]:
-        yield "detail", f"{node['parameters']:,} parameters"
+        yield f"{node['parameters']:,} parameters", "muted"
 
 
-def _draw_box(box: Box) -> Iterator[str]:
-    kind = "observation" if box.is_observation else "part"
-    place = f'x="{box.left:g}" y="{box.top:g}" width="{box.width:g}" height="{box.height:g}"'
-    yield f'<rect class="{kind}" {place} rx="5"/>'
-    for number, (style, text) in enumerate(box.lines):
-        y = box.top + PADDING + LINE_HEIGHT * number + 9
-        limit = int((box.width - 2 * PADDING) / CHARACTER_WIDTH) + 1
+def _draw_box(
+    figure: Figure,
+    place: tuple[float, float],
+    size: tuple[float, float],
+    lines: Sequence[tuple[str, str]],
+    is_observation: bool,
+) -> None:
+    """Draw a box with its lines of text, the first of which is its name."""
+    outline, limit = make_box(*place, *size), int((size[0] - 2 * PADDING) / CHARACTER_WIDTH) + 1
+    frame: Any = {"color": "level", "dash": (4, 3)} if is_observation else {"color": "grid"}
+    fill = Path(points=outline, color="page" if is_observation else "panel", width=0)
+    figure.shapes += [fill, Path(points=outline, **frame)]
+    for number, (text, color) in enumerate(lines):
         shown = text if len(text) <= limit else f"{text[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"
-        yield f'<text class="{style}" x="{box.center:g}" y="{y:g}">{escape(shown)}</text>'
-
-
-def _draw_edge(source: Box, target: Box) -> str:
-    begin, end = source.top + source.height, target.top
-    middle = end - ROW_GAP / 2
-    return (
-        f'<path class="edge" d="M {source.center:g} {begin:g} C {source.center:g} {middle:g}, '
-        f'{target.center:g} {end - ROW_GAP / 2:g}, {target.center:g} {end:g}"/>'
-    )
+        x, y = place[0] + size[0] / 2, place[1] + PADDING + LINE_HEIGHT * number + 9
+        figure.shapes.append(Text(x=x, y=y, text=shown, color=color, anchor="middle", is_bold=number == 0))

@@ -4,67 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithm import __version__
-from algorithm.errors import UserError, clean_text
-from algorithm.program import get_install_command
+from algorithm.errors import clean_text
+from algorithm.tools.reports.figure import TEMPLATES
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from jinja2.nodes import EvalContext
-
-TEMPLATES = Path(__file__).resolve().parent / "templates"
-PACKAGES = ("jinja2", "matplotlib")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LegendEntry:
-    """An entry of a legend, with the last value of its line.
-
-    Attributes:
-        color: number of its color.
-        label: its name.
-        column: the column of metrics.csv that it shows; empty if it shows no column.
-        exact: its last value; None without one.
-        text: text instead of a last value.
-    """
-
-    color: int
-    label: str
-    column: str = ""
-    exact: float | None = None
-    text: str | None = None
-
-    @property
-    def value(self) -> str | None:
-        """Its last value as text; None without one."""
-        return self.text if self.exact is None else format_number(self.exact)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChartFigure:
-    """A chart with its title, its legend and a note below it."""
-
-    title: str
-    svg: Any
-    legend: tuple[LegendEntry, ...] = ()
-    note: str = ""
-
-
-def check_packages() -> None:
-    """Raise UserError, with the command that installs it, if a package that reports need is missing."""
-    for name in PACKAGES:
-        try:
-            import_module(name)
-        except ImportError as error:
-            line = " ".join(str(error).split())
-            raise UserError(f"a report needs the extra report ({line}): {get_install_command('report')}") from error
 
 
 def render(template: str, **values: Any) -> str:

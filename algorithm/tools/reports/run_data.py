@@ -1,13 +1,17 @@
-"""Everything that a run folder contains about a run, read once, without torch."""
+"""Everything that a run folder contains about a run, read without torch, and its metrics as arrays."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
 
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
@@ -15,19 +19,19 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import ConfigHistory, find_changes, read_roles
-from algorithm.population.lineage import LineageRow, PopulationRecord
-from algorithm.records_io import OpenRecord, RecordError, read_json
+from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, read_json_lines
 from algorithm.runs.results import Record, read_record
 from algorithm.runs.sessions import read_sessions
 from algorithm.specs import Role
-from algorithm.tools.reports.run_metrics import RunMetrics, make_metrics
-from algorithm.training.metrics import TABLE_FILE, read_table_if_present
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table_if_present
 
 FAULTS_FILE, ROLES_FILE, CONFIGS_FOLDER, NETWORKS_FILE = "faults.log", "roles.json", "configs", "networks.json"
-# Settings without an effect on the run: its name, and what only the command tune reads.
+LINEAGE_FILE = "lineage.jsonl"  # in the folder of a population
+RETURN_COLUMN = "rollout/return"
+# Settings without an effect on the run: its name, and what only a search reads.
 WITHOUT_EFFECT = re.compile(r"base_config\.name|tune\..*")
 VIDEO_SUFFIXES = (".mp4", ".gif")
-MEMBER_NAME = re.compile(r"(?P<population>.+)-(?P<member>\d+)")
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +44,15 @@ class Difference:
     env_steps: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lineage:
-    """The intervals of a run that is a member of a population, from its name and the member's number."""
+class IntervalRecord(OpenRecord):
+    """An interval of a member of a population in lineage.jsonl; it continued the state of the member `parent`."""
 
-    population: str
+    interval: int
     member: int
-    rows: Sequence[LineageRow]
+    parent: int
+    env_steps: int
+    settings: dict[str, Any]
+    mean_return: Annotated[float | None, Field(alias="return")]
 
 
 class LayerRecord(OpenRecord):
@@ -78,47 +84,183 @@ class NetworkRecord(OpenRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunData:
-    """What a run folder contains.
+class RunMetrics:
+    """The columns of metrics.csv.
 
     Attributes:
-        folder: the folder, as it was given.
-        environment: name or path of the environment folder.
-        record: content of result.json, from metrics.csv if that is missing.
-        in_training: whether another process trains the run now.
-        settings: the settings of the run; empty if they cannot be read.
-        differences: its settings that differ from the defaults.
-        changes: settings that changed when the run was resumed.
-        metrics: the table metrics.csv.
-        roles: the roles that have appeared.
-        networks: content of networks.json, by role.
-        sessions: the processes that have trained it.
-        faults: lines of faults.log.
-        lineage: its intervals, if it is a member of a population.
-        videos: files in its folder of videos, relative to the run folder, those with the most env steps first.
-        problems: a line for each file that is damaged, with its path relative to the run folder.
+        columns: numbers of each column [n] by its name; NaN for an empty cell, and in a row that stands for damaged
+            lines, except for its env steps.
+        is_gap: [n] bool: rows that stand for damaged lines.
+        roles: names of roles and teams, which end the names of columns.
     """
 
-    folder: Path
-    environment: str
-    record: Record
-    in_training: bool
-    settings: Tree
-    differences: Sequence[Difference]
-    changes: Sequence[Difference]
-    metrics: RunMetrics
-    roles: Mapping[str, Role]
-    networks: Mapping[str, Any]
-    sessions: Sequence[Mapping[str, Any]]
-    faults: Sequence[str]
-    lineage: Lineage | None
-    videos: Sequence[Path]
-    problems: Sequence[str] = field(default_factory=list)
+    columns: Mapping[str, np.ndarray]
+    is_gap: np.ndarray
+    roles: tuple[str, ...]
+
+    def get_rows(self, column: str, *others: str) -> list[np.ndarray]:
+        """Return env steps and columns [m] of the rows with a value in the first column, and NaN for each gap."""
+        kept = np.isfinite(self.columns[column]) | self.is_gap
+        return [self.columns[name][kept] for name in (STEPS_COLUMN, column, *others)]
+
+    def get_known(self, column: str) -> np.ndarray:
+        """Return the finite values of a column; none of a column that does not exist."""
+        values = self.columns.get(column, np.empty(0))
+        return values[np.isfinite(values)]
+
+    def find_last(self, column: str) -> float | None:
+        """Return the last value of a column; None if it has none."""
+        known = self.get_known(column)
+        return float(known[-1]) if len(known) else None
+
+    def list_metrics(self) -> dict[str, dict[str, str]]:
+        """Return the columns {metric: {role: column}}; the role is empty for a metric of the whole run."""
+        found: dict[str, dict[str, str]] = {}
+        for column in self.columns:
+            role = next((role for role in self.roles if column.endswith(f"/{role}")), "")
+            if column != STEPS_COLUMN:
+                found.setdefault(column.removesuffix(f"/{role}" if role else ""), {})[role] = column
+        return found
+
+
+def make_metrics(table: NumberTable, roles: Mapping[str, Role]) -> RunMetrics:
+    """Return the metrics of a run with these roles; there are no columns if no row can be read."""
+    gaps = np.array(table.gaps, int)
+    is_gap = np.insert(np.zeros(len(table.rows), bool), gaps, True)
+    if not table.rows:
+        return RunMetrics(columns={}, is_gap=is_gap, roles=())
+    columns = {
+        name: np.insert(np.array([float(row[name] or "nan") for row in table.rows]), gaps, np.nan)
+        for name in table.columns
+    }
+    # A gap has the env steps of the row before it, or of the first row.
+    columns[STEPS_COLUMN] = columns[STEPS_COLUMN][~is_gap][np.maximum(np.cumsum(~is_gap) - 1, 0)]
+    names = {name for role, spec in roles.items() for name in (role, *spec.count_lanes_by_team(role))}
+    starts = (f"{RETURN_COLUMN}/", f"{EVALUATION_COLUMN}/")
+    names |= {column.removeprefix(start) for start in starts for column in columns if column.startswith(start)}
+    return RunMetrics(columns=columns, is_gap=is_gap, roles=tuple(sorted(names, key=len, reverse=True)))
+
+
+class RunData:
+    """What a run folder contains. Each file is read once, when it is needed; it may be missing or damaged.
+
+    Args:
+        folder: the folder, as it was given.
+        log: receives a line for each damaged file.
+    """
+
+    def __init__(self, folder: Path, log: Log):
+        self.folder, self.log = folder, log
+        self.problems: Sequence[str] = []
 
     @property
     def name(self) -> str:
         """The name of the run."""
         return self.folder.name
+
+    @cached_property
+    def table(self) -> NumberTable:
+        """The content of metrics.csv, which is slow to read."""
+        return read_table_if_present(self.folder / TABLE_FILE)
+
+    @cached_property
+    def record(self) -> Record:
+        """The content of result.json, from metrics.csv if that is missing."""
+        return read_record(self.folder, self.log, self.table)
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        """The roles that have appeared."""
+        return self._read(lambda: read_roles(self.folder / ROLES_FILE))
+
+    @cached_property
+    def metrics(self) -> RunMetrics:
+        """The metrics in metrics.csv."""
+        return make_metrics(self.table, self.roles)
+
+    @cached_property
+    def settings(self) -> Tree:
+        """The settings of the run; empty if they cannot be read."""
+        return self._read(lambda: read_yaml(self.folder / CONFIG_FILE))
+
+    @cached_property
+    def environment(self) -> str:
+        """The name or path of the environment folder."""
+        return read_origin(self.folder) or self.record.get("environment") or self.folder.parent.name
+
+    @cached_property
+    def differences(self) -> Sequence[Difference]:
+        """The settings that differ from the defaults and have an effect; those of other algorithms have none."""
+        if not self.settings:
+            return []
+        roles = self.get_setting("ma_config")
+        trees = [self.settings, *(roles.values() if isinstance(roles, Mapping) else ())]
+        used = {get_agent_section(str(find_value(tree, "base_config.algorithm"))) for tree in trees}
+        unused = set(map(get_agent_section, AGENTS)) - used
+        return [
+            Difference(path=path, before=old, after=new)
+            for path, old, new in find_changes(load_defaults(), self.settings)
+            if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in unused
+        ]
+
+    @cached_property
+    def changes(self) -> Sequence[Difference]:
+        """The settings that changed when the run was resumed, oldest first."""
+        trees = ConfigHistory(self.folder / CONFIGS_FOLDER).read_all(self.log)
+        return [
+            Difference(path=path, before=old, after=new, env_steps=env_steps)
+            for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)
+            for path, old, new in find_changes(before, after)
+        ]
+
+    @cached_property
+    def networks(self) -> Mapping[str, Any]:
+        """The content of networks.json, by role; empty for a run of a version that did not record them."""
+        try:
+            return read_json(self.folder / NETWORKS_FILE, dict[str, NetworkRecord]) or {}
+        except RecordError as error:
+            self.log(f"{error}: the report has no networks")
+            return {}
+
+    @cached_property
+    def sessions(self) -> Sequence[Mapping[str, Any]]:
+        """The processes that have trained it, oldest first."""
+        return read_sessions(self.folder, self.log)
+
+    @cached_property
+    def faults(self) -> Sequence[str]:
+        """The messages of faults.log, oldest first, after those of its older part."""
+        parts = [self.folder / name for name in (f"{FAULTS_FILE}.1", FAULTS_FILE)]
+        texts = [part.read_text(encoding="utf-8", errors="replace") for part in parts if part.exists()]
+        return [line for text in texts for line in text.splitlines() if line.strip()]
+
+    @cached_property
+    def lineage(self) -> Sequence[IntervalRecord]:
+        """The intervals of a member of a population, whose name is NAME-1, NAME-2, ...; empty for another run."""
+        name, _, member = self.name.rpartition("-")
+        population = self.folder.parent / name
+        if not (name and member.isdecimal() and (population / POPULATION_FILE).is_file()):
+            return []
+        rows, problem = read_json_lines(population / LINEAGE_FILE, IntervalRecord)
+        if problem:
+            self.log(f"{problem}: these intervals are left out")
+        return [row for row in rows if row["member"] == int(member)]
+
+    @cached_property
+    def videos(self) -> Sequence[Path]:
+        """The files in its folder of videos, relative to the run folder, those with the most env steps first."""
+
+        def get_order(path: Path) -> tuple[int, str]:
+            steps = path.stem.partition("-")[0]
+            return (-int(steps) if steps.isdecimal() else 0, path.name)
+
+        files = [path for path in (self.folder / VIDEO_FOLDER).glob("*") if path.suffix in VIDEO_SUFFIXES]
+        return sorted((path.relative_to(self.folder) for path in files), key=get_order)
+
+    @property
+    def in_training(self) -> bool:
+        """Whether another process trains the run now."""
+        return FolderLock(self.folder, str(self.folder)).is_held_elsewhere()
 
     @property
     def algorithm(self) -> str:
@@ -134,113 +276,33 @@ class RunData:
     @property
     def goal(self) -> float | None:
         """The mean return of the goal; None without one."""
-        return (self.settings.get("goal") or {}).get("return")
+        return self.get_setting("goal.return")
 
     def get_setting(self, path: str) -> Any:
         """Return the value of a setting; None if it is not known."""
-        value: Any = self.settings
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return find_value(self.settings, path)
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        """Return what `read` returns; an empty mapping if it raises UserError, whose message is logged."""
+        try:
+            return read()
+        except UserError as error:
+            self.log(" ".join(str(error).split()))
+            return {}
+
+
+def find_value(tree: Any, path: str) -> Any:
+    """Return the value of a setting in a tree; None if it is not known."""
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def read_run(folder: Path) -> RunData:
     """Read a run folder. A missing or damaged file never raises an error: `problems` has a line for it."""
     problems: list[str] = []
-    table = read_table_if_present(folder / TABLE_FILE)  # slow, therefore once
-    record = read_record(folder, problems.append, table)
-    roles = _read(lambda: read_roles(folder / ROLES_FILE), {}, problems)
-    settings = _read(lambda: read_yaml(folder / CONFIG_FILE), {}, problems)
-    return RunData(
-        folder=folder,
-        environment=read_origin(folder) or record.get("environment") or folder.parent.name,
-        record=record,
-        in_training=FolderLock(folder, str(folder)).is_held_elsewhere(),
-        settings=settings,
-        differences=_find_differences(settings),
-        changes=_find_resume_changes(ConfigHistory(folder / CONFIGS_FOLDER), problems.append),
-        metrics=make_metrics(table, roles),
-        roles=roles,
-        networks=_read(lambda: _read_networks(folder / NETWORKS_FILE), {}, problems),
-        sessions=read_sessions(folder, problems.append),
-        faults=_read_faults(folder / FAULTS_FILE),
-        lineage=_read_lineage(folder, problems.append),
-        videos=_find_videos(folder),
-        problems=[line.replace(f"{folder}{os.sep}", "") for line in problems],
-    )
-
-
-def _read(read: Callable[[], Any], otherwise: Any, problems: list[str]) -> Any:
-    """Return what `read` returns; `otherwise` if it raises UserError, whose message is a problem."""
-    try:
-        return read()
-    except UserError as error:
-        problems.append(" ".join(str(error).split()))
-        return otherwise
-
-
-def _find_differences(settings: Tree) -> list[Difference]:
-    """Return the settings that differ from the defaults."""
-    if not settings:
-        return []
-    unused = _list_unused_sections(settings)
-    return [
-        Difference(path=path, before=old, after=new)
-        for path, old, new in find_changes(load_defaults(), settings)
-        if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in unused
-    ]
-
-
-def _list_unused_sections(settings: Tree) -> set[str]:
-    """Return the names of the sections of algorithms that no role of a run uses."""
-    trees = [settings, *(settings.get("ma_config") or {}).values()]
-    used = {str((tree.get("base_config") or {}).get("algorithm")) for tree in trees}
-    return {get_agent_section(name) for name in AGENTS} - {get_agent_section(name) for name in used}
-
-
-def _find_resume_changes(history: ConfigHistory, log: Callable[[str], None]) -> list[Difference]:
-    """Return the settings that changed when the run was resumed, oldest first."""
-    trees = history.read_all(log)
-    return [
-        Difference(path=path, before=old, after=new, env_steps=env_steps)
-        for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)
-        for path, old, new in find_changes(before, after)
-    ]
-
-
-def _read_networks(path: Path) -> Mapping[str, Any]:
-    """Return the networks by role; empty for a run of a version that did not record them. Raises UserError."""
-    try:
-        return read_json(path, dict[str, NetworkRecord]) or {}
-    except RecordError as error:
-        raise UserError(f"{error}: the report has no networks") from error
-
-
-def _read_faults(path: Path) -> list[str]:
-    """Return the messages of a faults.log, oldest first, after those of its older part."""
-    lines: list[str] = []
-    for part in (path.with_name(f"{path.name}.1"), path):
-        if part.exists():
-            lines += part.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [line for line in lines if line.strip()]
-
-
-def _read_lineage(folder: Path, log: Callable[[str], None]) -> Lineage | None:
-    """Return the intervals of a member of a population; None for another run."""
-    match = MEMBER_NAME.fullmatch(folder.name)
-    if match is None or not (folder.parent / match["population"] / POPULATION_FILE).is_file():
-        return None
-    population, member = folder.parent / match["population"], int(match["member"])
-    rows = [row for row in PopulationRecord(population).read_lineage(log) if row.member == member]
-    return Lineage(population=population.name, member=member, rows=rows)
-
-
-def _find_videos(folder: Path) -> list[Path]:
-    """Return the videos of a run, relative to its folder, those with the most env steps first."""
-
-    def get_order(path: Path) -> tuple[int, str]:
-        steps = path.stem.partition("-")[0]
-        return (-int(steps) if steps.isdecimal() else 0, path.name)
-
-    files = [path.relative_to(folder) for path in (folder / VIDEO_FOLDER).glob("*") if path.suffix in VIDEO_SUFFIXES]
-    return sorted(files, key=get_order)
+    run = RunData(folder, problems.append)
+    for name in ("record", "roles", "settings", "changes", "networks", "sessions", "lineage"):
+        getattr(run, name)
+    run.problems = [line.replace(f"{folder}{os.sep}", "") for line in problems]
+    return run

@@ -13,13 +13,18 @@ from algorithm.config.yaml_layers import format_value
 from algorithm.errors import clean_text
 from algorithm.program import get_command
 from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.run_data import Difference, Lineage, RunData
-from algorithm.tools.reports.run_metrics import RunMetrics
+from algorithm.tools.reports.run_data import Difference, RunData, RunMetrics
 from algorithm.training.metrics import EVALUATION_COLUMN, UNKNOWN, format_number
 
 MAX_ROWS = 12  # of a table; the newest rows of a longer one
 MAX_VALUE = 300  # characters of the value of a setting
-EVALUATION_COLUMNS = (EVALUATION_COLUMN, "eval/return_low", "eval/return_high", "eval/return_std", "eval/length")
+# Further columns of an evaluation, with their names in its table.
+EVALUATION_COLUMNS = {
+    "eval/return_low": "95% from",
+    "eval/return_high": "to",
+    "eval/return_std": "std",
+    "eval/length": "length",
+}
 GB = 2**30
 
 
@@ -41,40 +46,24 @@ class Table:
     numbers: int = 0
     left_out: int = 0
 
-    @property
-    def first_number(self) -> int:
-        """The index of the first column with numbers."""
-        return len(self.columns) - self.numbers
-
 
 def list_evaluations(metrics: RunMetrics) -> list[Table]:
     """Return a table of the evaluations of each role."""
     tables = []
     for role, column in metrics.list_metrics().get(EVALUATION_COLUMN, {}).items():
-        names = [name for name in _add_role(EVALUATION_COLUMNS, role) if name in metrics.columns]
-        rows = np.stack(metrics.get_rows(column, *names[1:]), 1)
-        texts = [[f"{row[0]:,.0f}", *map(format_number, row[1:])] for row in rows[np.isfinite(rows[:, 1])]]
-        labels = {"return": "mean return", "return_low": "95% from", "return_high": "to", "return_std": "std"}
-        keys = [name.removesuffix(f"/{role}" if role else "").removeprefix("eval/") for name in names]
-        columns = ["env steps", *(labels.get(key, key) for key in keys)]
-        tables.append(_cut(Table(title=role, columns=columns, rows=texts, numbers=len(columns))))
+        suffix = f"/{role}" if role else ""
+        shown = {f"{name}{suffix}": label for name, label in EVALUATION_COLUMNS.items()}
+        shown = {name: label for name, label in shown.items() if name in metrics.columns}
+        rows = [row for row in zip(*metrics.get_rows(column, *shown), strict=True) if np.isfinite(row[1])]
+        texts = [[f"{row[0]:,.0f}", *map(format_number, row[1:])] for row in rows]
+        columns = ["env steps", "mean return", *shown.values()]
+        tables.append(Table(title=role, columns=columns, numbers=len(columns), **_cut(texts)))
     return tables
 
 
-def _add_role(names: Sequence[str], role: str) -> list[str]:
-    return [f"{name}/{role}" if role else name for name in names]
-
-
-def _cut(table: Table) -> Table:
-    """Return a table with its newest rows."""
-    rows = table.rows[-MAX_ROWS:]
-    return Table(
-        title=table.title,
-        columns=table.columns,
-        rows=rows,
-        numbers=table.numbers,
-        left_out=len(table.rows) - len(rows),
-    )
+def _cut(rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the newest rows of a table and the number of those that are left out, as arguments of `Table`."""
+    return {"rows": rows[-MAX_ROWS:], "left_out": max(0, len(rows) - MAX_ROWS)}
 
 
 def list_environment(run: RunData) -> list[tuple[str, str]]:
@@ -96,11 +85,10 @@ def list_commands(run: RunData) -> list[tuple[str, str]]:
 
 def list_spaces(roles: Mapping[str, Role]) -> list[Table]:
     """Return a table of the observations and actions of each role."""
-    columns = ("space", "name", "shape", "type", "values")
     return [
         Table(
-            title=("" if name == DEFAULT_ROLE else f"{name}: ") + _count(role.lanes, "agent"),
-            columns=columns,
+            title=f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}",
+            columns=("space", "name", "shape", "type", "values"),
             rows=[*_list_observations(role.obs_specs), *_list_actions(role.action_spec)],
         )
         for name, role in roles.items()
@@ -109,10 +97,10 @@ def list_spaces(roles: Mapping[str, Role]) -> list[Table]:
 
 def _list_observations(specs: Mapping[str, ObsSpec]) -> Iterator[list[str]]:
     for name, spec in specs.items():
-        values = f"one of {' x '.join(map(str, spec.n_values))}, one-hot" if spec.n_values else ""
+        values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
         if len(spec.shape) == 3:
             values = f"0 to {spec.high:g}"
-        yield ["observation", name, _format_shape(spec.shape), spec.dtype, values]
+        yield ["observation", name, _join(spec.shape) or "scalar", spec.dtype, values]
 
 
 def _list_actions(spec: ActionSpec) -> Iterator[list[str]]:
@@ -121,17 +109,13 @@ def _list_actions(spec: ActionSpec) -> Iterator[list[str]]:
         values = " x ".join(f"one of {count}" for count in part.n_values)
         if not part.n_values:
             values = f"{min(part.low):g} to {max(part.high):g}"
-        yield ["action", name, _format_shape(part.shape), part.dtype, values]
+        yield ["action", name, _join(part.shape) or "scalar", part.dtype, values]
     if not spec.parts:
         yield ["action", "", "", "", str(spec)]
 
 
-def _format_shape(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "scalar"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def _join(numbers: Sequence[int]) -> str:
+    return " x ".join(map(str, numbers))
 
 
 def make_differences(differences: Sequence[Difference]) -> Table:
@@ -190,23 +174,22 @@ def list_sessions(run: RunData) -> Table:
         ]
         for session, end in zip(run.sessions, ends, strict=False)
     ]
-    return _cut(Table(columns=("started", "processor", "commit", "from env step", "to"), rows=rows, numbers=2))
+    return Table(columns=("started", "processor", "commit", "from env step", "to"), numbers=2, **_cut(rows))
 
 
-def make_lineage(lineage: Lineage | None) -> Table | None:
-    """Return a table of the intervals of a member of a population; None for another run."""
-    if lineage is None:
-        return None
+def make_lineage(run: RunData) -> Table:
+    """Return a table of the intervals of a run that is a member of a population."""
     rows = [
         [
-            ", ".join(f"{path} = {_format_setting(value)}" for path, value in row.settings.items()),
-            str(row.interval),
-            "itself" if row.parent == row.member else f"member {row.parent}",
-            f"{row.env_steps:,}",
-            "failed" if row.mean_return is None else format_number(row.mean_return),
+            ", ".join(f"{path} = {_format_setting(value)}" for path, value in row["settings"].items()),
+            str(row["interval"]),
+            "itself" if row["parent"] == row["member"] else f"member {row['parent']}",
+            f"{row['env_steps']:,}",
+            "failed" if row["mean_return"] is None else format_number(row["mean_return"]),
         ]
-        for row in lineage.rows
+        for row in run.lineage
     ]
-    title = f"Member {lineage.member} of the population {lineage.population}"
+    population, _, member = run.name.rpartition("-")
+    title = f"Member {member} of the population {population}"
     columns = ("settings", "interval", "continues", "env steps", "return")
-    return _cut(Table(title=title, columns=columns, rows=rows, numbers=4))
+    return Table(title=title, columns=columns, numbers=4, **_cut(rows))

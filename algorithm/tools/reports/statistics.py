@@ -1,4 +1,4 @@
-"""Statistics over repeated runs and their bootstrap intervals: means, profiles, probability of improvement.
+"""Statistics over repeated runs with bootstrap intervals: performance of groups, and probabilities of improvement.
 
 The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 Precipice", arXiv 2108.13264. Scores are one array [..., runs] per task; runs of a task may differ in number.
@@ -6,8 +6,11 @@ Precipice", arXiv 2108.13264. Scores are one array [..., runs] per task; runs of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import comb, prod
 from statistics import NormalDist
 
 import numpy as np
@@ -19,6 +22,7 @@ LEVEL = 0.95  # of all intervals that are shown
 RESAMPLES = 2000
 MAX_VALUES = 20_000_000  # scores of resamples that are in memory at once
 SEED = 0  # of the resamples, so that the same runs have the same intervals
+THRESHOLDS = 101  # of a performance profile
 TRIMMED = 0.25  # fraction of the runs that the interquartile mean leaves out at each end
 _NORMAL = NormalDist()
 
@@ -35,6 +39,52 @@ class Estimate:
         """Return the value and, if it has one, the interval of a single number."""
         value, low, high = (format_number(float(number)) for number in (self.value, self.low, self.high))
         return value if np.isnan(self.low) else f"{value} [{low}, {high}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performance:
+    """The performance of a group: statistics of the scores of its runs.
+
+    Attributes:
+        scores: the score of each run, by environment: each [runs].
+        mean, iqm: mean and interquartile mean.
+        thresholds: scores, evenly spaced.
+        profile: fraction of the runs above each threshold [thresholds].
+    """
+
+    scores: Scores
+    mean: Estimate
+    iqm: Estimate
+    thresholds: np.ndarray
+    profile: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Improvement:
+    """The probability that a run of one group scores above a run of another one.
+
+    Attributes:
+        label, other: labels of both groups; the first is the one with the larger probability.
+        probability: the probability, 0.5 to 1.
+        chance: probability that every run of a group is above every run of the other one, on each task, if both groups
+            are equally good.
+    """
+
+    label: str
+    other: str
+    probability: Estimate
+    chance: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every run is above every run of the other group, in which case the interval has no width."""
+        return bool(self.probability.value == 1)
+
+    def __str__(self) -> str:
+        """Return the probability with its interval; without a width, the chance of this order instead."""
+        if self.is_complete:
+            return f"{format_number(1.0)} (every run; by chance {self.chance:.2g})"
+        return str(self.probability)
 
 
 def compute_mean(scores: Scores) -> np.ndarray:
@@ -69,6 +119,41 @@ def _compare_pairs(task: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the fraction [...] of pairs whose first is larger; a tie counts half."""
     signs = [np.sign(run[..., None] - other).mean(-1) for run in np.moveaxis(task, -1, 0)]
     return (np.mean(signs, 0) + 1) / 2
+
+
+def measure_groups(groups: Mapping[str, Scores]) -> dict[str, Performance]:
+    """Return the statistics of each group, with profiles at thresholds from the lowest to the highest score of all."""
+    runs = np.concatenate([np.empty(0), *(task for scores in groups.values() for task in scores)])
+    low, high = float(runs.min(initial=np.inf)), float(runs.max(initial=-np.inf))
+    margin = (0.05 * abs(low) or 0.5) if low == high else 0.0  # around equal scores
+    thresholds = np.linspace(low - margin, high + margin, THRESHOLDS) if len(runs) else np.empty(0)
+    return {
+        label: Performance(
+            scores=scores,
+            mean=estimate(compute_mean, scores),
+            iqm=estimate(compute_iqm, scores),
+            thresholds=thresholds,
+            profile=estimate(partial(compute_profile, thresholds=thresholds), scores),
+        )
+        for label, scores in groups.items()
+    }
+
+
+def compare_pairs(scores: Mapping[str, Scores]) -> list[Improvement]:
+    """Return the probability of improvement of each pair of groups."""
+    return [_compare_pair(scores, *labels) for labels in combinations(scores, 2)]
+
+
+def _compare_pair(scores: Mapping[str, Scores], label: str, other: str) -> Improvement:
+    if compute_improvement(scores[label], scores[other]) < 0.5:
+        label, other = other, label
+    counts = [(len(task), len(rival)) for task, rival in zip(scores[label], scores[other], strict=True)]
+    return Improvement(
+        label=label,
+        other=other,
+        probability=estimate(compute_improvement, scores[label], scores[other]),
+        chance=2 * prod(1 / comb(runs + others, runs) for runs, others in counts),
+    )
 
 
 def estimate(

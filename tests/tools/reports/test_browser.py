@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm.tools.reports.comparison import compare
 from algorithm.tools.reports.comparison_page import write_page
 from algorithm.tools.reports.gallery import Gallery, make_entry, write_gallery

@@ -1,94 +1,127 @@
-"""Charts: their paths, thinning, gaps, colors, and ids."""
+"""Charts: their paths, thinning, gaps, ranges, and pictures of them."""
 
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("matplotlib")
-
 from algorithm.tools.reports.charts import (
     MAX_POINTS,
-    Interval,
+    Chart,
+    LegendEntry,
     Line,
-    Samples,
+    Row,
     average_groups,
-    draw_intervals,
+    compute_ticks,
     draw_lines,
-    draw_samples,
+    draw_picture,
+    draw_rows,
     draw_shares,
     find_robust_range,
-    spread_points,
     thin,
 )
-from algorithm.tools.reports.svg import CHARACTER_WIDTH, COLOR_VARIABLES, N_SERIES_COLORS, get_color
+from algorithm.tools.reports.figure import CHARACTER_WIDTH
 
-
-def draw(*lines: Line, **options) -> str:
-    return draw_lines("chart", lines, **options)
+LEARNING = 500 * (1 - np.exp(-np.arange(100) / 20))
 
 
 def line(y, x=None, **fields) -> Line:
     y = np.asarray(y, float)
-    return Line(
-        label="a", color=0, x=np.arange(len(y), dtype=float) if x is None else np.asarray(x, float), y=y, **fields
-    )
+    return Line(color=0, x=np.arange(len(y), dtype=float) if x is None else np.asarray(x, float), y=y, **fields)
 
 
-def read_path(svg: str, color: int) -> list[list[tuple[float, float]]]:
-    """Return the pieces of the line of a color, as pixels."""
-    (path,) = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: var\(--series-{color}\)', svg)
-    pieces: list[list[tuple[float, float]]] = []
-    for command, x, y in re.findall(r"([ML]) ([-\d.]+) ([-\d.]+)", path):
-        if command == "M":
-            pieces.append([])
-        pieces[-1].append((float(x), float(y)))
-    return pieces
+def draw(*lines: Line, **options) -> str:
+    return draw_lines(lines, **options).to_svg()
+
+
+def read_paths(svg: str, color: str, width: str = "1.6") -> list[list[np.ndarray]]:
+    """Return the pieces [n, 2] of each line of a color and a width, in pixels of the area between the axes."""
+    paths = [each.attrib for each in ElementTree.fromstring(svg).iter("path")]
+    drawn = [
+        each["d"] for each in paths if (each.get("stroke"), each.get("stroke-width")) == (f"var(--{color})", width)
+    ]
+    return [
+        [np.array(list(map(float, piece.removesuffix("h0").split()))).reshape(-1, 2) for piece in d.split("M")[1:]]
+        for d in drawn
+    ]
+
+
+def read_texts(svg: str) -> list[str | None]:
+    return [each.text for each in ElementTree.fromstring(svg).iter("text")]
 
 
 def test_a_line_passes_through_its_points_in_proportion():
-    (piece,) = read_path(draw(line([0, 10, 5], x=[0, 100, 400])), 0)
-    (x0, y0), (x1, y1), (x2, y2) = piece
+    (((x0, y0), (x1, y1), (x2, y2)),) = read_paths(draw(line([0, 10, 5], x=[0, 100, 400])), "series-0")[0]
     assert (x1 - x0) / (x2 - x0) == pytest.approx(0.25, abs=1e-4)
     assert (y0 - y2) / (y0 - y1) == pytest.approx(0.5, abs=1e-4)
     assert y1 < y0  # up is less
 
 
+def test_numbers_and_grid_of_the_axes_are_at_their_values():
+    figure = draw_lines([line([0, 12], x=[0, 100])], y_range=(0.0, 12.0))
+    labels = {shape.text: shape for shape in figure.shapes if hasattr(shape, "text")}
+    (left, top), (width, height) = figure.shapes[-1].place, figure.shapes[-1].size
+    assert labels["40"].x == pytest.approx(left + width * 41 / 102) and labels["40"].y > top + height
+    assert labels["10"].y - 4 == pytest.approx(top + height * 2 / 12) and labels["10"].x < left
+    levels = [shape.points[0, 1] for shape in figure.shapes[-1].shapes if shape.color == "grid"]
+    assert levels == pytest.approx([height * (12 - value) / 12 for value in (0, 2, 4, 6, 8, 10, 12)])
+
+
 def test_the_path_ends_at_the_last_point_of_a_long_line():
     y = np.random.default_rng(0).normal(size=20_000).cumsum()
-    long = read_path(draw(line(y), line([y.min(), y[-1], y.max()], x=[0, 19_999, 19_999], marked=True)), 0)
-    assert len(long[0]) <= 600
-    span = min(p[1] for p in long[0]), max(p[1] for p in long[0])
-    x, height = long[0][-1]
-    assert x == max(p[0] for p in long[0])
-    assert (span[1] - height) / (span[1] - span[0]) == pytest.approx((y[-1] - y.min()) / np.ptp(y), abs=1e-3)
+    ends = line([y.min(), y[-1], y.max()], x=[0, 19_999, 19_999], marked=True)
+    ((points,),) = read_paths(draw(line(y), ends), "series-0")
+    assert len(points) <= MAX_POINTS and points[-1, 0] == points[:, 0].max()
+    height = points[:, 1].max() - points[-1, 1]
+    assert height / np.ptp(points[:, 1]) == pytest.approx((y[-1] - y.min()) / np.ptp(y), abs=1e-3)
 
 
 def test_nan_is_a_gap():
-    pieces = read_path(draw(line([1, 2, np.nan, 4, 5])), 0)
+    ((*pieces,),) = read_paths(draw(line([1, 2, np.nan, 4, 5])), "series-0")
     assert [len(piece) for piece in pieces] == [2, 2]
+
+
+def test_points_have_bars_from_their_low_to_their_high_bounds():
+    y = np.array([5.0, 6, np.nan])
+    svg = draw(line(y, low=y - [1, 2, 0], high=y + 3, marked=True), y_range=(0.0, 10.0))
+    (bars,), (dots,) = read_paths(svg, "series-0"), read_paths(svg, "series-0", "5")
+    heights = [np.ptp(bar[:, 1]) for bar in bars]
+    assert heights[0] / heights[1] == pytest.approx(4 / 5, abs=1e-3) and [len(dot) for dot in dots] == [1, 1]
+    assert [bar[:, 0].tolist() for bar in bars] == [[dot[0, 0]] * 2 for dot in dots]
+    many = np.arange(5000.0)
+    assert len(draw(line(many, low=many - 1, high=many + 1, marked=True))) < 100_000
+
+
+def test_a_band_is_the_area_between_the_bounds():
+    y = np.array([1.0, 2, np.nan, 4, 5])
+    svg = draw(line(y, low=y - 1, high=y + 1), y_range=(0.0, 6.0))
+    areas = re.findall(r'<path d="M([^"M]*)" fill="var\(--series-0\)" opacity="0.18"', svg)
+    corners = [np.array(list(map(float, area.split()))).reshape(-1, 2) for area in areas]
+    assert [len(area) for area in corners] == [4, 4]
+    (left, low), (_, next_low), _, (same, high) = corners[0]
+    assert left == same and (low - high) / (low - next_low) == pytest.approx(2, abs=1e-2)
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=3000), st.integers(4, 500))
 def test_a_thinned_line_keeps_its_ends_and_extremes(values, max_points):
     y = np.array(values)
     x = np.arange(len(y), dtype=float)
-    few_x, few = thin(x, y, max_points)
+    kept = thin(y, max_points)
+    few_x, few = x[kept], y[kept]
     assert len(few) <= max(4, max_points)
     assert (few_x[0], few[0], few_x[-1], few[-1]) == (x[0], y[0], x[-1], y[-1])
     assert few.min() == y.min() and few.max() == y.max()
     assert (np.diff(few_x) > 0).all()
-    assert (y[few_x.astype(int)] == few).all()
 
 
 def test_a_thinned_line_keeps_gaps():
     y = np.arange(10_000.0)
     y[[2500, 7777]] = np.nan
-    _, few = thin(np.arange(10_000.0), y)
-    assert np.isnan(few).sum() == 2
-    assert len(read_path(draw(line(y)), 0)) == 3
+    assert np.isnan(y[thin(y)]).sum() == 2
+    assert len(read_paths(draw(line(y)), "series-0")[0]) == 3
 
 
 def test_grouped_shares_keep_the_mean_and_the_ends():
@@ -96,90 +129,76 @@ def test_grouped_shares_keep_the_mean_and_the_ends():
     heights = np.random.default_rng(1).uniform(size=(2, 1000))
     edges, means = average_groups(x, heights, 50)
     assert edges[0] == 0 and edges[-1] == x[-1] and means.shape == (2, 50)
-    widths = np.diff(x, prepend=0.0)
-    assert means @ np.diff(edges) == pytest.approx(heights @ widths)
+    assert means @ np.diff(edges) == pytest.approx(heights @ np.diff(x, prepend=0.0))
 
 
-def test_colors_are_variables_of_the_page():
-    lines = [
-        line([i, i + 1]).__class__(label="", color=i, x=np.arange(2.0), y=np.array([i, i + 1.0])) for i in range(9)
-    ]
-    svg = draw(*lines, level=2.0)
-    assert not re.search("#0[ab]00", svg)
-    used = set(re.findall(r"var\((--[\w-]+)\)", svg))
-    assert used <= set(COLOR_VARIABLES.values())
-    assert {f"--series-{index}" for index in range(N_SERIES_COLORS)} | {"--level", "--muted", "--grid"} <= used
-    assert get_color(0) == get_color(N_SERIES_COLORS)
-    assert not re.search(r"(fill|stroke): #(?!fff)", svg)
+def test_shares_are_stacked_areas():
+    svg = draw_shares(np.array([1.0, 3]), {"a": np.array([0.25, 0.5]), "b": np.array([0.75, 0.5])}).to_svg()
+    first, second = ([*map(float, d.split())] for d in re.findall(r'd="M([^"]*)" fill="var\(--series', svg))
+    (_, top, *_), (_, upper, *_), floor = first, second, first[-1]
+    assert upper == 0 and second[-1] == top and (floor - top) / floor == pytest.approx(0.25, abs=1e-3)
+    assert first[2] / first[4] == 1 and first[6] / first[2] == pytest.approx(3, abs=1e-3)  # right ends of the steps
 
 
-def test_charts_of_one_page_share_no_ids():
-    ids = [re.findall(r'\bid="([^"]+)"', draw_lines(name, [line([1, 2])])) for name in ("one", "two")]
-    assert ids[0] and not set(ids[0]) & set(ids[1])
-    svg = draw_lines("one", [line([1, 2])])
-    references = set(re.findall(r'(?:url\(#|href="#)([^")]+)', svg))
-    assert references == set(ids[0])
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1.02, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (390, -210, [-200, -100, 0, 100, 200, 300]),
+        (0, 14_321, [0, 2500, 5000, 7500, 10_000, 12_500]),
+        (0.96, 0.96055, [0.96, 0.9601, 0.9602, 0.9603, 0.9604, 0.9605]),
+    ],
+)
+def test_ticks_are_round_numbers(low, high, expected):
+    np.testing.assert_allclose(compute_ticks(low, high), expected)
 
 
-def test_text_stays_text_in_the_font_of_the_page():
+def test_texts_of_the_axes():
     svg = draw(line([0, 30_000]), y_label="mean return", x_label="env steps")
-    assert ">env steps</text>" in svg and ">mean return</text>" in svg and re.search(r">[12]\dk</text>", svg)
-    assert "font-family" not in svg and "<style" not in svg
-
-
-def test_a_chart_is_the_same_each_time():
-    assert draw(line([1, 2])) == draw(line([1, 2]))
+    assert {"env steps", "mean return", "10k", "30k", "0"} <= set(read_texts(svg))
+    assert "\N{MINUS SIGN}0.4" in read_texts(draw(line([-0.5, 0.5])))
 
 
 def test_charts_without_data_are_drawn():
-    assert "<svg" in draw() and "<svg" in draw(line([])) and "<svg" in draw(line([np.nan]))
-    assert "<svg" in draw_shares("shares", np.empty(0), {"a": np.empty(0)})
-    assert "<svg" in draw_intervals("intervals", [])
+    charts = [draw_lines([]), draw_lines([line([])]), draw_lines([line([np.nan])]), draw_rows([])]
+    charts += [
+        draw_shares(np.empty(0), {"a": np.empty(0)}),
+        draw_rows([Row(label="", color=0, value=1, low=None, high=None)]),
+        draw_lines([line([3, 3, 3])]),
+    ]
+    assert all("nan" not in chart.to_svg() for chart in charts)
 
 
-def test_intervals_are_rows_from_the_top():
-    svg = draw_intervals(
-        "rows",
-        [Interval(label=name, color=0, value=k, low=k - 1, high=k + 1) for k, name in enumerate(("first", "second"))],
-    )
-    height = {name: float(re.search(rf'y="([\d.]+)"[^>]*>{name}<', svg)[1]) for name in ("first", "second")}
-    assert height["first"] < height["second"]
+def test_intervals_are_rows_from_the_top_with_a_point_and_its_bounds():
+    rows = [Row(label=name, color=k, value=k, low=k - 1, high=k + 1) for k, name in enumerate(("first", "second"))]
+    svg = draw_rows(rows, level=0.5).to_svg()
+    ((top,),), ((bottom,),) = read_paths(svg, "series-0", "6"), read_paths(svg, "series-1", "6")
+    ((bar,),) = read_paths(svg, "series-0", "5")
+    assert bottom[0, 1] > top[0, 1] == bar[0, 1] and bar[:, 0].mean() == pytest.approx(top[0, 0], abs=0.01)
+    assert bottom[0, 0] - top[0, 0] == pytest.approx(bar[1, 0] - top[0, 0], abs=0.01)
+    ((level,),) = read_paths(svg, "level", "1.2")
+    assert level[0, 0] == level[1, 0] == pytest.approx((top[0, 0] + bottom[0, 0]) / 2, abs=0.01)
 
 
 def test_long_labels_of_intervals_are_in_lines_that_fit():
     label = " ".join(f"word{number}" for number in range(30))
-    svg = draw_intervals("rows", [Interval(label=label, color=0, value=1, low=0, high=2)], width=340)
-    texts = re.findall(r">([^<]*word[^<]*)<", svg)
-    assert " ".join(texts).split() == label.split()
-    assert len(texts) > 4 and max(map(len, texts)) * CHARACTER_WIDTH < 340
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 599, 601, 5000])
-def test_spread_points_keep_the_ends(count):
-    shown = spread_points(count)
-    assert len(shown) == min(count, MAX_POINTS)
-    assert list(shown[:1]) == [0][:count] and list(shown[-1:]) == [count - 1][: max(0, count)]
-    assert np.ptp(np.diff(shown)) <= 1 if count > 2 else True
-
-
-def test_many_points_with_intervals_are_thinned():
-    y = np.arange(5000.0)
-    svg = draw(line(y, low=y - 1, high=y + 1, marked=True))
-    assert len(svg) < 200_000
+    svg = draw_rows([Row(label=label, color=0, value=1, low=0, high=2)], width=340).to_svg()
+    lines = [each for each in ElementTree.fromstring(svg).iter("text") if each.text and "word" in each.text]
+    lines.sort(key=lambda each: float(each.get("y")))
+    assert " ".join(each.text for each in lines).split() == label.split()
+    assert len(lines) > 4 and max(len(each.text) for each in lines) * CHARACTER_WIDTH < 340
 
 
 def test_dots_of_samples_are_in_proportion():
-    sample = Samples(label="a", color=0, values=np.array([0.0, 1.0, 4.0]), mean=2.0, low=1.0, high=3.0)
-    svg = draw_samples("samples", [sample])
-    (piece,) = [part for part in svg.split("<g") if part.count("<use") == 3 and "--series-0" in part]
-    x = [float(found) for found in re.findall(r'x="([\d.]+)"', piece)]
-    assert (x[1] - x[0]) / (x[2] - x[0]) == pytest.approx(0.25, abs=1e-3)
-    bar = re.search(r'<path d="M (\S+) \S+\s+L (\S+) \S+\s*"[^>]*stroke: var\(--ink\); stroke-width: 2;', svg)
-    assert (float(bar[1]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.25, abs=1e-3)
-    assert (float(bar[2]) - x[0]) / (x[2] - x[0]) == pytest.approx(0.75, abs=1e-3)
-
-
-LEARNING = 500 * (1 - np.exp(-np.arange(100) / 20))
+    row = Row(label="a", color=0, values=np.array([0.0, 1.0, 4.0]), value=2.0, low=1.0, high=3.0)
+    svg = draw_rows([row]).to_svg()
+    (dots,), ((bar,),), ((mean,),) = (
+        read_paths(svg, *style) for style in (("series-0", "5"), ("ink", "5"), ("ink", "6"))
+    )
+    x = [dot[0, 0] for dot in dots]
+    expected = {"dot": (x[1], 0.25), "low": (bar[0, 0], 0.25), "high": (bar[1, 0], 0.75), "mean": (mean[0, 0], 0.5)}
+    for place, share in expected.values():
+        assert (place - x[0]) / (x[2] - x[0]) == pytest.approx(share, abs=1e-3)
 
 
 def test_a_few_extreme_values_do_not_widen_the_range():
@@ -189,8 +208,8 @@ def test_a_few_extreme_values_do_not_widen_the_range():
     assert -300 < low < 0 and 496 < high < 800
     low, high = find_robust_range([line(LEARNING, low=curve, high=LEARNING + 1e6)], None)
     assert -300 < low < 0 and 496 < high < 800
-    svg = draw(line(curve), y_range=(-250.0, 500.0))
-    assert ">\N{MINUS SIGN}100k<" not in svg and ">450<" in svg
+    texts = read_texts(draw(line(curve), y_range=(-250.0, 500.0)))
+    assert "\N{MINUS SIGN}100k" not in texts and "400" in texts
 
 
 @pytest.mark.parametrize(
@@ -211,3 +230,16 @@ def test_a_curve_without_extreme_values_is_shown_completely(curve, level):
 def test_an_interval_without_a_bound_is_no_extreme_value():
     unbounded = line([400.0], [50], low=np.array([-np.inf]), high=np.array([np.inf]), marked=True)
     assert find_robust_range([line(LEARNING), unbounded], 475.0) is None
+    assert "inf" not in draw(line(LEARNING), unbounded)
+
+
+def test_a_picture_has_the_charts_below_each_other_with_titles_and_legends():
+    legend = [LegendEntry(color=9, label="a < b")]
+    charts = [Chart(title=name, figure=draw_lines([line([1, 2])]), legend=legend) for name in ("<one>", "two")]
+    root = ElementTree.fromstring(draw_picture(charts).to_svg_file())
+    svg = "{http://www.w3.org/2000/svg}"
+    places = [float(chart.get("y")) for chart in root.findall(f"{svg}svg")]
+    assert places[1] >= places[0] + charts[0].figure.size[1] and float(root.get("height")) > places[1] + 260
+    texts = {text.text: float(text.get("y")) for text in root.findall(f"{svg}text")}
+    assert texts["<one>"] < places[0] < texts["two"] < texts["a < b"] < places[1]
+    assert sum(path.get("fill") == "var(--series-1)" for path in root.findall(f"{svg}path")) == 2

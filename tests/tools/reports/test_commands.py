@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
 
 from algorithm.cli import main
 from tests.task_folder import write_task
@@ -73,14 +69,6 @@ def test_a_population_reports_on_its_members_with_their_complete_lineage():
         shown = re.findall(r" (\d) (?:itself|member \d) (\d+) ", lineage)
         assert [tuple(map(int, row)) for row in shown] == [row[1:] for row in rows if row[0] == member]
         assert (folder / "README.md").is_file()
-
-
-@pytest.mark.parametrize("arguments", ["", "--population 2 "])
-def test_without_the_extra_nothing_is_trained(arguments, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert main.main(f"mine/task -n a {arguments}--set report_config.report=true".split()) == 2
-    error = capsys.readouterr().err
-    assert "pip install" in error and "[report]" in error and not RUN.exists()
 
 
 def test_a_run_that_does_not_exist_is_one_line(capsys):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
 
 from algorithm.cli import main
 from tests.task_folder import write_task
@@ -56,15 +52,6 @@ def test_runs_are_compared_in_tables_a_page_and_a_picture(runs, capsys):
     ]
     assert "Comparison of 3 runs" in Path(record["page"]).read_text(encoding="utf-8")
     assert Path(record["picture"]).read_text(encoding="utf-8").startswith("<svg")
-
-
-def test_without_the_extra_the_numbers_are_printed_with_a_command(runs, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert main.main(["compare", "runs"]) == 0
-    shown = capsys.readouterr().out
-    assert "15.00 [10.00, 20.00]" in shown and not list(RUNS.glob("compare.*"))
-    (line,) = [line for line in shown.splitlines() if "pip install" in line]
-    assert "[report]" in line
 
 
 def test_repeated_runs_end_with_their_comparison(task, capsys):

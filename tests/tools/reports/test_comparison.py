@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.tools.reports.comparison import compare, find_median
-from algorithm.tools.reports.comparison_record import make_record
+from algorithm.tools.reports.comparison import compare, find_median, make_record
 from tests.tools.reports.compared_folders import write_run
 
 LINE = {0: 0.0, 100: 100.0}
@@ -165,7 +164,7 @@ def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
 
 def test_roles_are_averaged_and_a_single_role_can_be_compared(runs):
     folder = write_run(runs / "a", LINE)
-    (folder / "metrics.csv").write_text("env_steps,rollout/return/x,rollout/return/y\n0,1,3\n10,2,6\n")
+    (folder / "metrics.csv").write_text("env_steps,rollout/return/x,rollout/return/y\n0,1,3\n10,0,0\n10,2,6\n")
     assert only_environment(runs).groups["ACER"].performance.scores[0].tolist() == [4]
     assert only_environment(runs, "rollout/return/y").groups["ACER"].performance.scores[0].tolist() == [6]
 

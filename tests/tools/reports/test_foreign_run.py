@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm.cli import main
+from algorithm.cli.output import Output
 from algorithm.config.yaml_layers import format_yaml, load_defaults, merge
-from algorithm.tools.reports.model_card import MARK
-from algorithm.tools.reports.report_files import write_files
+from algorithm.tools.reports.report_files import MARK, write_files
 from tests.tools.reports.run_folders import RESULT, SETTINGS, write_run
 
 WRITTEN = ("report.html", "README.md", "curve.png")
@@ -53,12 +50,18 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def poison(folder: Path) -> None:
     """Write hostile text wherever the files of a run may have text."""
     part = next(iter(RESULT["evaluation"].values()))
-    record = {"algorithm": BAD, "variant": BAD, "commit": BAD, "failure": f"{BAD} {ADDRESS}", "status": 1}
+    record = {
+        "algorithm": f"{BAD} {ADDRESS}",
+        "variant": BAD,
+        "commit": BAD,
+        "failure": f"{BAD} {ADDRESS}",
+        "status": 1,
+    }
     record |= {"versions": {BAD: BAD}, "returns": {BAD: 1.0}, "evaluation": {BAD: part}}
     (folder / "result.json").write_text(json.dumps({**RESULT, **record}))
     (folder / "environment.txt").write_text(BAD)
     (folder / "faults.log").write_text(f"{BAD} {ADDRESS}")
-    own = {"base_config": {"algorithm": BAD, "env_name": BAD}, "tracker_config": {"address": ADDRESS}}
+    own = {"base_config": {"algorithm": BAD, "env_name": f"{BAD} {ADDRESS}"}, "tracker_config": {"address": ADDRESS}}
     own |= {"nn_config": {BAD: BAD}}
     (folder / "config.yaml").write_text(format_yaml(merge(merge(load_defaults(), SETTINGS), own)))
     (folder / "configs/3000.yaml").write_text(format_yaml(merge(load_defaults(), own)))
@@ -106,12 +109,23 @@ def test_the_terminal_receives_no_codes_of_a_run(run, capsys):
 
 
 def test_a_comparison_shows_no_password(run, capsys):
-    for name, address in (("second", ADDRESS), ("third", "https://host")):
+    long = f"https://user:{'secret' * 10}@host"  # whose password is longer than what a label has of a setting
+    for name, address in (("second", long), ("third", "https://host")):
         folder = write_run(RUN.with_name(name))
-        tree = merge(merge(load_defaults(), SETTINGS), {"tracker_config": {"address": address}})
+        tree = merge(merge(load_defaults(), SETTINGS), {"base_config": {"env_args": {"url": address}}})
         (folder / "config.yaml").write_text(format_yaml(tree))
+        (folder / "result.json").write_text(json.dumps({**RESULT, "variant": f"of {ADDRESS}"}))
     runs = [str(RUN.with_name(name)) for name in ("second", "third")]
     assert main.main(["compare", *runs, "--json"]) == 0
     shown = capsys.readouterr()
     pages = [path.read_text(encoding="utf-8") for path in Path().glob("**/compare*") if path.is_file()]
     assert len(pages) == 2 and not any("secret" in text for text in (shown.out, shown.err, *pages))
+    labels = [group["label"] for group in json.loads(shown.out)["environments"][0]["groups"]]
+    assert labels == [f"ACER (of https://***@host:5000) url=https://{host}" for host in ("***@host", "host")]
+
+
+def test_a_line_of_the_terminal_shows_no_password(capsys):
+    for log in (Output(False).log, Output(False).log_plain):
+        log(f"{CODES}the server {ADDRESS}")
+        shown = capsys.readouterr().out
+        assert shown.endswith("the server https://***@host:5000\n") and not CONTROL.search(shown[:-1])

@@ -9,9 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm.errors import UserError
 from algorithm.tools.reports.gallery import Gallery, make_entry, read_gallery, write_gallery
 from algorithm.tools.reports.run_data import read_run

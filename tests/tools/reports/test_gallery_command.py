@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import numpy as np
+import pytest
 
+from algorithm.tools.reports.figure import Text
 from algorithm.tools.reports.network_figure import draw_network
 
 
@@ -13,10 +15,10 @@ def node(name: str, inputs=(), layers=(), **fields):
     return {"name": name, "inputs": list(inputs), "layers": layers, **fields}
 
 
-def read_boxes(svg: str) -> list[tuple[float, ...]]:
-    """Return left, top, width and height of each box."""
-    pattern = r'<rect class="\w+" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"'
-    return [tuple(map(float, found)) for found in re.findall(pattern, svg)]
+def list_boxes(figure) -> list[tuple[float, ...]]:
+    """Return left, top, right and bottom of each box."""
+    filled = [shape.points for shape in figure.shapes if not isinstance(shape, Text) and not shape.width]
+    return [(*points.min(0), *points.max(0)) for points in filled]
 
 
 NODES = [
@@ -31,38 +33,35 @@ NODES = [
 
 
 def test_parts_are_below_their_inputs_and_do_not_overlap():
-    boxes = read_boxes(draw_network(NODES))
+    figure = draw_network(NODES)
+    boxes = list_boxes(figure)
     assert len(boxes) == len(NODES)
     for index, one in enumerate(NODES):
-        for source in one["inputs"]:
-            assert boxes[index][1] >= boxes[source][1] + boxes[source][3]
-    for index, (left, top, width, height) in enumerate(boxes):
-        for other_left, other_top, other_width, other_height in boxes[index + 1 :]:
-            apart = left + width <= other_left or other_left + other_width <= left
-            assert apart or top + height <= other_top or other_top + other_height <= top
+        assert all(boxes[index][1] >= boxes[source][3] for source in one["inputs"])
+    for index, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left and 0 <= top and right <= figure.size[0] and bottom <= figure.size[1]
+        for other in boxes[index + 1 :]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
     assert boxes[6][1] == boxes[5][1]  # a part without inputs is in the last row
 
 
 def test_edges_join_a_part_with_its_inputs():
-    svg = draw_network(NODES)
-    boxes = read_boxes(svg)
-    edges = re.findall(r'<path class="edge" d="M ([\d.]+) ([\d.]+) C .*? ([\d.]+) ([\d.]+)"', svg)
+    figure = draw_network(NODES)
+    boxes = list_boxes(figure)
+    edges = [shape.points for shape in figure.shapes if not isinstance(shape, Text) and shape.width == 1.2]
     expected = [(source, index) for index, one in enumerate(NODES) for source in one["inputs"]]
-    assert len(edges) == len(expected)
     for edge, (source, target) in zip(edges, expected, strict=True):
-        x, y, end_x, end_y = map(float, edge)
-        (left, top, width, height), (end_left, end_top, end_width, _) = boxes[source], boxes[target]
-        assert (x, y) == (left + width / 2, top + height)
-        assert (end_x, end_y) == (end_left + end_width / 2, end_top)
+        (left, _, right, bottom), (end_left, end_top, end_right, _) = boxes[source], boxes[target]
+        assert edge == pytest.approx(np.array([[(left + right) / 2, bottom], [(end_left + end_right) / 2, end_top]]))
 
 
 def test_a_box_has_shapes_and_parameters_and_shortens_long_lists():
-    svg = draw_network(NODES)
+    svg = draw_network(NODES).to_svg()
     for text in ("4 float32", "Linear 72 → 64", "4,672 parameters", "policy × 2", "4 further layers", "output 8"):
         assert f">{text}</text>" in svg
 
 
 def test_names_are_escaped_and_long_ones_shortened():
-    svg = draw_network([node("<b>&" + "x" * 200)])
+    svg = draw_network([node("<b>&" + "x" * 200)]).to_svg()
     assert "&lt;b&gt;&amp;xxx" in svg and "<b>" not in svg and "…" in svg and "x" * 60 not in svg
-    assert "<svg" in draw_network([])
+    assert "<svg" in draw_network([]).to_svg()

@@ -1,13 +1,10 @@
-"""Pages: the formats of values, escaping, the base template, and the missing extra."""
+"""Pages: the formats of values, and escaping."""
 
-import re
-import sys
-
+import jinja2
 import pytest
 
-from algorithm.errors import UserError
 from algorithm.tools.reports import page
-from algorithm.tools.reports.page import check_packages, format_count, format_duration
+from algorithm.tools.reports.page import format_count, format_duration
 
 
 @pytest.mark.parametrize(
@@ -22,16 +19,7 @@ def test_counts():
     assert format_count(14_321) == "14,321" and format_count(None) == "-" and format_count(0) == "0"
 
 
-@pytest.mark.parametrize("name", page.PACKAGES)
-def test_a_missing_package_is_one_line_with_the_command(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r"a report needs the extra report .*pip install .*\[report\]") as caught:
-        check_packages()
-    assert "\n" not in str(caught.value)
-
-
 def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, monkeypatch):
-    jinja2 = pytest.importorskip("jinja2")
     (tmp_path / "a.html").write_text("{{ a }} {{ 0.12345|number }} {{ 1e4|count }} {{ 61|duration }}")
     (tmp_path / "a.md").write_text("{{ a }}")
     monkeypatch.setattr(page, "TEMPLATES", tmp_path)
@@ -47,12 +35,3 @@ def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, mon
             page.render("a.html")
     finally:
         page.make_environment.cache_clear()
-
-
-def test_both_themes_define_the_same_variables():
-    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
-    light, dark = (set(re.findall(r"(--[\w-]+):", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S))
-    assert light == dark
-    from algorithm.tools.reports.svg import COLOR_VARIABLES
-
-    assert set(COLOR_VARIABLES.values()) <= light

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
 from algorithm import records_io
 from algorithm.tools.reports.comparison import compare
 from algorithm.tools.reports.report_files import write_files

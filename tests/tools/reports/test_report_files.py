@@ -1,28 +1,216 @@
-"""The files of a report: both are written, a README of the user is kept, and errors do not change a run."""
+"""The report and the model card of a run: their figures are those of its files, links exist, no network is used."""
 
 from __future__ import annotations
 
-import sys
+import csv
+import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("jinja2")
-
-from algorithm.errors import UserError
+from algorithm.population.lineage import LineageRow, PopulationRecord
 from algorithm.tools.reports import report_files
-from algorithm.tools.reports.model_card import MARK
-from algorithm.tools.reports.report_files import ReportWriter, write_files
-from tests.tools.reports.run_folders import RESULT, write_run
+from algorithm.tools.reports.report_files import MARK, make_report, write_files, write_report
+from algorithm.tools.reports.run_data import read_run
+from algorithm.tools.reports.run_figures import draw_returns
+from algorithm.training.metrics import format_number
+from tests.tools.reports.run_folders import COMMIT, FAULT, RESULT, PageReader, find_urls, write_run
+
+# Only in tables, or counters since the start of the run.
+NOT_DRAWN = {
+    "rollout/episode_return",
+    "eval/return_low",
+    "eval/return_high",
+    "eval/return_std",
+    "time/seconds",
+    "time/episodes",
+    "time/updates",
+}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
+    """A run folder with its report."""
     folder = write_run(tmp_path_factory.mktemp("runs") / "gym/cartpole/first")
     write_files(folder, pytest.fail)
     return folder
+
+
+@pytest.fixture(scope="module")
+def page(run) -> PageReader:
+    return PageReader((run / "report.html").read_text(encoding="utf-8"))
+
+
+def read_last_metrics(folder: Path) -> dict[str, float]:
+    """Return the last value of each column of metrics.csv, read with the library only."""
+    last = {}
+    with (folder / "metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            last |= {name: float(value) for name, value in row.items() if value}
+    return last
+
+
+def test_the_figures_are_those_of_result_json(run, page):
+    record = json.loads((run / "result.json").read_text())
+    facts = page.text.partition("Points are means")[0]
+    evaluation = record["evaluation"]["agent"]
+    for text in [
+        "Goal reached The mean return reached the goal of 475 after 6,000 env steps; evaluation episodes confirm it.",
+        f"evaluation return {format_number(evaluation['mean'])} 95% interval {evaluation['low']} to "
+        f"{evaluation['high']}, {evaluation['episodes']} episodes",
+        f"training return {format_number(record['returns']['agent'])}",
+        f"env steps {record['env_steps']:,}",
+        f"episodes {record['episodes']}",
+        f"updates {record['updates']:,}",
+        f"time of training {record['seconds']} s 480 env steps per second",
+    ]:
+        assert text in facts
+
+
+def test_single_episodes_are_behind_the_mean_return(run, page):
+    text = (run / "report.html").read_text(encoding="utf-8")
+    chart = text[text.index("<figcaption>Return<") :]
+    chart = chart[: chart.index("</svg>")]
+    assert chart.count("h0M") >= 60 and "Small dots are single training episodes" in page.text
+
+
+def test_rows_that_repeat_an_episode_add_no_dot(tmp_path):
+    folder = write_run(tmp_path / "a")
+    metrics = read_run(folder).metrics
+    metrics.columns["time/episodes"][10:20] = metrics.columns["time/episodes"][9]
+    chart = draw_returns(metrics, None)
+    assert chart.figure.to_svg().count("h0") == 50 + 3  # and three evaluations
+    assert "extremes" not in chart.note
+    metrics.columns["rollout/return"][30] = -1e6
+    chart = draw_returns(metrics, None)
+    assert "Some extremes are cut off." in chart.note and "1M<" not in chart.figure.to_svg()
+
+
+def test_every_curve_ends_at_the_last_value_of_its_column(run, page):
+    last = read_last_metrics(run)
+    shown = page.read_last_values()
+    assert shown.keys() == {name for name in last if name not in NOT_DRAWN and "_fraction" not in name} - {"env_steps"}
+    assert shown == {name: last[name] for name in shown}
+
+
+def read_path(html: str, column: str) -> str:
+    """Return the path of the only line in the chart of a column."""
+    chart = html[html.rindex("<figure>", 0, html.index(f'data-column="{column}"')) :]
+    return re.search(r'<path d="([^"]*)" fill="none" stroke="var\(--series-0\)', chart)[1]
+
+
+def test_the_path_of_a_curve_ends_at_its_last_value(run):
+    path = read_path((run / "report.html").read_text(encoding="utf-8"), "train/critic_loss")
+    points = np.array([*map(float, path.removeprefix("M").split())]).reshape(-1, 2)
+    with (run / "metrics.csv").open(newline="") as file:
+        losses = np.array([float(row["train/critic_loss"]) for row in csv.DictReader(file)])
+    heights = points[0, 1] - points[:, 1]
+    assert len(points) == len(losses)
+    assert heights / heights[-1] == pytest.approx((losses - losses[0]) / (losses[-1] - losses[0]), abs=1e-3)
+
+
+def test_the_shares_of_the_time_are_those_of_metrics_csv(page):
+    assert "Shares of the time" in page.text
+    for text in ("learning 50%", "acting 30%", "environment 20%"):
+        assert text in page.text
+
+
+def test_the_evaluations_are_listed(page):
+    assert "4,000 280.0 229.1 330.9 20.50 280.0 6,000 479.7 428.8 530.6 20.50 479.7" in page.text
+    assert "Episodes of the last evaluation" in page.text
+
+
+def test_every_link_is_a_file_of_the_run(run, page):
+    links = [link for link in page.links if link != "data:,"]
+    assert {"config.yaml", "metrics.csv", "result.json", "curve.png", "videos/6000-best.mp4"} <= set(links)
+    for link in links:
+        assert (run / link).is_file(), link
+    assert [link for link in links if "videos" in link] == [
+        "videos/6000-best.mp4",
+        "videos/6000-worst.mp4",
+        "videos/3000-best.mp4",
+    ]
+
+
+def test_the_page_has_no_script_and_no_url_of_a_network(run, page):
+    html = (run / "report.html").read_text(encoding="utf-8")
+    assert find_urls(html) == [] and find_urls('<img src="//a.b/c">') and find_urls("url(https://a.b)")
+    assert "@import" not in html and not re.search(r"url\((?!#)", html)
+    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base"}
+    assert [attributes["href"] for tag, attributes in page.tags if tag == "link"] == ["data:,"]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def test_texts_of_the_run_are_escaped(page):
+    assert FAULT in page.text and "Fast <CPU>" in page.text
+
+
+def test_settings_of_other_algorithms_and_the_name_are_left_out(page):
+    settings = page.text.partition("Settings that differ from the defaults")[2].partition("Origin")[0]
+    for text in ("acer_config.gamma 0.98 0.99", "base_config.env_name CartPole-v1 null", "base_config.seed 7"):
+        assert text in settings
+    assert "sac_config" not in settings and "base_config.name" not in settings
+    assert "3,000 acer_config.gamma 0.9 0.98" in settings  # the change of the resumed run
+
+
+def test_origin_and_sessions(page):
+    origin = page.text.partition("Origin")[2]
+    for text in (f"commit {COMMIT}", "torch 2.13.0", "seed 7", "cores 2", "memory 16.0 GiB"):
+        assert text in origin
+    assert "2026-01-01 00:00:00 UTC Fast <CPU> 0123456789 0 3,000" in origin
+    assert "2026-01-02 00:00:00 UTC Fast <CPU> 0123456789 3,000 6,000" in origin
+
+
+def test_spaces_and_networks(run, page):
+    assert "4 agents" in page.text and "observation obs 4 float32" in page.text and "one of 2" in page.text
+    network = json.loads((run / "networks.json").read_text())["agent"]
+    assert f"{network['parameters']:,} trained parameters" in page.text
+    for node in network["nodes"]:
+        assert node["name"].replace("_", " ") in page.text
+
+
+def test_a_member_of_a_population_has_its_lineage(run):
+    member = run.with_name("many-2")
+    rows = [
+        LineageRow(interval=k, member=m, parent=p, env_steps=k * 100, settings={"acer_config.gamma": g}, mean_return=r)
+        for k, m, p, g, r in [(1, 1, 1, 0.9, 5.0), (1, 2, 2, 0.8, 3.0), (2, 2, 1, 0.91, None)]
+    ]
+    population = run.with_name("many")
+    population.mkdir()
+    PopulationRecord(population).write_lineage(rows)
+    (population / "population.json").write_text("{}")
+    member.mkdir()
+    found = read_run(member)
+    assert [row["interval"] for row in found.lineage] == [1, 2]
+    with (population / "lineage.jsonl").open("a") as file:
+        file.write("{\n")
+    assert "these intervals are left out" in read_run(member).problems[-1]
+    text = PageReader(make_report(found)).text
+    assert "Member 2 of the population many" in text
+    assert "acer_config.gamma = 0.8 1 itself 100 3.000 acer_config.gamma = 0.91 2 member 1 200 failed" in text
+
+
+def test_damaged_lines_are_a_gap_and_a_line(run, tmp_path):
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    lines = (run / "metrics.csv").read_text().splitlines()
+    lines[30:33] = ["\x00\x00", "3100,oops", "3200"]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    (folder / "result.json").write_text(json.dumps(RESULT))
+    html = make_report(read_run(folder))
+    text = PageReader(html).text
+    assert "metrics.csv is damaged: 3 of its lines cannot be read" in text
+    assert "The line is interrupted where lines of metrics.csv are damaged." in text
+    assert read_path(html, "train/critic_loss").count("M") == 2
+
+
+def test_an_empty_folder_has_a_report(tmp_path):
+    text = PageReader(make_report(read_run(tmp_path))).text
+    assert "Unfinished" in text and "No episode has ended yet" in text
+    assert "The networks are not recorded." in text and "The machine is not recorded." in text
 
 
 def test_the_model_card_has_metadata_and_the_figures_of_the_result(run):
@@ -77,21 +265,11 @@ def test_a_readme_of_the_user_is_kept_and_a_model_card_is_replaced(tmp_path):
     assert card and "earlier card" not in card.read_text()
 
 
-def test_a_missing_extra_is_found_before_training(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"pip install .*\[report\]"):
-        ReportWriter(tmp_path, print)
-    with pytest.raises(UserError, match=r"pip install .*\[report\]"):
-        write_files(tmp_path, print)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_error_while_writing_is_a_line(monkeypatch, tmp_path):
     def fail(folder, log):
         raise OSError("no space left")
 
     lines = []
-    writer = ReportWriter(tmp_path, lines.append)
     monkeypatch.setattr(report_files, "write_files", fail)
-    writer.write()
+    write_report(tmp_path, lines.append)
     assert lines == ["no report: OSError: no space left"]

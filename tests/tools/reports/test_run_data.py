@@ -1,4 +1,4 @@
-"""The data of a run folder: of complete, running, interrupted and damaged runs."""
+"""The data of a run folder, of complete, running, interrupted and damaged runs; and its metrics as arrays."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from algorithm.tools.reports.run_data import read_run
+from algorithm.tools.reports.run_data import make_metrics, read_run
+from algorithm.training.metrics import read_table_if_present
+from tests.builders import make_role
 from tests.tools.reports.run_folders import RESULT, write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +49,7 @@ def test_a_complete_run_has_no_problem(complete):
     data = read_run(complete)
     assert data.problems == [] and data.record == RESULT and not data.in_training
     assert (data.environment, data.name, data.algorithm, data.goal) == ("gym/cartpole", "first", "ACER", 475)
-    assert data.variant == "" and data.lineage is None
+    assert data.variant == "" and data.lineage == []
     assert [session["env_steps"] for session in data.sessions] == [0, 3000]
     assert [path.name for path in data.videos] == [
         f"{name}.{suffix}" for name in ("6000-best", "6000-worst", "3000-best") for suffix in ("gif", "mp4")
@@ -125,3 +128,56 @@ def test_the_older_part_of_a_rotated_log_comes_first(run):
 
 def test_a_run_is_read_without_torch(complete):
     subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(complete)], cwd=ROOT, check=True)
+
+
+def read_metrics(tmp_path, *lines: str, roles=("agent",)):
+    (tmp_path / "metrics.csv").write_text("\n".join([*lines, ""]))
+    table = read_table_if_present(tmp_path / "metrics.csv")
+    return make_metrics(table, {name: make_role() for name in roles})
+
+
+def test_empty_cells_are_nan_and_rows_without_a_value_are_left_out(tmp_path):
+    metrics = read_metrics(tmp_path, "env_steps,a,b", "1,0.5,", "2,,3", "3,0.7,4")
+    env_steps, a, b = metrics.get_rows("a", "b")
+    np.testing.assert_array_equal(env_steps, [1, 3])
+    np.testing.assert_array_equal(a, [0.5, 0.7])
+    np.testing.assert_array_equal(b, [np.nan, 4])
+    assert metrics.find_last("a") == 0.7 and metrics.find_last("missing") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "env_steps", "values"),
+    [
+        (("1,5", "x", "y,", "2,6"), [1, 1, 2], [5, np.nan, 6]),
+        (("x", "1,5"), [1, 1], [np.nan, 5]),
+        (("1,5", "x"), [1, 1], [5, np.nan]),
+        (("1,5", "x", "2,6", "x", "3,7"), [1, 1, 2, 2, 3], [5, np.nan, 6, np.nan, 7]),
+    ],
+)
+def test_damaged_lines_are_one_gap_at_the_env_steps_before_them(tmp_path, lines, env_steps, values):
+    metrics = read_metrics(tmp_path, "env_steps,a", *lines)
+    for found, expected in zip(metrics.get_rows("a"), (env_steps, values), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert metrics.find_last("a") == next(value for value in reversed(values) if np.isfinite(value))
+
+
+def test_a_table_without_a_readable_row_has_no_columns(tmp_path):
+    assert read_metrics(tmp_path, "env_steps,a", "x").columns == {}
+    assert read_metrics(tmp_path, "what is this").columns == {}
+    assert make_metrics(read_table_if_present(tmp_path / "missing"), {}).columns == {}
+
+
+def test_metrics_are_divided_by_role(tmp_path):
+    metrics = read_metrics(
+        tmp_path, "env_steps,eval/return/blue,train/loss/blue,train/loss/red blue,x/y", "1,2,3,4,5", roles=()
+    )
+    assert metrics.list_metrics() == {
+        "eval/return": {"blue": "eval/return/blue"},
+        "train/loss": {"blue": "train/loss/blue"},
+        "train/loss/red blue": {"": "train/loss/red blue"},
+        "x/y": {"": "x/y"},
+    }
+    metrics = read_metrics(
+        tmp_path, "env_steps,train/loss/blue,train/loss/red blue", "1,2,3", roles=("blue", "red blue")
+    )
+    assert metrics.list_metrics() == {"train/loss": {"blue": "train/loss/blue", "red blue": "train/loss/red blue"}}

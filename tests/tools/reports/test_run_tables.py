@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.run_data import Difference, read_run
-from algorithm.tools.reports.run_metrics import make_metrics
+from algorithm.tools.reports.run_data import Difference, make_metrics, read_run
 from algorithm.tools.reports.run_tables import (
     MAX_ROWS,
     MAX_VALUE,
@@ -50,7 +47,10 @@ def test_long_values_are_cut_and_values_have_the_form_of_yaml():
         Difference(path="a.b", before=None, after=[1, "x"]),
         Difference(path="a.c", before=True, after="y" * 1000),
     ]
-    (first, second) = make_differences(differences).rows
+    address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
+    differences.append(Difference(path="a.d", before="x" * 290 + address, after=address))
+    (first, second, third) = make_differences(differences).rows
+    assert third == ["a.d", "https://***@host", "x" * 290 + "https://**" + " ..."]
     assert first == ["a.b", "[1, x]", "null"]
     assert second == ["a.c", "y" * MAX_VALUE + " ...", "true"]
 
@@ -67,7 +67,7 @@ def test_properties_that_are_not_known_are_left_out(tmp_path):
     run = read_run(tmp_path)
     assert list_machine(run) == [] and list_versions(run) == [] and list_sessions(run).rows == []
     session = {"env_steps": 0, "machine": {"cores": 2, "processor": None, "memory": None}, "versions": {"torch": "2"}}
-    run = replace(run, sessions=[session], record={**run.record, "seed": 0})
+    run.sessions, run.record = [session], {**run.record, "seed": 0}
     assert list_machine(run) == [("cores", "2")]
     assert list_versions(run) == [("torch", "2"), ("seed", "0")]
     assert list_sessions(run).rows == [["-", "-", "-", "0", "0"]]
@@ -75,9 +75,8 @@ def test_properties_that_are_not_known_are_left_out(tmp_path):
 
 def test_settings_of_other_runtimes_are_left_out(tmp_path):
     base = {"env_type": "GYM", "env_name": "A-v1", "n_envs": 2, "n_workers": 4, "env_args": {}}
-    run = replace(
-        read_run(tmp_path), settings={"base_config": {**base, "runtime": "RAY"}, "cluster_config": {"actors": 3}}
-    )
+    run = read_run(tmp_path)
+    run.settings = {"base_config": {**base, "runtime": "RAY"}, "cluster_config": {"actors": 3}}
     assert dict(list_environment(run)) == {
         "env_type": "GYM",
         "env_name": "A-v1",
@@ -85,7 +84,7 @@ def test_settings_of_other_runtimes_are_left_out(tmp_path):
         "runtime": "RAY",
         "actors": "3",
     }
-    run = replace(run, settings={"base_config": {**base, "runtime": "workers"}})
+    run.settings = {"base_config": {**base, "runtime": "workers"}}
     assert dict(list_environment(run))["n_workers"] == "4"
 
 

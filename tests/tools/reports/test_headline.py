@@ -1,19 +1,19 @@
-"""The outcome of a run in words."""
+"""The headline of a run: its outcome in words, and its numbers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from algorithm.tools.reports.outcome import BAD, GOOD, WAITING, describe_outcome, list_facts
-from algorithm.tools.reports.run_data import read_run
+from algorithm.tools.reports.headline import BAD, GOOD, WAITING, list_facts, make_headline
+from algorithm.tools.reports.run_data import RunData, read_run
 from tests.tools.reports.run_folders import RESULT
 
 
 def make_run(tmp_path, **changes):
     """Return a run whose result differs from a usual one by `changes`."""
-    return replace(read_run(tmp_path), record={**RESULT, **changes}, settings={"goal": {"return": 475}})
+    run = read_run(tmp_path)
+    run.record, run.settings = {**RESULT, **changes}, {"goal": {"return": 475}}
+    return run
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def make_run(tmp_path, **changes):
     ],
 )
 def test_outcomes(tmp_path, changes, kind, words):
-    outcome = describe_outcome(make_run(tmp_path, **changes))
+    outcome = make_headline(make_run(tmp_path, **changes))
     assert outcome.kind == kind
     for word in words:
         assert word in f"{outcome.label} {outcome.sentence}"
@@ -44,7 +44,7 @@ def test_outcomes(tmp_path, changes, kind, words):
 @pytest.mark.parametrize("reached", [True, False])
 def test_an_interval_that_is_too_wide_to_decide_is_mentioned(tmp_path, reached, low, high, interval):
     one = {**RESULT["evaluation"]["agent"], "low": low, "high": high}
-    sentence = describe_outcome(make_run(tmp_path, reached=reached, evaluation={"agent": one})).sentence
+    sentence = make_headline(make_run(tmp_path, reached=reached, evaluation={"agent": one})).sentence
     doubt = (
         f" The 95% interval of the evaluation, {interval}, does not decide whether the weights reach the goal; "
         "more than 3 evaluation episodes (goal.evaluation_episodes) make it narrower."
@@ -52,8 +52,9 @@ def test_an_interval_that_is_too_wide_to_decide_is_mentioned(tmp_path, reached, 
     assert sentence.endswith(doubt) == bool(interval) and sentence.count("interval") == bool(interval)
 
 
-def test_a_run_in_training_is_not_over(tmp_path):
-    outcome = describe_outcome(replace(make_run(tmp_path, status=130), in_training=True))
+def test_a_run_in_training_is_not_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunData, "in_training", True)
+    outcome = make_headline(make_run(tmp_path, status=130))
     assert (outcome.kind, outcome.label) == (WAITING, "In training")
 
 
