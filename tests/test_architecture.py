@@ -113,7 +113,7 @@ def test_no_tool_imports_another_and_the_api_imports_tools_only_for_a_run_whose_
 TOOLS = sorted(path.name for path in (ROOT / "algorithm" / "tools").iterdir() if (path / "__init__.py").exists())
 
 
-@pytest.mark.parametrize("hidden", [*(f"tools.{name}" for name in TOOLS), "adapters.unity"])
+@pytest.mark.parametrize("hidden", [*(f"tools.{name}" for name in TOOLS), "population", "adapters.unity"])
 def test_everything_else_can_be_imported_without_a_feature(hidden):
     """The process imports every module outside of the feature, and parses a command line."""
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
