@@ -72,7 +72,7 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
     from algorithm import load, train
     from algorithm.parts import run_folder
 
-    for module in ("algorithm.agents.ppo.agent", "algorithm.agents.a2c.agent"):
+    for module in ("algorithm.agents.ppo", "algorithm.agents.a2c"):
         importlib.import_module(module)
     settings = {
         "base_config": {"seed": seed, "max_step": task.env_steps, "evaluate_every": None, "env_args": task.env_args},

@@ -24,9 +24,9 @@ import torch  # noqa: E402
 import torch.utils.tensorboard  # noqa: E402, F401  # imported when a run starts, so not part of training
 
 import algorithm.adapters.gym  # noqa: E402, F401
-import algorithm.agents.a2c.agent  # noqa: E402, F401
+import algorithm.agents.a2c  # noqa: E402, F401
 import algorithm.agents.acer.agent  # noqa: E402, F401
-import algorithm.agents.ppo.agent  # noqa: E402, F401
+import algorithm.agents.ppo  # noqa: E402, F401
 import algorithm.agents.sac.agent  # noqa: E402, F401
 import algorithm.processes.fleet  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, resolve  # noqa: E402

@@ -14,17 +14,16 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from algorithm.agents.a2c.agent import A2C
-from algorithm.agents.a2c.settings import A2CSettings
+from algorithm.agents.a2c import A2C
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.agent import Agent, LossResult
-from algorithm.agents.ppo.agent import Ppo
-from algorithm.agents.ppo.settings import PpoSettings
+from algorithm.agents.ppo import Ppo
 from algorithm.agents.reactor.agent import Reactor
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import A2CSettings, PpoSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.returns import ESTIMATORS, RewardStream, find_estimators

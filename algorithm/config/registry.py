@@ -25,8 +25,8 @@ AGENTS = {
     "ACER": "algorithm.agents.acer.agent:Acer",
     "SAC": "algorithm.agents.sac.agent:Sac",
     "REACTOR": "algorithm.agents.reactor.agent:Reactor",
-    "A2C": "algorithm.agents.a2c.agent:A2C",
-    "PPO": "algorithm.agents.ppo.agent:Ppo",
+    "A2C": "algorithm.agents.a2c:A2C",
+    "PPO": "algorithm.agents.ppo:Ppo",
 }
 RUNTIMES = {
     "LOCAL": "algorithm.processes.fleet:LocalFleet",
@@ -67,8 +67,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "ACER": "algorithm.agents.acer.settings:AcerSettings",
         "SAC": "algorithm.agents.sac.settings:SacSettings",
         "REACTOR": "algorithm.agents.reactor.settings:ReactorSettings",
-        "A2C": "algorithm.agents.a2c.settings:A2CSettings",
-        "PPO": "algorithm.agents.ppo.settings:PpoSettings",
+        "A2C": "algorithm.agents.settings:A2CSettings",
+        "PPO": "algorithm.agents.settings:PpoSettings",
     },
     "auxiliaries": {
         "curiosity": "algorithm.auxiliaries.settings:CuriositySettings",

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.a2c.agent import A2C
+from algorithm.agents.a2c import A2C
 from algorithm.agents.acer.agent import Acer
-from algorithm.agents.ppo.agent import Ppo
+from algorithm.agents.ppo import Ppo
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, TargetNetwork, Vector

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.a2c.settings import A2CSettings
 from algorithm.agents.agent import LossResult, select_statistics_rows, unroll
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
 from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.settings import A2CSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import Blueprint, batch_statistics

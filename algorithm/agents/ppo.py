@@ -16,8 +16,8 @@ from torch import Tensor
 
 from algorithm.agents.agent import LossResult, unroll
 from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
-from algorithm.agents.ppo.settings import PpoSettings
 from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import clipped_error, clipped_importance, clipped_objective, squared_error, surrogate_loss
 from algorithm.networks import Blueprint, batch_statistics
