@@ -228,7 +228,7 @@ COMMANDS = [
     ("mine/task --set base_config.env_wrappers=[{'a:B':3}]", "is neither module:Wrapper nor"),
     (
         "mine/task --set base_config.env_wrappers=['a:B']",
-        "env_wrappers (a:B) wrap single environments, and a probe has",
+        "base_config.env_wrappers is not for env_type PROBE: they wrap single",
     ),
     ("mine/task --set base_config.ignore_observations=mission", "base_config.ignore_observations is 'mission'"),
     ("mine/task --set base_config.ignore_observations=[mission]", "a probe has only the observation obs"),
