@@ -41,7 +41,7 @@ class ExportFailed(Exception):
 
     def __init__(self, role: str, violations: list[str]):
         count = f"{len(violations)} violation{'s' * (len(violations) > 1)}"
-        super().__init__(f"{role} was not exported: {count}, {violations[0]}")
+        super().__init__(f"{role} was not exported: {count}")
         self.role, self.violations = role, violations
 
 
