@@ -1,4 +1,4 @@
-"""The commands by which the user starts and installs this program, for messages, and the folder of its data files.
+"""Names for messages: the commands that start and install this program, and roles; and the folder of its data files.
 
 This module imports the standard library only.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+DEFAULT_ROLE = "agent"  # the role in a simulator without named roles
 PACKAGE = Path(__file__).resolve().parent
 IS_CHECKOUT = (PACKAGE.parent / "main.py").is_file() and (PACKAGE.parent / "setup.py").is_file()
 
@@ -49,3 +50,13 @@ def find_data_folder(package: Path) -> Path:
 
 
 DATA = find_data_folder(PACKAGE)
+
+
+def metric_suffix(role: str) -> str:
+    """Return what the names of the metrics of a role end with: nothing for the default role."""
+    return "" if role == DEFAULT_ROLE else f"/{role}"
+
+
+def role_suffix(role: str) -> str:
+    """Return ` of <role>` for a message, or an empty string for the only role of a simulator without named roles."""
+    return "" if role == DEFAULT_ROLE else f" of {role}"

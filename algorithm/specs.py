@@ -11,19 +11,8 @@ from typing import Any
 
 import numpy as np
 
-DEFAULT_ROLE = "agent"  # the role in a simulator without named roles
 # The observation [sum of branches] that is 1 for allowed actions, all branches concatenated; no network reads it.
 ACTION_MASK = "action_mask"
-
-
-def metric_suffix(role: str) -> str:
-    """Return what the names of the metrics of a role end with: nothing for the default role."""
-    return "" if role == DEFAULT_ROLE else f"/{role}"
-
-
-def role_suffix(role: str) -> str:
-    """Return ` of <role>` for a message, or an empty string for the only role of a simulator without named roles."""
-    return "" if role == DEFAULT_ROLE else f" of {role}"
 
 
 @dataclass(frozen=True)

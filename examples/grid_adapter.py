@@ -17,8 +17,9 @@ import numpy as np
 
 from algorithm import RunResult, train
 from algorithm.adapters.adapter import Adapter, EnvConfig
+from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec, ObsSpec, Role
 
 SIZE = 8  # cells of the corridor; the last one is the goal
 LIMIT = 40  # steps after which an episode is truncated

@@ -16,8 +16,9 @@ from algorithm.adapters.env_wrappers import STEP_ERROR, log_errors
 from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
 from algorithm.adapters.vector import make_vector
 from algorithm.errors import is_stop
+from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, Role
+from algorithm.specs import ACTION_MASK, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]

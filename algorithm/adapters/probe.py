@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedEnvironment
+from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec, ObsSpec, Role
 
 OBS = "obs"
 

@@ -34,7 +34,7 @@ from algorithm.cli.progress_texts import (
     format_time_left,
     wrap_texts,
 )
-from algorithm.specs import DEFAULT_ROLE
+from algorithm.program import DEFAULT_ROLE
 from algorithm.training.progress import Progress, RoleProgress
 
 DrawBar = Callable[[int], RenderableType]  # a bar of a width

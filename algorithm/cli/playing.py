@@ -28,10 +28,10 @@ class PlayCommand(Command):
         from algorithm.config.sections import count_evaluation_episodes
         from algorithm.parts.lock import check_links
         from algorithm.parts.make_env import Environments
+        from algorithm.program import role_suffix
         from algorithm.runs.results import make_evaluation_record
         from algorithm.runs.session import find_run
         from algorithm.runs.trained_agent import play
-        from algorithm.specs import role_suffix
         from algorithm.training.evaluator import get_mode_name
         from algorithm.training.metrics import format_number
 

@@ -9,7 +9,7 @@ from math import isnan
 from rich.text import Text
 
 from algorithm.cli.bars import COLORS, SIGNS, round_to_total
-from algorithm.specs import role_suffix
+from algorithm.program import role_suffix
 from algorithm.training.metrics import format_number
 from algorithm.training.progress import Progress, RoleProgress
 

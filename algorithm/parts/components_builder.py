@@ -30,8 +30,9 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
 from algorithm.parts.torch_setup import choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error
+from algorithm.program import role_suffix
 from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
-from algorithm.specs import Role, role_suffix
+from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner

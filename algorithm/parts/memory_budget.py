@@ -11,8 +11,9 @@ from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.parts.agent_config import AgentConfig
+from algorithm.program import role_suffix
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
-from algorithm.specs import Role, role_suffix
+from algorithm.specs import Role
 from algorithm.training.rollout_buffer import SLOTS_PER_LANE
 
 MEMINFO = Path("/proc/meminfo")

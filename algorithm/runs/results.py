@@ -14,9 +14,8 @@ from typing_extensions import NotRequired
 
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
-from algorithm.program import get_command
+from algorithm.program import DEFAULT_ROLE, get_command, role_suffix
 from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, write_json
-from algorithm.specs import DEFAULT_ROLE, role_suffix
 from algorithm.training.metrics import TABLE_FILE, format_number, read_table_if_present
 
 if TYPE_CHECKING:  # results are listed without torch

@@ -12,8 +12,8 @@ from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.run_folder import RunFolder
-from algorithm.program import get_install_command
-from algorithm.specs import Role, metric_suffix
+from algorithm.program import get_install_command, metric_suffix
+from algorithm.specs import Role
 from algorithm.tracking.tensorboard import TensorBoard
 from algorithm.tracking.tracker import TrackedRun, Tracker, TrackerList, report_failure
 

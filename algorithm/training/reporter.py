@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import Agent, LossResult
-from algorithm.specs import metric_suffix, role_suffix
+from algorithm.program import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter

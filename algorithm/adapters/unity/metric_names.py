@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from algorithm.specs import DEFAULT_ROLE
+from algorithm.program import DEFAULT_ROLE
 
 # Name in ML-Agents: a regular expression of the metric, and the factor between the two.
 METRICS = {

@@ -27,9 +27,10 @@ from algorithm.parts.torch_setup import (
     find_accelerator,
     get_named_device,
 )
+from algorithm.program import role_suffix
 from algorithm.runs.commands import make_request
 from algorithm.runs.run_requests import plan_runs
-from algorithm.specs import Role, role_suffix
+from algorithm.specs import Role
 from algorithm.tools.doctor.check import (
     BROKEN,
     MISSING,

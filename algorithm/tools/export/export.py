@@ -22,11 +22,12 @@ from algorithm.networks.default_network import make_default_blueprint
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
+from algorithm.program import DEFAULT_ROLE
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.run_requests import RunRequest
 from algorithm.runs.session import find_run
 from algorithm.runs.trained_agent import load_agent
-from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.export.checker import find_violations
 from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
 from algorithm.tools.export.onnx_model import check_packages

@@ -18,8 +18,8 @@ from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
 from algorithm.parts.make_env import describe_missing_limit, make_env_config
 from algorithm.parts.suggested_settings import open_environment, suggest_settings
-from algorithm.program import get_command, get_document
-from algorithm.specs import ACTION_MASK, DEFAULT_ROLE, ObsSpec, Role
+from algorithm.program import DEFAULT_ROLE, get_command, get_document
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types with folders
 ENV_TYPE_BY_GROUP = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from algorithm.program import DEFAULT_ROLE
 from algorithm.runs.results import describe_state
-from algorithm.specs import DEFAULT_ROLE
 from algorithm.tools.reports.page import format_count, format_duration
 from algorithm.tools.reports.run_data import RunData
 from algorithm.training.metrics import EVALUATION_COLUMN, format_number

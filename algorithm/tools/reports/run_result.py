@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from algorithm.parts.env_folder import RUNS
-from algorithm.program import get_command
+from algorithm.program import get_command, role_suffix
 from algorithm.runs.results import COLUMNS, Record, format_record
-from algorithm.specs import role_suffix
 from algorithm.tools.reports.curve import draw_curve
 from algorithm.training.metrics import format_number
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from algorithm.config.yaml_layers import format_value
 from algorithm.errors import clean_text
-from algorithm.program import get_command
-from algorithm.specs import DEFAULT_ROLE, ActionSpec, ObsSpec, Role
+from algorithm.program import DEFAULT_ROLE, get_command
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.reports.run_data import Difference, RunData, RunMetrics
 from algorithm.training.metrics import EVALUATION_COLUMN, UNKNOWN, format_number
 
