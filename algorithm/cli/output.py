@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
 from algorithm.errors import clean_text, remove_control_characters
 from algorithm.program import get_command
 

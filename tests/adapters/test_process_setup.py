@@ -8,7 +8,7 @@ from contextlib import suppress
 import cloudpickle
 import pytest
 
-from algorithm.adapters.process_setup import FaultTolerantStream, tolerate_closed_streams
+from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
 
 # A parent whose child imports something that takes a minute, and how the child is started.
 PARENT = """

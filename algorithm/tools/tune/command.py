@@ -62,7 +62,7 @@ class TuneCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Search for settings, print the best trials and write the best settings as a variant."""
-        from algorithm.adapters.process_setup import FaultTolerantStream
+        from algorithm.adapters.standard_streams import FaultTolerantStream
         from algorithm.api import run_training
         from algorithm.tools.tune.search import open_search
 
