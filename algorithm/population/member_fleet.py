@@ -20,7 +20,8 @@ from algorithm.population.member import MemberReply, Members, MemberService
 from algorithm.population.member_files import read_member, write_member
 from algorithm.population.remote_member import RemoteMemberService
 from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask
-from algorithm.processes.host import ServiceSpec, open_host
+from algorithm.processes.chosen_host import open_host
+from algorithm.processes.host import ServiceSpec
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits

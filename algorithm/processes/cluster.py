@@ -17,12 +17,13 @@ from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import make_learner_sharing
+from algorithm.processes.chosen_host import open_host
 from algorithm.processes.cluster_loop import ClusterLoop, ClusterStatistics
 from algorithm.processes.collect import CollectorService
 from algorithm.processes.collectors import Collectors
 from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, uses_replay
-from algorithm.processes.host import Host, ServiceSpec, open_host
+from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.learners import LearnerPeers, LearnerService, NoEnvironments
 from algorithm.processes.service import RunTask, allow_read_only_arrays, start_service
 from algorithm.processes.supervisor import Supervisor

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from algorithm.config.loader import Settings
-
 
 class ServiceLost(Exception):
     """The process of a service, or its machine, has ended. The message is how, as the predicate of a sentence."""
@@ -92,24 +90,3 @@ class Host(ABC):
 
     def close(self) -> None:
         """End all services. The default does nothing."""
-
-
-def open_host(settings: Settings, local_cpus: float) -> Host:
-    """Return the system that runs the other processes of a run, or the members of a population.
-
-    Args:
-        settings: the settings of the run or the population.
-        local_cpus: CPUs that a Ray cluster of this machine needs at least.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster.
-        EnvironmentStartError: a local cluster does not start in time.
-    """
-    cluster = settings.cluster
-    if settings.base.is_on_cluster and cluster.host == "ray":
-        from algorithm.processes.ray_host import RayHost
-
-        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
-    from algorithm.processes.process_host import ProcessHost
-
-    return ProcessHost()

@@ -106,7 +106,8 @@ class Supervisor:
         Returns:
             One reply of each service that has replied; Lost for each that has ended, or has not replied in time.
         """
-        by_ticket = {each.calls[0][0]: each for each in services or self.services if each.calls}
+        polled = self.services if services is None else services
+        by_ticket = {each.calls[0][0]: each for each in polled if each.calls}
         if not by_ticket:
             return []
         replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), timeout)]

@@ -11,7 +11,6 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.sections import BaseConfig
 from algorithm.config.unused_settings import check_effects
 from algorithm.config.variants import read_own_variant, read_variant
 from algorithm.config.yaml_layers import Layer, Tree, merge
@@ -67,32 +66,36 @@ class RunRequest:
         return self.make_env is None and not is_id(self.env)
 
 
-def check_settings(request: RunRequest) -> BaseConfig:
-    """Return the section `base_config` of new runs. Raises UserError for settings that cannot be used.
+def check_settings(request: RunRequest) -> None:
+    """Raise UserError for settings that cannot be used with an environment folder."""
+    resolve_effective(*_read_base(request), request.layers)
 
-    For an id or a function, the suggestions may choose the algorithm: the section of each algorithm is checked alone.
-    """
-    base, own = _read_base(request)
+
+def check_new_runs(request: RunRequest) -> None:
+    """Raise UserError as `plan_runs` does, as far as that is possible without opening an environment."""
     if request.has_folder:
-        return resolve_effective(base, own, request.layers).base
+        plan_runs(request)
+    else:
+        _check_suggested_runs(request)
+
+
+def _check_suggested_runs(request: RunRequest) -> None:
+    """Raise UserError for an id or a function that cannot be trained with the settings of a request.
+
+    The suggestions may choose the algorithm, so that the section of each algorithm is checked alone.
+    """
+    base, _ = _read_base(request)
     sections = {name: get_agent_section(name) for name in AGENTS}
     named = [name for name, section in sections.items() if any(section in tree for _, tree in request.layers)]
     for name in named:
         resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
-    return resolve([base, *request.layers]).base
-
-
-def check_new_runs(request: RunRequest) -> None:
-    """Raise UserError as `check_settings` does, and for a name that exists already or is in training."""
-    base = check_settings(request)
-    name = format_run_name(base.name, time.time())
+    config = resolve([base, *request.layers]).base
+    name = format_run_name(config.name, time.time())
     _check_names(request, [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)])
-    if request.has_folder:
-        return
     given = "env.py" if request.make_env else request.env
-    if base.env_name != given:
-        raise UserError(f"base_config.env_name is {base.env_name}, but {request.env} is to be trained")
-    if request.make_env is None and base.env_type.upper() == "GYM":
+    if config.env_name != given:
+        raise UserError(f"base_config.env_name is {config.env_name}, but {request.env} is to be trained")
+    if request.make_env is None and config.env_type.upper() == "GYM":
         _check_id(request.env)
 
 
@@ -138,7 +141,7 @@ def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings
     """
     base, own = _read_base(request)
     if not request.has_folder:
-        check_new_runs(request)  # before the environment is opened
+        _check_suggested_runs(request)  # before the environment is opened
         base = (base[0], _suggest_settings(request, base[1], log))
     return plan_runs_from(base, own, request)
 
