@@ -13,21 +13,16 @@ import numpy as np
 import torch
 
 from algorithm.agents.agent import Agent
+from algorithm.config.loader import Settings
+from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU
-from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_agent, make_auxiliaries
+from algorithm.parts.components_builder import get_agent_settings, make_agent, make_auxiliaries
 from algorithm.parts.make_env import Environments
 from algorithm.parts.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
-from algorithm.parts.torch_setup import (
-    PlacementConfig,
-    choose_placement,
-    describe_device,
-    find_accelerator,
-    get_named_device,
-)
-from algorithm.program import role_suffix
+from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
+from algorithm.program import DEFAULT_ROLE, role_suffix
 from algorithm.runs.commands import make_request
 from algorithm.runs.run_requests import plan_runs
 from algorithm.specs import Role
@@ -93,9 +88,8 @@ def _read_outcomes(options: dict[str, Any]) -> Mapping[str, Outcome]:
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     """Find the device, open the environment and build its agents; return the outcome of each check."""
     ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
-    configs = AgentConfigs(settings)
     try:
-        outcomes = {"device": (OK, _describe_device(configs.default.placement))}
+        outcomes = {"device": (OK, _describe_device(get_agent_settings(settings, DEFAULT_ROLE).base))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
     folder = RunFolder(find_environment_folder(options["env"]))
@@ -108,15 +102,16 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
             adapter.reset(settings.base.seed)
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
             stage = "agent"
-            agents = {name: _make_agent(configs.for_role(name), folder, role) for name, role in adapter.roles.items()}
+            by_role = {name: get_agent_settings(settings, name) for name in adapter.roles}
+            agents = {name: _make_agent(by_role[name], folder, role) for name, role in adapter.roles.items()}
             auxiliaries = {
-                name: AuxiliarySet(make_auxiliaries(configs.for_role(name)), agents[name], role)
+                name: AuxiliarySet(make_auxiliaries(by_role[name]), agents[name], role)
                 for name, role in adapter.roles.items()
             }
             parameters = sum(map(_count_parameters, agents.values()))
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, description = _check_replays(configs, auxiliaries, adapter.roles)
+            replay_bytes, description = _check_replays(settings, auxiliaries, adapter.roles)
             outcomes[stage] = OK, description
             stage = "checkpoints"
             outcomes[stage] = _check_disk(
@@ -127,10 +122,10 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     return outcomes
 
 
-def _describe_device(config: PlacementConfig) -> str:
+def _describe_device(base: BaseConfig) -> str:
     """Return which device learns, for people. Raises UserError if torch does not find it."""
-    if config.device != "auto":
-        return f"learning on {describe_device(get_named_device(config))}"
+    if base.device != "auto":
+        return f"learning on {describe_device(get_named_device(base.device))}"
     if found := find_accelerator():
         return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
     return f"auto: {describe_device(CPU)}"
@@ -140,10 +135,10 @@ def _describe_role(name: str, role: Role) -> str:
     return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
-def _make_agent(config: AgentConfig, folder: RunFolder, role: Role) -> Agent:
-    agent = make_agent(config, folder, role, np.random.default_rng(config.seed))
-    if config.placement.precision != "float32":
-        choose_placement(config.placement, agent, role)
+def _make_agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:
+    agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
+    if settings.base.precision != "float32":
+        choose_placement(settings.base, agent, role)
     return agent
 
 
@@ -152,13 +147,13 @@ def _count_parameters(agent: Agent) -> int:
 
 
 def _check_replays(
-    configs: AgentConfigs, auxiliaries: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
+    settings: Settings, auxiliaries: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
 ) -> tuple[int, str]:
     """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
-    budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
+    budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
     for name, auxiliary_set in auxiliaries.items():
-        replay, n_records = configs.for_role(name).replay, auxiliary_set.n_records
+        replay, n_records = get_agent_settings(settings, name).replay, auxiliary_set.n_records
         budget.reserve(name, compute_agent_replay_size(replay, auxiliary_set.agent, roles[name], n_records))
     return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
 
