@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
+from algorithm.networks.numpy_forms import make_numpy_chain
 from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
 from algorithm.networks.policy import ActFunction, Policy
-from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
 
@@ -61,7 +61,6 @@ class ActorCritic(Policy):
         else:
             self.heads = SharedHeads(size, *(head for _, head in branches))
         self.advantage_head: Any = AdvantageHead(size, encoded_size, blueprint.critic) if encoded_size else None
-        self.precision = torch.float32
         self._manual_stack: ManualStack | None = None  # the heads, if gradients are computed by hand
 
     def use_manual_passes(self) -> None:
@@ -69,7 +68,7 @@ class ActorCritic(Policy):
         heads, layers = self.heads, [nn.Identity()]
         if isinstance(heads, SeparateHeads):
             layers, (heads, *_) = heads.layers, heads.heads
-        if len(layers) == len(heads.sizes) == 1 and self.precision is torch.float32:
+        if len(layers) == len(heads.sizes) == 1 and self.heads.precision is torch.float32:
             self._manual_stack = make_manual_stack(layers[0], heads.linear, by_output=True)
 
     @property
@@ -91,11 +90,7 @@ class ActorCritic(Policy):
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""
-        return self._insert_std(self.heads.compute_outputs(self._compute_hidden(features)))
-
-    @run_in_precision
-    def _compute_hidden(self, features: Tensor) -> list[Tensor]:
-        return self.heads.compute_hidden(features)
+        return self._insert_std(self.heads.unroll(features))
 
     def _insert_std(self, outputs: Tensor) -> Tensor:
         return self.std_head(outputs) if self.std_head else outputs
@@ -121,17 +116,12 @@ class ActorCritic(Policy):
         return self.mask_logits(statistics, obs), memory
 
     def numpy(self) -> ActFunction | None:
-        torso, head = self.torso.numpy(), self.heads.numpy()
-        if torso is None or head is None:
+        policy = make_numpy_chain(self.torso, self.heads, self.std_head)
+        if policy is None:
             return None
-        policy: list[Callable[[Any], np.ndarray]] = [torso, head]
-        if self.std_head:
-            policy.append(self.std_head.numpy())
 
         def act(obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            statistics: Any = obs
-            for part in policy:
-                statistics = part(statistics)
+            statistics = policy(obs)
             if self.n_masked_logits:
                 statistics[:, -self.n_masked_logits :][obs[ACTION_MASK] == 0] = MASKED_LOGIT
             return statistics, memory
@@ -156,12 +146,7 @@ class SeparateCritic(nn.Module):
         layers = blueprint.critic or blueprint.body
         self.heads = SeparateHeads(inputs, (layers, HeadSpec(n_values, gain=1.0)))
         self.advantage_head: Any = AdvantageHead(inputs, encoded_size, layers) if encoded_size else None
-        self.precision = torch.float32
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the values [..., n_values] at features [..., F] without gradient."""
-        return self.heads.compute_outputs(self._compute_hidden(features))
-
-    @run_in_precision
-    def _compute_hidden(self, features: Tensor) -> list[Tensor]:
-        return self.heads.compute_hidden(features)
+        return self.heads.unroll(features)

@@ -196,13 +196,13 @@ class BranchedActorCritic(Policy):
         return probs.log().masked_fill(~is_allowed, MASKED_LOGIT)
 
     def numpy(self) -> ActFunction | None:
-        torso, policy = self.torso.numpy(), self.policy.numpy()
-        if torso is None or policy is None or self.state_size:
+        policy = make_numpy_chain(self.torso, self.policy)
+        if policy is None or self.state_size:
             return None
         codes = self.combination_codes
 
         def act(obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            logits = policy(torso(obs))
+            logits = policy(obs)
             if self.has_mask:
                 mask = torch.from_numpy(obs[ACTION_MASK])
                 logits[find_allowed_combinations(mask, self.family.branches, codes).numpy() == 0] = MASKED_LOGIT

@@ -21,41 +21,29 @@ Network = TypeVar("Network", bound=nn.Module)
 class TargetNetwork(Generic[Network]):
     """A network that follows another one: the target network of a critic, or the average policy of a trust region.
 
-    FlatParameters copies the parameters of the source to it, and calls all methods but `polyak_update`.
+    FlatParameters copies the parameters of the source to it, and sets the attributes.
 
     Args:
         source: The network to follow; None: the network is never trained, and keeps its initial parameters.
         network: The network that follows, of the same structure.
+
+    Attributes:
+        vector: The flat parameters of the network.
+        source_vector: Those of the source.
+        statistics: The running statistics of the batch norms of the network; empty without any.
+        source_statistics: Those of the source.
     """
 
     def __init__(self, source: Network | None, network: Network):
         self.source = source
         self.network = network
-        self.source_vector = self.vector = torch.empty(0)  # set by `use_vectors`
-        self.source_statistics = self.statistics = torch.empty(0)  # set by `use_batch_statistics`
+        self.vector = self.source_vector = self.statistics = self.source_statistics = torch.empty(0)
 
     def initialize(self) -> None:
         """Copy the parameters of the source, and exclude the network from gradients."""
         if self.source is not None:
             self.network.load_state_dict(self.source.state_dict())
         self.network.requires_grad_(False)
-
-    def use_vectors(self, vector: Tensor, trained: Tensor) -> None:
-        """Keep the flat parameters of the network, and those of the source, a part of all `trained` parameters."""
-        self.vector = vector
-        if self.source is not None:
-            source = view_contiguous(list(self.source.parameters()))
-            self.source_vector = trained[source.storage_offset() :][: len(source)]
-
-    def use_batch_statistics(self, statistics: Tensor, source: Tensor) -> None:
-        """Use `statistics` for the batch norms of the network, which average those of the source, `source`."""
-        self.statistics, self.source_statistics = statistics, source
-
-    def share_buffers(self) -> None:
-        """Make the buffers of the network those of the source."""
-        if self.source is not None:
-            for own, shared in zip(self.network.buffers(), self.source.buffers(), strict=True):
-                own.data = shared.data
 
     def polyak_update(self, rate: float) -> None:
         """Move all parameters towards the source: target <- target + rate * (source - target).
@@ -122,19 +110,17 @@ class FlatParameters:
         parts = self.all_parameters.tensor_split([sizes[0], sum(sizes)])
         self.vector, self.target_vector, self.batch_statistics = parts
         self.increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
+        self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         self.batch_statistics_slices = _compute_slices(
             {name: [norm.running for norm in layers] for name, layers in norms.items()}
         )
         self.gradient = torch.zeros_like(self.vector)
-        _view_gradients(trainable, self.gradient)
+        gradients = self.gradient.split([parameter.numel() for parameter in trainable])
+        for parameter, gradient in zip(trainable, gradients, strict=True):
+            parameter.grad = gradient.view_as(parameter)
         self._following = [target for target in target_networks.values() if target.source is not None]
-        self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
         for name, target in target_networks.items():
-            target.use_vectors(self.target_vector[self.target_slices[name]], self.vector)
-            columns = self.batch_statistics_slices.get(TARGET_PREFIX + name)
-            if columns and target.source is not None:
-                source = [norm.running for norm in find_batch_norms([target.source])]
-                target.use_batch_statistics(self.batch_statistics[columns], self._view_shared(source))
+            self._attach(target, self.target_slices[name], self.batch_statistics_slices.get(TARGET_PREFIX + name))
         self._constraints = self._find_constraints(groups.values())
         self._target_constraints = self._find_constraints(target.network for target in target_networks.values())
 
@@ -146,8 +132,19 @@ class FlatParameters:
         self.statistics = flatten_tensors(list(chain.from_iterable(statistics_tensors.values())), dtype, device)
         self.statistics_slices = _compute_slices(statistics_tensors)
         self._shared_statistics = place(self.statistics)
-        for target in target_networks.values():
-            target.share_buffers()
+        for target in self._following:
+            for own, shared in zip(target.network.buffers(), target.source.buffers(), strict=True):
+                own.data = shared.data
+
+    def _attach(self, target: TargetNetwork[Any], columns: slice, statistics: slice | None) -> None:
+        """Set the flat tensors of a target network and its source, given its slices of all."""
+        target.vector = self.target_vector[columns]
+        if target.source is not None:
+            target.source_vector = self._view_shared(list(target.source.parameters()))
+            if statistics:
+                target.statistics = self.batch_statistics[statistics]
+                norms = find_batch_norms([target.source])
+                target.source_statistics = self._view_shared([norm.running for norm in norms])
 
     def named_slices(self) -> dict[str, tuple[Tensor, dict[str, slice]]]:
         """Return each flat tensor with the names of its slices, by kind; `batch_statistics` only with batch norms."""
@@ -250,13 +247,12 @@ def choose_dtype(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:
 
 def flatten_tensors(tensors: Sequence[Tensor], dtype: torch.dtype, device: str | torch.device) -> Tensor:
     """Copy tensors into one flat tensor and make each a view of its part."""
-    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
-    start = 0
-    for tensor in tensors:
-        place = flat[start : start + tensor.numel()].view_as(tensor)
+    sizes = [tensor.numel() for tensor in tensors]
+    flat = torch.empty(sum(sizes), dtype=dtype, device=device)
+    for tensor, part in zip(tensors, flat.split(sizes), strict=True):
+        place = part.view_as(tensor)
         place.copy_(tensor.detach())
         tensor.data = place
-        start += tensor.numel()
     return flat
 
 
@@ -290,11 +286,3 @@ def _find_norms_by_name(
     modules = {**groups, **{TARGET_PREFIX + name: target.network for name, target in target_networks.items()}}
     norms = {name: find_batch_norms([module]) for name, module in modules.items()}
     return {name: layers for name, layers in norms.items() if layers}
-
-
-def _view_gradients(parameters: list[Tensor], gradient: Tensor) -> None:
-    """Make the gradient of each parameter a view of its part of the flat `gradient`."""
-    start = 0
-    for parameter in parameters:
-        parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()

@@ -14,6 +14,7 @@ from algorithm.networks.blueprint import BranchFactory, build_module
 from algorithm.networks.fast_products import linear_by_output
 from algorithm.networks.mlp import Mlp
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain, make_numpy_linear
+from algorithm.networks.precision import run_in_precision
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
 # Bounds of the logarithm of a learned std above std_min. The upper bound is wider than tanh can resolve and finite.
@@ -37,6 +38,7 @@ class SharedHeads(nn.Module):
 
     def __init__(self, inputs: int, *heads: HeadSpec):
         super().__init__()
+        self.precision = torch.float32  # of the layers before the outputs, which have none here
         self.sizes = [head.size for head in heads]
         self.linear = nn.Linear(inputs, sum(self.sizes))
         nn.init.zeros_(self.linear.bias)
@@ -48,13 +50,9 @@ class SharedHeads(nn.Module):
         """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
         return linear_by_output(features, self.linear.weight, self.linear.bias)
 
-    def compute_hidden(self, features: Tensor) -> list[Tensor]:
-        """Return the inputs of the outputs: the features."""
-        return [features]
-
-    def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
-        """Return all outputs concatenated, from the result of `compute_hidden`."""
-        return self.forward(hidden[0])
+    def unroll(self, features: Tensor) -> Tensor:
+        """Return `forward`: outputs are in float32 in any precision."""
+        return self.forward(features)
 
     def numpy(self) -> NumpyFunction:
         """Return the first output in numpy, on views of the parameters."""
@@ -66,6 +64,7 @@ class SeparateHeads(nn.Module):
 
     def __init__(self, inputs: int, *branches: tuple[BranchFactory | None, HeadSpec]):
         super().__init__()
+        self.precision = torch.float32
         self.layers: Any = nn.ModuleList(
             build_module(layers, inputs, "forward") if layers else nn.Identity() for layers, _ in branches
         )
@@ -76,14 +75,17 @@ class SeparateHeads(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
-        return self.compute_outputs(self.compute_hidden(features))
+        return self._compute_outputs([layers.forward(features) for layers in self.layers])
 
-    def compute_hidden(self, features: Tensor) -> list[Tensor]:
-        """Return the input of each output: the features after its layers."""
+    def unroll(self, features: Tensor) -> Tensor:
+        """Return `forward` for learning: the layers compute in `precision`, the outputs in float32."""
+        return self._compute_outputs(self._compute_hidden(features))
+
+    @run_in_precision
+    def _compute_hidden(self, features: Tensor) -> list[Tensor]:
         return [layers.forward(features) for layers in self.layers]
 
-    def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
-        """Return all outputs concatenated, from the result of `compute_hidden`."""
+    def _compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         outputs = [head.forward(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 

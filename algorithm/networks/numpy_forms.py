@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-NumpyFunction = Callable[[np.ndarray], np.ndarray]
+NumpyFunction = Callable[[Any], np.ndarray]
 
 
 def make_numpy_form(module: Any) -> NumpyFunction | None:

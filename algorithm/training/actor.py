@@ -57,7 +57,7 @@ class Actor:
             if self.training.adapter.roles[role].lanes > buffer.lanes:
                 buffer.grow(self.training.grow(role))
             buffer.active[get_lane_index(step, buffer.lanes)] = True
-            step, stored = buffer.sanitizer(step)
+            step, stored = buffer.episodes(step)
             self._sanitized[role] = step, stored
             if stored is not None:
                 step = step.take(stored)
@@ -138,7 +138,7 @@ class Actor:
 
     def _count_episodes(self, role: str, buffer: RolloutBuffer, step: Step) -> None:
         self.env_steps += len(step.lane) - int(np.count_nonzero(step.is_bootstrap_row))
-        finished = buffer.episode_returns.add(step)
+        finished = buffer.episodes.add(step)
         if not finished:
             return
         find_team = self.training.adapter.roles[role].find_team

@@ -15,7 +15,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Step
 from algorithm.specs import Role
-from algorithm.training.invalid_values import EpisodeReturns, StepSanitizer
+from algorithm.training.invalid_values import StepSanitizer
 from algorithm.training.metrics import format_number
 
 ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
@@ -184,8 +184,7 @@ class _EpisodeCounter:
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
         self.results: dict[str, EvaluationResult] = {}
         self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
-        self.episode_returns = EpisodeReturns(role.lanes)
-        self.sanitizer = StepSanitizer(name, self.episode_returns, role.action_spec.branches)
+        self.running = StepSanitizer(name, role.lanes, role.action_spec.branches)
         self.finished = np.zeros(role.lanes, np.int64)  # counted episodes of each lane
         self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick in which each lane had a row
         self._divide_episodes(role)
@@ -204,21 +203,20 @@ class _EpisodeCounter:
         self.memory = np.pad(self.memory, (padding, (0, 0)))
         self.finished = np.pad(self.finished, padding)
         self.last_ticks = np.pad(self.last_ticks, padding, constant_values=-MAX_IDLE_TICKS)
-        self.episode_returns.grow(role.lanes)
-        self.sanitizer.grow(role.lanes)
+        self.running.grow(role.lanes)
         self._divide_episodes(role)
 
     def act(self, step: Step, tick: int) -> np.ndarray:
         """Return the actions [n, size] for one tick. Episodes with NaN or infinity in them are not counted."""
         self.last_ticks[step.lane] = tick
-        step, counted = self.sanitizer(step)
+        step, counted = self.running(step)
         decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.select_memory(self.memory))
         self.memory[step.lane] = decision.memory
         self._add(step if counted is None else step.take(counted))
         return decision.action
 
     def _add(self, step: Step) -> None:
-        for lane, episode_return, length in self.episode_returns.add(step):
+        for lane, episode_return, length in self.running.add(step):
             if self.finished[lane] < self.quota[lane]:
                 self.finished[lane] += 1
                 result = self.results[self.role.find_team(lane) or self.name]

@@ -45,6 +45,8 @@ class EpisodeReturns:
         discarded_in_row: the number of episodes that were discarded since any lane finished one.
     """
 
+    LANE_ARRAYS: tuple[str, ...] = ("returns", "lengths", "discarded")
+
     def __init__(self, lanes: int):
         self.returns = np.zeros(lanes)
         self.lengths = np.zeros(lanes, np.int64)
@@ -53,23 +55,8 @@ class EpisodeReturns:
 
     def grow(self, lanes: int) -> None:
         """Add lanes without an episode, so that there are `lanes` lanes."""
-        padding = (0, lanes - len(self.lengths))
-        self.returns, self.lengths = np.pad(self.returns, padding), np.pad(self.lengths, padding)
-        self.discarded = np.pad(self.discarded, padding)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return everything, for a checkpoint."""
-        return {
-            "returns": self.returns,
-            "lengths": self.lengths,
-            "discarded": self.discarded,
-            "discarded_in_row": np.array([self.discarded_in_row]),
-        }
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-        self.returns, self.lengths = state["returns"].copy(), state["lengths"].copy()
-        self.discarded, self.discarded_in_row = state["discarded"].copy(), int(state["discarded_in_row"][0])
+        for name in self.LANE_ARRAYS:
+            setattr(self, name, np.pad(getattr(self, name), (0, lanes - len(getattr(self, name)))))
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Add one tick. Return lane, return and length of each episode that it ended."""
@@ -112,8 +99,8 @@ class InvalidEpisodes(RuntimeError):
     """All episodes contain invalid observations, rewards or action masks: nothing can be learned or evaluated."""
 
 
-class StepSanitizer:
-    """A filter of the steps of one role, which replaces NaN and infinity, and finds the rows that may be stored.
+class StepSanitizer(EpisodeReturns):
+    """The running episodes of the lanes of one role, without NaN and infinity, which it replaces in steps.
 
     A lane is lost from a row with such an observation or reward, or with a mask that allows no action of a branch,
     until its next `first`. Its episode is truncated before that row, as if the final observation were unknown, and is
@@ -121,30 +108,32 @@ class StepSanitizer:
 
     Args:
         role: the name of the role, for messages.
-        episode_returns: the running episodes of the role's lanes.
+        lanes: the number of lanes.
         branches: the number of actions of each discrete branch.
     """
 
-    def __init__(self, role: str, episode_returns: EpisodeReturns, branches: Sequence[int]):
-        self.role, self.episode_returns = role, episode_returns
+    LANE_ARRAYS = (*EpisodeReturns.LANE_ARRAYS, "lost", "lost_ticks")
+
+    def __init__(self, role: str, lanes: int, branches: Sequence[int]):
+        super().__init__(lanes)
+        self.role = role
         self.branch_starts = np.cumsum([0, *branches])[:-1]  # the index in a mask at which each branch begins
-        self.lost = np.zeros(len(episode_returns.lengths), bool)
-        self.lost_ticks = np.zeros(len(episode_returns.lengths), np.int64)  # since each lane finished an episode
+        self.lost = np.zeros(lanes, bool)
+        self.lost_ticks = np.zeros(lanes, np.int64)  # since each lane finished an episode
         self._any_lost = False
         self._last_fault = ""
 
-    def grow(self, lanes: int) -> None:
-        """Add lanes that are not lost, so that there are `lanes` lanes."""
-        padding = (0, lanes - len(self.lost))
-        self.lost, self.lost_ticks = np.pad(self.lost, padding), np.pad(self.lost_ticks, padding)
-
     def state(self) -> dict[str, np.ndarray]:
-        """Return which lanes are lost, and for how long, for a checkpoint."""
-        return {"lost": self.lost, "lost_ticks": self.lost_ticks}
+        """Return the running episodes, and which lanes are lost for how long, for a checkpoint."""
+        episodes = {f"episodes/{name}": getattr(self, name) for name in EpisodeReturns.LANE_ARRAYS}
+        in_row = {"episodes/discarded_in_row": np.array([self.discarded_in_row])}
+        return {**episodes, **in_row, "lost": self.lost, "lost_ticks": self.lost_ticks}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore what `state` returned."""
-        self.lost, self.lost_ticks = state["lost"].copy(), state["lost_ticks"].copy()
+        """Restore what `state` returned, from a mapping that may hold further names."""
+        for path in self.state():
+            setattr(self, path.rpartition("/")[2], state[path].copy())
+        self.discarded_in_row = int(state["episodes/discarded_in_row"][0])
         self._any_lost = bool(self.lost.any())
 
     def __call__(self, step: Step) -> tuple[Step, np.ndarray | None]:
@@ -201,25 +190,24 @@ class StepSanitizer:
 
     def _warn(self, name: str, lane: int, fault: str) -> None:
         self._last_fault = (
-            f"the {name} of lane {lane} of role {self.role!r} {fault} after {self.episode_returns.lengths[lane]} steps "
-            "of an episode"
+            f"the {name} of lane {lane} of role {self.role!r} {fault} after {self.lengths[lane]} steps of an episode"
         )
         LOG.warning(f"{self._last_fault}, which is truncated there and not counted")
 
     def _update_lost(
         self, lane: np.ndarray, lost: np.ndarray, truncated_starts: np.ndarray, newly_discarded: np.ndarray
     ) -> None:
-        has_finished = self.episode_returns.discarded[lane] == 0
-        self.episode_returns.discard(lane[lost | truncated_starts], episodes=lane[newly_discarded])
+        has_finished = self.discarded[lane] == 0
+        self.discard(lane[lost | truncated_starts], episodes=lane[newly_discarded])
         self.lost[lane] = lost
         self.lost_ticks[lane] = np.where(has_finished, 0, self.lost_ticks[lane]) + lost
         self._any_lost = bool(self.lost.any())
 
     def _check_limits(self) -> None:
         """Raise InvalidEpisodes if nothing valid can be expected any more."""
-        discarded = self.episode_returns.discarded
-        if self.episode_returns.discarded_in_row > MAX_DISCARDED and discarded.all():
-            where = f"all {self.episode_returns.discarded_in_row} episodes of role {self.role!r}"
+        discarded = self.discarded
+        if self.discarded_in_row > MAX_DISCARDED and discarded.all():
+            where = f"all {self.discarded_in_row} episodes of role {self.role!r}"
         elif discarded.max() > MAX_DISCARDED:
             where = f"all {discarded.max()} episodes of lane {discarded.argmax()} of role {self.role!r}"
         elif self.lost_ticks.max() > MAX_LOST_TICKS:

@@ -41,11 +41,22 @@ class Optimizer(ABC):
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, Algorithm 1), by the operation of torch's fused optimizer.
 
+    With `weight_decay`, theta <- theta - rate weight_decay theta before each step (AdamW; Loshchilov & Hutter 2019,
+    arXiv 1711.05101, Algorithm 2). It is one number for all parameters of the vector, or one for each.
     `moments` are the first moments, the second moments, and the number of steps.
     """
 
-    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float = 0.9):
+    def __init__(
+        self,
+        size: int,
+        device: torch.device,
+        decay: float,
+        epsilon: float,
+        beta1: float = 0.9,
+        weight_decay: float | Tensor | None = None,
+    ):
         self.size, self.beta1, self.decay, self.epsilon = size, beta1, decay, epsilon
+        self.weight_decay = weight_decay
         self.use_moments(torch.zeros(2 * size + 1, device=device))
 
     def use_moments(self, moments: Tensor) -> None:
@@ -53,6 +64,8 @@ class Adam(Optimizer):
         self.first, self.second, self.steps = moments[: self.size], moments[self.size : -1], moments[-1]
 
     def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+        if self.weight_decay is not None:
+            vector.mul_(1 - rate * self.weight_decay)
         self.steps.add_(1)
         torch._fused_adam_(
             [vector],
@@ -70,24 +83,6 @@ class Adam(Optimizer):
             maximize=False,
         )
         return True
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, Algorithm 2).
-
-    Before each step of Adam, theta <- theta - rate weight_decay theta. `weight_decay` is one number for all parameters
-    of the vector, or one for each.
-    """
-
-    def __init__(
-        self, size: int, device: torch.device, decay: float, epsilon: float, beta1: float, weight_decay: float | Tensor
-    ):
-        super().__init__(size, device, decay, epsilon, beta1)
-        self.weight_decay = weight_decay
-
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
-        vector.mul_(1 - rate * self.weight_decay)
-        return super().step(vector, gradient, rate)
 
 
 class RmsProp(Optimizer):
@@ -113,10 +108,9 @@ class RmsProp(Optimizer):
 def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
     """Return the optimizer of a parameter group of `size` parameters. Raises ValueError for an unknown name."""
     common = size, device, group.optimizer_decay, group.optimizer_epsilon
-    if group.optimizer == "adam":
-        return Adam(*common, group.optimizer_beta1)
-    if group.optimizer == "adamw":
-        return AdamW(*common, group.optimizer_beta1, _make_weight_decay(group, device))
+    if group.optimizer in ("adam", "adamw"):
+        weight_decay = _make_weight_decay(group, device) if group.optimizer == "adamw" else None
+        return Adam(*common, group.optimizer_beta1, weight_decay)
     if group.optimizer == "rmsprop":
         return RmsProp(*common, group.epsilon_inside)
     raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam, adamw and rmsprop")

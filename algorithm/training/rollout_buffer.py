@@ -8,7 +8,7 @@ import numpy as np
 
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.training.components import AgentComponents
-from algorithm.training.invalid_values import EpisodeReturns, StepSanitizer, get_lane_index
+from algorithm.training.invalid_values import StepSanitizer, get_lane_index
 
 Arrays = dict[str, np.ndarray]
 # At most 2 lanes - 1 slots are full at a time (one tick may fill one per lane), and each lane writes to one more.
@@ -54,8 +54,7 @@ class RolloutBuffer:
         self.full_slots: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state_size), np.float32)
         self.active = np.zeros(self.lanes, bool)
-        self.episode_returns = EpisodeReturns(self.lanes)
-        self.sanitizer = StepSanitizer(name, self.episode_returns, role.action_spec.branches)
+        self.episodes = StepSanitizer(name, self.lanes, role.action_spec.branches)
 
     def grow(self, components: AgentComponents) -> None:
         """Add the new lanes of `components`, each with an empty slot. Existing lanes keep their slots and rows."""
@@ -73,8 +72,7 @@ class RolloutBuffer:
         for lane in range(old_lanes, self.lanes):
             self.slot[lane] = slot = self.free_slots.popleft()
             self.lane[slot], self.continues_previous[slot] = lane, False
-        self.episode_returns.grow(self.lanes)
-        self.sanitizer.grow(self.lanes)
+        self.episodes.grow(self.lanes)
 
     def write_step(self, step: Step) -> list[Rollout]:
         """Write a row for each lane of `step`. Return the rollouts that are now complete."""
@@ -111,8 +109,7 @@ class RolloutBuffer:
         if self.behavior is not None:
             arrays["behavior"] = self.behavior
         arrays |= {"free": np.array(self.free_slots, np.int64), "full": np.array(self.full_slots, np.int64)}
-        arrays |= {f"episodes/{name}": value for name, value in self.episode_returns.state().items()}
-        return arrays | self.sanitizer.state()
+        return arrays | self.episodes.state()
 
     def restore(self, state: Arrays) -> None:
         """Restore what `state` returned.
@@ -127,8 +124,7 @@ class RolloutBuffer:
         self.obs = {name: state[f"obs/{name}"].copy() for name in self.obs}
         self.behavior = state["behavior"].copy() if "behavior" in state else None
         self.free_slots, self.full_slots = deque(state["free"].tolist()), deque(state["full"].tolist())
-        self.episode_returns.restore({name: state[f"episodes/{name}"] for name in self.episode_returns.state()})
-        self.sanitizer.restore(state)
+        self.episodes.restore(state)
 
     def _write_rows(self, row: np.ndarray, slot: np.ndarray, step: Step) -> None:
         for name, value in self.obs.items():

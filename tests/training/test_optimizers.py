@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.training.optimizers import Adam, AdamW, OptimizerStep, RmsProp, compute_rate_scale, make_optimizer
+from algorithm.training.optimizers import Adam, OptimizerStep, RmsProp, compute_rate_scale, make_optimizer
 from tests.builders import make_acer, make_sac
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def test_adam_equals_torchs_adam(epsilon):
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_adamw_equals_torchs_adamw(weight_decay):
     ours, theirs = follow(
-        AdamW(7, CPU, 0.98, 1e-8, 0.8, weight_decay),
+        Adam(7, CPU, 0.98, 1e-8, 0.8, weight_decay),
         lambda x: torch.optim.AdamW([x], betas=(0.8, 0.98), weight_decay=weight_decay),
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -114,9 +114,10 @@ def test_a_group_names_its_optimizer():
     group = make_acer().groups["acer"]
     made = make_optimizer(replace(group, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True), 1, CPU)
     assert isinstance(made, RmsProp) and made.epsilon_inside and made.epsilon == 0.1
-    assert type(make_optimizer(replace(group, optimizer="adam"), 1, CPU)) is Adam
+    made = make_optimizer(replace(group, optimizer="adam"), 1, CPU)
+    assert isinstance(made, Adam) and made.weight_decay is None
     made = make_optimizer(replace(group, optimizer="adamw", weight_decay=0.3), 1, CPU)
-    assert isinstance(made, AdamW) and made.weight_decay == 0.3
+    assert isinstance(made, Adam) and made.weight_decay == 0.3
     with pytest.raises(ValueError, match="adam, adamw and rmsprop"):
         make_optimizer(replace(group, optimizer="sgd"), 1, CPU)
 

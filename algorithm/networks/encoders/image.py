@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class Conv:
         self.layers, self.units, self.activation = layers, units, check_activation(activation)
 
     def __call__(self, spec: ObsSpec) -> ConvEncoder:
-        channels, *sides = _image_shape(spec)
+        _, *sides = _image_shape(spec)
         for index, (_, kernel, stride) in enumerate(self.layers, 1):
             if min(sides) < kernel:
                 rows, columns = sides
@@ -117,7 +118,7 @@ class Conv:
                 )
             sides = [(side - kernel) // stride + 1 for side in sides]
         flat_size = self.layers[-1][0] * sides[0] * sides[1]
-        return ConvEncoder(channels, self.layers, flat_size, self.units, self.activation, spec.high)
+        return ConvEncoder(self, spec, flat_size)
 
 
 class NatureCnn(Conv):
@@ -195,27 +196,15 @@ def _flatten_pixels(pixels: Tensor) -> Tensor:
 class ConvEncoder(nn.Module):
     """The encoder of a Conv: [rows, C, H, W] -> [rows, size]; `flat_size` is the size before the linear layer."""
 
-    def __init__(
-        self,
-        channels: int,
-        layers: tuple[tuple[int, int, int], ...],
-        flat_size: int,
-        units: int | None,
-        activation: str,
-        high: float,
-    ):
+    def __init__(self, factory: Conv, spec: ObsSpec, flat_size: int):
         super().__init__()
-        self.size = units or flat_size
-        first, *others = layers
-        in_channels = [layer[0] for layer in layers]
-        self.layers: Any = nn.ModuleList(
-            [
-                InputConvolution(high, channels, *first),
-                *(_make_convolution(inputs, *layer) for inputs, layer in zip(in_channels, others, strict=False)),
-            ]
-        )
-        self.linear: Any = make_orthogonal_linear(flat_size, units, GAIN) if units else None
-        self.activate = ACTIVATIONS[activation][0]
+        layers: list[nn.Module] = [InputConvolution(spec.high, spec.shape[0], *factory.layers[0])]
+        for (inputs, *_), layer in pairwise(factory.layers):
+            layers.append(_make_convolution(inputs, *layer))
+        self.layers: Any = nn.ModuleList(layers)
+        self.size = factory.units or flat_size
+        self.linear: Any = make_orthogonal_linear(flat_size, factory.units, GAIN) if factory.units else None
+        self.activate = ACTIVATIONS[factory.activation][0]
 
     def forward(self, obs: Tensor) -> Tensor:
         for layer in self.layers:
