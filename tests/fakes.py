@@ -90,7 +90,8 @@ class TwoRoles(FakeAdapter):
             self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
 
     def _make_steps(self):
-        return {role: self._make_step(role) for role in self.roles}
+        present = ["early", "late"] if self.tick >= LATE else ["early"]
+        return {role: self._make_step(role) for role in present}
 
     def _make_step(self, role):
         spec = self.roles[role]
