@@ -20,7 +20,7 @@ from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
 from algorithm.parts.run_records import read_roles
-from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
+from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.records_io import (
     OpenRecord,
     RecordError,
@@ -136,7 +136,7 @@ def files(tmp_path_factory) -> dict[str, RecordFile]:
     with manifest.open_file("counters.json") as file:
         file.write(b'{"counters": {}}')
     manifest.write()
-    population, settings = PopulationRecord(root), {"acer_config.gamma": 0.99}
+    population, settings = PopulationFolder(root, 2), {"acer_config.gamma": 0.99}
     plan = MemberPlan(parent=1, settings=settings)
     population.write_state(PopulationState(interval=2, members=[plan, plan], exchange={"returns": [[1.0], []]}))
     population.write_lineage(

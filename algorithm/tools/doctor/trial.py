@@ -12,22 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from algorithm.config.loader import Settings
+from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU
-from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_agent, make_auxiliaries
+from algorithm.parts.components_builder import get_agent_settings, make_agent, make_auxiliaries
 from algorithm.parts.make_env import Environments
 from algorithm.parts.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.parts.network_record import count_parameters
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
-from algorithm.parts.torch_setup import (
-    PlacementConfig,
-    choose_placement,
-    describe_device,
-    find_accelerator,
-    get_named_device,
-)
-from algorithm.program import role_suffix
+from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
+from algorithm.program import DEFAULT_ROLE, role_suffix
 from algorithm.runs.commands import make_request
 from algorithm.runs.run_requests import plan_runs
 from algorithm.specs import Role
@@ -90,9 +85,8 @@ def _read_outcomes(options: dict[str, Any]) -> Mapping[str, Outcome]:
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     """Find the device, open the environment and build its agents; return the outcome of each check."""
     ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
-    configs = AgentConfigs(settings)
     try:
-        outcomes = {"device": (OK, _describe_device(configs.default.placement))}
+        outcomes = {"device": (OK, _describe_device(get_agent_settings(settings, DEFAULT_ROLE).base))}
     except UserError as error:
         outcomes = {"device": (BROKEN, str(error))}
     folder = RunFolder(find_environment_folder(options["env"]))
@@ -106,11 +100,14 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
             roles = adapter.roles
             outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in roles.items())
             stage = "agent"
-            sets = {name: _make_auxiliaries(configs.for_role(name), folder, role) for name, role in roles.items()}
+            sets = {
+                name: _make_auxiliaries(get_agent_settings(settings, name), folder, role)
+                for name, role in roles.items()
+            }
             parameters = sum(count_parameters(each.agent.policy) for each in sets.values())
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, outcomes[stage] = _check_replays(configs, sets, roles)
+            replay_bytes, outcomes[stage] = _check_replays(settings, sets, roles)
             stage = "checkpoints"
             checkpoint_bytes = replay_bytes + BYTES_PER_VALUE * VALUES_PER_PARAMETER * parameters
             outcomes[stage] = _check_disk(checkpoint_bytes, settings.base.keep_checkpoints)
@@ -119,10 +116,10 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     return outcomes
 
 
-def _describe_device(config: PlacementConfig) -> str:
+def _describe_device(base: BaseConfig) -> str:
     """Return which device learns, for people. Raises UserError if torch does not find it."""
-    if config.device != "auto":
-        return f"learning on {describe_device(get_named_device(config))}"
+    if base.device != "auto":
+        return f"learning on {describe_device(get_named_device(base.device))}"
     if found := find_accelerator():
         return f"auto: {describe_device(torch.device(found))} for images or a million parameters, otherwise cpu"
     return f"auto: {describe_device(CPU)}"
@@ -132,22 +129,22 @@ def _describe_role(name: str, role: Role) -> str:
     return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
-def _make_auxiliaries(config: AgentConfig, folder: RunFolder, role: Role) -> AuxiliarySet:
+def _make_auxiliaries(settings: Settings, folder: RunFolder, role: Role) -> AuxiliarySet:
     """Build an agent, and its auxiliaries."""
-    agent = make_agent(config, folder, role, np.random.default_rng(config.seed))
-    if config.placement.precision != "float32":
-        choose_placement(config.placement, agent, role)
-    return AuxiliarySet(make_auxiliaries(config), agent, role)
+    agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
+    if settings.base.precision != "float32":
+        choose_placement(settings.base, agent, role)
+    return AuxiliarySet(make_auxiliaries(settings), agent, role)
 
 
 def _check_replays(
-    configs: AgentConfigs, sets: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
+    settings: Settings, sets: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
 ) -> tuple[int, Outcome]:
     """Return the bytes of all replays, and their outcome. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
-    budget = MemoryBudget(lines.append, find_runs_folder() if configs.default.replay.memory_map else None)
+    budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
     for name, each in sets.items():
-        replay = configs.for_role(name).replay
+        replay = get_agent_settings(settings, name).replay
         budget.reserve(name, compute_agent_replay_size(replay, each.agent, roles[name], each.n_records))
     return budget.reserved_bytes, (OK, "; ".join(line.removeprefix("replay: ") for line in lines))
 
