@@ -46,7 +46,8 @@ def evaluate_states(settings, folder):
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
-        logits, q = agent.policy.heads(agent.policy.torso.encode({"obs": states}))
+        outputs = agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states}))
+        logits, q = outputs.split(agent.policy.heads.sizes, -1)
     return q.numpy(), logits.softmax(-1).numpy()
 
 
@@ -168,7 +169,7 @@ def learn_with_reactor(tmp_path, env_name, max_step, **changes):
     states, network = torch.eye(role.obs_specs["obs"].shape[0]), agent.policy
     with torch.no_grad():
         features, _ = network.critic.step(network.torso.encode({"obs": states}), torch.zeros(len(states), 0))
-        values = network.critic.head.compute_concatenated(features)
+        values = network.critic.head(features)
     if section.get("critic") != "scalar":
         v, a = values.split([51, values.shape[-1] - 51], -1)
         logits = v.unsqueeze(-2) + a.unflatten(-1, (-1, 51))
