@@ -55,7 +55,8 @@ def evaluate_states(settings, folder):
     """Return the critic's values and the policy's probabilities of every state of a probe after training."""
     agent, states = restore(settings, folder)
     with torch.no_grad():
-        logits, q = agent.policy.heads(agent.policy.torso.encode({"obs": states}))
+        outputs = agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states}))
+        logits, q = outputs.split(agent.policy.heads.sizes, -1)
     return q.numpy(), logits.softmax(-1).numpy()
 
 
@@ -174,7 +175,7 @@ def learn_with_reactor(tmp_path, env_name, max_step, **changes):
     network = agent.policy
     with torch.no_grad():
         features, _ = network.critic.step(network.torso.encode({"obs": states}), torch.zeros(len(states), 0))
-        values = network.critic.head.compute_concatenated(features)
+        values = network.critic.head(features)
     if section.get("critic") != "scalar":
         v, a = values.split([51, values.shape[-1] - 51], -1)
         logits = v.unsqueeze(-2) + a.unflatten(-1, (-1, 51))
