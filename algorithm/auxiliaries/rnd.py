@@ -23,7 +23,7 @@ from algorithm.networks import Blueprint, FrameStack, Mlp, RunningMoments, Targe
 from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.encoders.image import ConvEncoder, ResNetEncoder
 from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
-from algorithm.networks.memory.frame_stack import FrameStackEncoder
+from algorithm.networks.memories import FrameStackEncoder
 from algorithm.networks.mlp import make_orthogonal_linear
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import ObsSpec, Role

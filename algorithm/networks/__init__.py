@@ -21,9 +21,7 @@ from algorithm.networks.encoders.image import Conv, ImpalaResNet, NatureCnn, Ran
 from algorithm.networks.encoders.vector import OneHot, RunningMoments, Vector
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
-from algorithm.networks.memory.attention import Attention
-from algorithm.networks.memory.frame_stack import FrameStack
-from algorithm.networks.memory.recurrent import Gru, Lstm
+from algorithm.networks.memories import Attention, FrameStack, Gru, Lstm
 from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
 from algorithm.networks.residual import Chain, Residual, UnitSphere

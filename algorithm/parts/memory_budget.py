@@ -14,7 +14,7 @@ from algorithm.errors import UserError
 from algorithm.program import role_suffix
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.specs import Role
-from algorithm.training.rollout_buffer import SLOTS_PER_LANE
+from algorithm.training.actor import SLOTS_PER_LANE
 
 MEMINFO = Path("/proc/meminfo")
 MB = 10**6

@@ -261,21 +261,3 @@ def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
         actor.act()
         actor.receive()
     assert versions == [[0, 0], [0, 1], [2, 1]]
-
-
-def test_parts_of_a_tick_equal_a_whole_tick():
-    whole, parts = (
-        Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2)), seed=0)
-        for _ in range(2)
-    )
-    expected = collect(whole, 9)
-    found = []
-    for _ in range(9):
-        found += [rollout for _, rollout in parts.complete_rollouts()]
-        parts.act()
-        parts.receive()
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        for name in ("first", "raw_action", "reward", "alive", "behavior", "memory", "lane"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert list(whole.episodes) == list(parts.episodes) and whole.env_steps == parts.env_steps

@@ -58,26 +58,20 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         assert rows == [False] * first_updated_row + [True] * (ROWS - first_updated_row)
 
 
-ASYNC = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
-SAC_SETTINGS = {
-    "base_config": {"max_step": 400, "n_envs": 3, "log_every": 200},
-    "goal": None,
-    "sac_config": {"learning_starts": 50, "batch_size": 16},
-}
-
-
-def train_sac(name: str, **base) -> bytes:
-    """Train SAC on Pendulum-v1; return the file of its final weights."""
-    settings = {**SAC_SETTINGS, "base_config": {**SAC_SETTINGS["base_config"], **base}}
+def train_sac(name: str, env_args=None, **base) -> bytes:
+    """Train SAC on Pendulum-v1, whose environments step in other processes by default; return the final weights."""
+    env_args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}} if env_args is None else env_args
+    settings = {
+        "base_config": {"max_step": 200, "n_envs": 3, "log_every": 200, "env_args": env_args, **base},
+        "goal": None,
+        "sac_config": {"learning_starts": 50, "batch_size": 16},
+    }
     result = algorithm.train("gym/pendulum", name=name, variant="sac", settings=settings)
     return max((result.folder / "checkpoints").rglob("weights.pt")).read_bytes()
 
 
-def test_learning_while_environments_step_changes_no_weight():
-    assert train_sac("overlapping", env_args=ASYNC) == train_sac("in turn", env_args={})
-
-
-def test_the_seed_determines_a_run_whose_environments_take_turns():
-    one, other = (train_sac(name, env_args=ASYNC, env_groups=2) for name in ("one", "other"))
-    assert one == other
-    assert one != train_sac("undivided", env_args=ASYNC)
+def test_learning_while_environments_step_changes_no_weight_and_the_seed_determines_environments_that_take_turns():
+    overlapping = train_sac("overlapping")
+    assert overlapping == train_sac("one after the other", env_args={})
+    one, other = (train_sac(name, env_groups=2) for name in ("one", "other"))
+    assert one == other != overlapping

@@ -20,9 +20,7 @@ from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads
-from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
-from algorithm.networks.memory.frame_stack import FrameStackEncoder
-from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
+from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
 from algorithm.networks.mlp import NormalizedStack
 from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
 from algorithm.networks.policy import GreedyQPolicy

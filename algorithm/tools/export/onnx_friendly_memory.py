@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
-from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
+from algorithm.networks.memories import AttentionLayer, AttentionMemory, GruMemory, LstmMemory
 
 
 class OnnxGru(nn.Module):
