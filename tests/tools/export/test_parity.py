@@ -40,7 +40,7 @@ def change(proto: onnx.ModelProto, name: str, function) -> None:
 def test_different_weights_are_detected(action, expected, tmp_path):
     agent, role, signature, proto = exported("mlp", action, tmp_path)
     assert ParityCheck(agent, role, signature, proto.SerializeToString()).violations == []
-    change(proto, "head.linear.weight", np.negative)
+    change(proto, "heads.0.linear.weight", np.negative)
     found = ParityCheck(agent, role, signature, proto.SerializeToString())
     assert [violation.startswith(expected) for violation in found.violations] == [True]
 
