@@ -161,7 +161,7 @@ def _add_outputs(graph: Any, signature: Signature) -> None:
     kinds = {output.name: output.type.tensor_type.elem_type for output in graph.output}
     del graph.output[:]
     for name, output in signature.outputs().items():
-        shape = (BATCH, *output) if isinstance(output, tuple) else output.shape
+        shape: Any = (BATCH, *output) if isinstance(output, tuple) else output.shape
         graph.output.append(helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape))
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in signature.constants().items())
 
