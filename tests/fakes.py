@@ -293,11 +293,11 @@ class TwoGroups(Agent):
 
     def loss(self, rollout: Rollout):
         features = unroll(self.policy.torso, rollout)
-        logits = self.policy.heads(features)[0]
-        q = self.critic.heads(unroll(self.critic.torso, rollout))[1]
+        logits = self.policy.heads(features)[..., :-1]
+        q = self.critic.heads(unroll(self.critic.torso, rollout))[..., 1:]
         action = rollout.raw_action.long()
         with torch.no_grad():
-            target_q = self.target.network.heads(unroll(self.target.network.torso, rollout))[1]
+            target_q = self.target.network.heads(unroll(self.target.network.torso, rollout))[..., 1:]
             policy = Categorical(logits)
             v = policy.expectation(target_q)
             taken = target_q[:-1].gather(-1, action).squeeze(-1)

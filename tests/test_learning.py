@@ -8,7 +8,6 @@ import torch
 
 from algorithm.config.loader import resolve
 from algorithm.config.variants import read_variant
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.parts.run_folder import RunFolder
@@ -42,12 +41,13 @@ def train_quietly(tmp_path, *layers):
 
 def evaluate_states(settings, folder):
     """Return the critic's values and the policy's probabilities of every state of a probe after training."""
-    builder = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)
+    builder = ComponentsBuilder(settings, folder, folder.find_latest(), print)
     role = folder.read_roles()["agent"]
     agent = builder("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
-        logits, q = agent.policy.heads(agent.policy.torso.encode({"obs": states}))
+        outputs = agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states}))
+        logits, q = outputs.split(agent.policy.heads.sizes, -1)
     return q.numpy(), logits.softmax(-1).numpy()
 
 
@@ -73,7 +73,7 @@ def train_sac(tmp_path, env_name, max_step, changes):
     probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
     settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
     role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
+    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
         q = agent.critics(agent.critics.torso.encode({"obs": states})).mean(0)
@@ -132,7 +132,7 @@ def learn_state_values(tmp_path, algorithm, env_name, max_step):
     probe = {"base_config": {"env_name": env_name, "max_step": max_step, "algorithm": algorithm}}
     settings, folder, _ = train_quietly(tmp_path, PROBE, ON_POLICY_PROBE, probe)
     role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
+    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
     states = torch.eye(role.obs_specs["obs"].shape[0])
     with torch.no_grad():
         _, v, _ = agent.split_outputs(agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states})))
@@ -165,11 +165,11 @@ def learn_with_reactor(tmp_path, env_name, max_step, **changes):
     base = {"env_name": env_name, "max_step": max_step, "algorithm": "REACTOR"}
     settings, folder, _ = train_quietly(tmp_path, PROBE, {"base_config": base, "reactor_config": section})
     role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(AgentConfigs(settings), folder, folder.find_latest(), print)("agent", role).agent
+    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
     states, network = torch.eye(role.obs_specs["obs"].shape[0]), agent.policy
     with torch.no_grad():
         features, _ = network.critic.step(network.torso.encode({"obs": states}), torch.zeros(len(states), 0))
-        values = network.critic.head.compute_concatenated(features)
+        values = network.critic.head(features)
     if section.get("critic") != "scalar":
         v, a = values.split([51, values.shape[-1] - 51], -1)
         logits = v.unsqueeze(-2) + a.unflatten(-1, (-1, 51))

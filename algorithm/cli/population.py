@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # imports that take seconds
 
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
-    from algorithm.population.lineage import LineageRow
-    from algorithm.population.runner import PopulationFolder
+    from algorithm.population.folder import LineageRow, PopulationFolder
     from algorithm.runs.run_requests import RunRequest
 
 
@@ -83,21 +82,21 @@ def _train(
 
 def report_population(output: Output, env: str, folder: PopulationFolder) -> None:
     """Print the lineage as a table, and the commands for the best member."""
-    from algorithm.population.rounds import find_best
+    from algorithm.population.folder import find_best
 
-    rows = folder.record.read_lineage(output.log)
+    rows = folder.read_lineage(output.log)
     best = find_best(rows)
     output.result = {
         "population": folder.path.as_posix(),
         "best": None,
-        "lineage": folder.record.lineage_path.as_posix(),
+        "lineage": folder.lineage_path.as_posix(),
     }
     if best is None:
         return
     run = folder.members[best.member - 1]
     output.result["best"] = {"run": run.given_path.as_posix(), "return": best.mean_return, "settings": best.settings}
     output.print_table(_make_table(rows))
-    output.log(f"lineage:   {folder.record.lineage_path}")
+    output.log(f"lineage:   {folder.lineage_path}")
     output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 

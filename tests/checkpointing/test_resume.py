@@ -21,7 +21,6 @@ from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import merge
 from algorithm.networks.precision import CPU, Placement
 from algorithm.parts import components_builder
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
@@ -460,7 +459,7 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
 
     parts = TrainingComponents(
         Environments(settings, folder).open(settings.base.n_envs),
-        ComponentsBuilder(AgentConfigs(settings), folder, saved, lambda line: None),
+        ComponentsBuilder(settings, folder, saved, lambda line: None),
     )
     for role in saved.roles:
         parts.by_role[role] = parts.build(role, folder.read_roles()[role])
@@ -502,7 +501,7 @@ def test_an_actor_that_was_interrupted_in_a_tick_has_no_state(tmp_path):
     settings = folder.load_settings()
     parts = TrainingComponents(
         Environments(settings, folder).open(3),
-        ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None),
+        ComponentsBuilder(settings, folder, None, lambda line: None),
     )
     actor = Actor(parts, seed=0)
     actor.collect()

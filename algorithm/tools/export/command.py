@@ -27,7 +27,6 @@ class ExportCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Export the run into its folder. Raises ExportFailed for roles that Unity would reject."""
-        from algorithm.parts.agent_config import AgentConfigs
         from algorithm.parts.torch_setup import configure_torch
         from algorithm.runs.session import find_run
         from algorithm.tools.export.export import ExportFailed, export_roles
@@ -38,7 +37,7 @@ class ExportCommand(Command):
         checkpoint = folder.find_checkpoint(options.ckpt, output.log)
         output.log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
         opset = BARRACUDA_OPSET if options.barracuda else OPSET
-        results = list(export_roles(AgentConfigs(settings), folder, checkpoint, folder.given_path, opset))
+        results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
         failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
         for result in results:
             for line in failed.get(result.role, [str(result)]):

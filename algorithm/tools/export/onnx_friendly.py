@@ -320,10 +320,11 @@ def prepare_residual_layers(layers: ResidualLayers) -> None:
     layers.input, layers.input_norm, _ = fold_batch_norms(layers.input, layers.input_norm, None)  # type: ignore[assignment]
 
 
-def prepare_residual_block(block: ResidualBlock) -> None:
+def prepare_residual_block(block: Any) -> None:
     """Fold the batch norm after each linear layer."""
-    block.expand, _, block.expand_norm = fold_batch_norms(block.expand, None, block.expand_norm)  # type: ignore[assignment]
-    block.reduce, _, block.reduce_norm = fold_batch_norms(block.reduce, None, block.reduce_norm)  # type: ignore[assignment]
+    block.expand, _, block.expand_norm = fold_batch_norms(block.expand, None, block.expand_norm)
+    block.reduce, _, block.reduce_norm = fold_batch_norms(block.reduce, None, block.reduce_norm)
+    block.layers = ((block.expand, block.expand_norm), (block.reduce, block.reduce_norm))
 
 
 def prepare_normalized_stack(stack: NormalizedStack) -> None:
