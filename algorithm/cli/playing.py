@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class PlayCommand(Command):
     """`--run`: play the episodes of an evaluation with a trained run."""
 
-    heavy_module = "algorithm.runs.trained_agent"
+    heavy_module = "algorithm.runs.playing"
 
     def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
@@ -29,9 +29,9 @@ class PlayCommand(Command):
         from algorithm.parts.lock import check_links
         from algorithm.parts.make_env import Environments
         from algorithm.program import role_suffix
+        from algorithm.runs.playing import play
         from algorithm.runs.results import make_evaluation_record
-        from algorithm.runs.session import find_run
-        from algorithm.runs.trained_agent import play
+        from algorithm.runs.run_requests import find_run
         from algorithm.training.evaluator import get_mode_name
         from algorithm.training.metrics import format_number
 

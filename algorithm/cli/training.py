@@ -30,8 +30,7 @@ class TrainCommand(Command):
         """Train, and report the result of each run."""
         from algorithm.cli.population import train_if_population
         from algorithm.runs.results import format_repeats, summarize_repeats
-        from algorithm.runs.run_requests import plan_runs
-        from algorithm.runs.session import create_run, resume_run
+        from algorithm.runs.run_requests import create_run, plan_runs, resume_run
 
         request = make_request(options)
         planned = [] if options.resume else plan_runs(request, output.log)

@@ -26,11 +26,11 @@ from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.service import forbid_new_role
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
+from algorithm.runs.playing import VideoRecorder, prepare_videos
+from algorithm.runs.process_history import record_session
 from algorithm.runs.results import make_record
-from algorithm.runs.sessions import record_session
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
-from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.specs import Role
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
@@ -91,7 +91,7 @@ def train(
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
         plan_episodes = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
         evaluations = fleet.make_evaluations(eval_adapter, plan_episodes)
-        events.callbacks.append(make_video_recorder(settings, environments, training, counters, folder, log))
+        events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
         trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
         reporter = Reporter(

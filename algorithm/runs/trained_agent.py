@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.wrappers.previous_action_reward import (
     OBSERVATION_NAMES,
     PREVIOUS_REWARD,
@@ -27,16 +24,12 @@ from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import State
 from algorithm.parts.agent_config import AgentConfig, AgentConfigs
 from algorithm.parts.components_builder import make_agent
-from algorithm.parts.env_folder import VIDEO_FOLDER
-from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, draw_seed
+from algorithm.parts.seeding import RunSeeds
 from algorithm.parts.torch_setup import choose_acting_device, configure_torch
 from algorithm.rollout import Step
-from algorithm.runs.videos import ShowPlaying, record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 
 
 def load(path: str | Path, role: str | None = None, disable_sample: bool | None = None) -> TrainedAgent:
@@ -200,69 +193,6 @@ def _select_first(actions: Any) -> Any:
     return tuple(value[0] for value in actions) if isinstance(actions, tuple) else actions[0]
 
 
-def play(
-    settings: Settings,
-    folder: RunFolder,
-    episodes: int,
-    greedy: bool,
-    render: bool = False,
-    ckpt: str | None = None,
-    n_envs: int | None = None,
-    log: Callable[[str], None] = print,
-    new_episodes: bool = False,
-    video: bool = False,
-    show: ShowPlaying | None = None,
-) -> dict[str, EvaluationResult]:
-    """Play whole episodes with the trained agents of a run.
-
-    They repeat the evaluation of the same weights, if mode, number of episodes and number of environments are the same.
-
-    Args:
-        settings: the settings of the run.
-        folder: the run folder.
-        episodes: the least number of episodes of each role.
-        greedy: whether actions are greedy; otherwise they are sampled.
-        render: whether the environments are shown.
-        ckpt: the checkpoint, by its env steps or its folder; None for the best.
-        n_envs: the number of environments; None for the number that an evaluation uses.
-        log: receives lines for the user.
-        new_episodes: whether the episodes differ from the episodes of the evaluation.
-        video: whether videos of the best, the median and the worst episode are recorded.
-        show: receives the progress; None for no one.
-
-    Returns:
-        {role or team: result}.
-    """
-    configure_torch()
-    checkpoint = folder.find_checkpoint(ckpt, log)
-    env_steps = checkpoint.counters.env_steps
-    log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
-    seeds = RunSeeds(settings.base.seed)
-    seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
-    configs = AgentConfigs(settings)
-    agents: dict[str, Agent] = {}
-
-    def get_agent(role: str, adapter: Adapter) -> Agent:
-        if role not in agents:
-            if role not in checkpoint.roles:
-                raise UserError(
-                    f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
-                    "steps: train longer (--resume)"
-                )
-            agents[role] = load_agent(configs.for_role(role), folder, checkpoint, role, adapter.roles[role])
-        return agents[role]
-
-    environments = Environments(settings, folder)
-    n = n_envs or environments.count_evaluation_envs()
-    if video:
-        target = folder.path / VIDEO_FOLDER / str(env_steps)
-        open_recorded = partial(environments.open_recorded, n)
-        return record_videos(open_recorded, get_agent, greedy, episodes, seed, target, log, show)
-    with closing(environments.open(n, render)) as adapter:
-        show_episodes = show and partial(show, "playing")
-        return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed, show_episodes)
-
-
 def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
     """Return the agent of a role with the weights of a checkpoint, in evaluation mode.
 
@@ -296,7 +226,8 @@ def _build_agent(config: AgentConfig, folder: RunFolder, role: Role, weights: St
     return agent
 
 
-def check_network(configs: AgentConfigs, folder: RunFolder) -> None:
+def check_network(settings: Settings, folder: RunFolder) -> None:
     """Raise CheckpointError if the weights of the newest checkpoint do not fit the network in `folder`."""
+    configs = AgentConfigs(settings)
     for name, role in folder.read_roles().items():
         load_agent(configs.for_role(name), folder, folder.find_latest(), name, role)

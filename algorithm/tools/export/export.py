@@ -24,8 +24,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.program import DEFAULT_ROLE
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.run_requests import RunRequest
-from algorithm.runs.session import find_run
+from algorithm.runs.run_requests import RunRequest, find_run
 from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.export.checker import find_violations
