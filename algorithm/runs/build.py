@@ -64,9 +64,10 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
+    base, seeds = settings.base, RunSeeds(settings.base.seed)
+    timer = Timer(process_time) if base.is_on_cluster else Timer()  # collectors report their CPU seconds themselves
     environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
-    limits = make_limits(settings, pause_at)
+    limits = _make_limits(settings, pause_at)
     fleet_class: type[Fleet] = find_class("runtime", base.runtime)
     fleet_class.check(settings)
     if settings.report.video_every:
@@ -102,7 +103,8 @@ def train(
         if checkpoint:
             checkpoint.restore_states(states)
             fleet.restore(checkpoint)
-        _record_start(settings, folder, counters)
+        folder.record_settings(settings.tree, counters.env_steps)
+        record_session(folder.path, base, counters.env_steps)
         timer.lap(STARTING)
         status, failure = 0, None
         try:
@@ -117,11 +119,6 @@ def train(
     return result
 
 
-def _make_timer(settings: Settings) -> Timer:
-    """Return the timer of a run: of this process on a cluster, whose actors report their CPU seconds themselves."""
-    return Timer(process_time) if settings.base.is_on_cluster else Timer()
-
-
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
@@ -131,13 +128,7 @@ def _log_notes(
         log(note)
 
 
-def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
-    """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
-    folder.record_settings(settings.tree, counters.env_steps)
-    record_session(folder.path, settings.base, counters.env_steps)
-
-
-def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
+def _make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
     """Return the limits, the intervals and the goal of a run, which pauses at the env steps `pause_at`."""
     base = settings.base
     return Limits(
@@ -152,9 +143,7 @@ def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
     )
 
 
-def _prepare_checkpoints(
-    folder: RunFolder, keep: int, log: Callable[[str], None]
-) -> tuple[CheckpointStore, Checkpoint | None]:
+def _prepare_checkpoints(folder: RunFolder, keep: int, log: Log) -> tuple[CheckpointStore, Checkpoint | None]:
     """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
     store = folder.checkpoints(keep)
     checkpoint = store.latest(log)
@@ -176,7 +165,7 @@ def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) ->
     return training
 
 
-def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Callable[[str], None]) -> None:
+def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Log) -> None:
     """Check the roles of an environment that has started, and the settings of roles."""
     for name, role in roles.items():
         folder.check_role(name, role)

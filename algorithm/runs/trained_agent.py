@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class TrainedAgent:
 
     def __init__(self, agent: Agent, role: Role, disable_sample: bool = False):
         self.agent, self.role, self.disable_sample = agent, role, disable_sample
-        self._memory: np.ndarray | None = None  # [n, state_size]; None before the first step of episodes
+        self._memory: np.ndarray | None = None  # [n, state_size]; None without one, or before episodes
 
     def reset(self) -> None:
         """Start a new episode in every environment of the batch."""
@@ -111,32 +111,26 @@ class TrainedAgent:
         """
         arrays, single = self._read_observations(obs, action_mask)
         n = len(next(iter(arrays.values())))
-        first = np.full(n, self._memory is None or not self._has_memory)
-        memory = self._memory
-        if memory is None or not self._has_memory:
+        first, memory, previous_kinds = np.full(n, self._memory is None), self._memory, find_previous_kinds(self.role)
+        if memory is None:
             memory = np.zeros((n, self.agent.state_size), np.float32)
-            self._previous = PreviousTracker(find_previous_kinds(self.role), n, self.role.action_spec)
+            self._previous = PreviousTracker(previous_kinds, n, self.role.action_spec)
         elif len(memory) != n:
             raise ValueError(f"{n} observations after {len(memory)}: call reset() when episodes start")
-        lanes, all_false, all_true = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
-        rewards = self._read_rewards(reward, first)
+        lanes, rewards = np.arange(n), self._read_rewards(reward, first)
         step = Step(
             lane=lanes,
             obs=arrays | self._previous(lanes, first, rewards),
             first=first,
-            is_bootstrap_row=all_false,
+            is_bootstrap_row=np.zeros(n, bool),
             reward=rewards,
-            alive=all_true,
+            alive=np.ones(n, bool),
         )
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, memory)
-        self._memory = decision.memory
+        self._memory = decision.memory if self.agent.state_size or previous_kinds else None
         self._previous.record_action(lanes, decision.action)
         actions = self.role.action_spec.to_env_units(decision.action)
         return _select_first(actions) if single else actions
-
-    @property
-    def _has_memory(self) -> bool:
-        return bool(self.agent.state_size or find_previous_kinds(self.role))
 
     def _read_rewards(self, reward: Any, first: np.ndarray) -> np.ndarray:
         """Return rewards [n], 0 at the start of episodes."""
@@ -161,10 +155,8 @@ class TrainedAgent:
         named_obs = split_observation(obs, specs)
         if missing := [name for name in specs if name not in named_obs]:
             raise ValueError(f"observation {missing[0]!r} is missing; expected {', '.join(specs)}")
-        shapes, expected = (
-            {name: np.shape(named_obs[name]) for name in specs},
-            {name: spec.effective_env_shape for name, spec in specs.items()},
-        )
+        shapes = {name: np.shape(named_obs[name]) for name in specs}
+        expected = {name: spec.effective_env_shape for name, spec in specs.items()}
         single = shapes == expected
         n = next((shape[0] for shape in shapes.values() if shape and not single), 1)
         if not single and shapes != {name: (n, *shape) for name, shape in expected.items()}:
@@ -176,14 +168,11 @@ class TrainedAgent:
             for name, spec in specs.items()
         }
         if is_masked:
-            arrays[ACTION_MASK] = self._read_masks([action_mask] if single else action_mask, n)
+            masks = [action_mask] if single else action_mask
+            if len(masks) != n:
+                raise ValueError(f"{len(masks)} masks for {n} observations")
+            arrays[ACTION_MASK] = np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
         return arrays, single
-
-    def _read_masks(self, masks: Sequence[Any], n: int) -> np.ndarray:
-        """Return masks [n, sum of branches]."""
-        if len(masks) != n:
-            raise ValueError(f"{len(masks)} masks for {n} observations")
-        return np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
 
 
 def _select_first(actions: Any) -> Any:

@@ -98,7 +98,8 @@ def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_pat
 
 def test_a_run_records_its_evaluations_and_playing_repeats_them(no_gifs):
     base = {"max_step": 60, "evaluate_every": 60, "n_envs": 2}
-    settings = {"base_config": base, "report_config": {"video_every": 1, "report": False}}
+    goal = {"return": 99.0, "evaluation_episodes": 4}
+    settings = {"base_config": base, "report_config": {"video_every": 1, "report": False}, "goal": goal}
     result = train(Pictured, settings=settings, algorithm="A2C")
     folder, shown = RunFolder(result.folder), []
     steps = {label: read_length(folder.path / "videos" / f"60-{label}.mp4") for label in ("best", "median", "worst")}
