@@ -89,20 +89,6 @@ def test_a_pause_changes_nothing():
     assert all(member[name] == single[name] for name in member if name.endswith((".pt", ".npz")))
 
 
-def test_a_member_that_fails_is_replaced_by_a_copy():
-    def fail(environment, folder, *args):
-        if folder.path.name == "pop-2":
-            raise RuntimeError("broken")
-        return run_training(environment, folder, *args)
-
-    rows = train_new(train=fail, base_config={"max_step": 120}, population_config={"size": 2, "max_restarts": 0})
-    of_second = [row for row in rows if row.member == 2]
-    assert [row.mean_return for row in of_second] == [None, None] and of_second[1].parent != 2
-    parent = of_second[1].parent
-    copied = next(row.env_steps for row in rows if row.member == parent)
-    assert read_weights("pop-2", copied).equal(read_weights(f"pop-{parent}", copied))
-
-
 def test_a_member_that_confirmed_the_goal_ends_the_population_whatever_it_reports(monkeypatch):
     def play(plan, evaluator):
         confirmation = {"agent": EvaluationResult([0.0], [1])} if plan.confirmation_episodes else None

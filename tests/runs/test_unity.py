@@ -88,7 +88,7 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
 
     run("--resume", "--max_step", "1300")
     assert folder.find_latest().counters.env_steps >= 1300
-    run("--run", "--disable_sample", "--max_iter", "1")
+    run("--run", "--disable_sample", "--max_iter", "5")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
 
 
@@ -362,85 +362,63 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
 
 
+def lessons(criteria: str) -> str:
+    """Return a parameter with two lessons as YAML."""
+    first = f"{{name: a, value: 1, completion_criteria: {{behavior: B, min_lesson_length: 5, {criteria}}}}}"
+    return f"{{curriculum: [{first}, {{name: b, value: 2}}]}}"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (9.81, 9.81),
-        ({"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 2}}, Uniform(0.5, 2)),
-        ({"sampler_type": "gaussian", "sampler_parameters": {"mean": 1, "st_dev": 0.3}}, Gaussian(1, 0.3)),
+        ("9.81", 9.81),
+        ("{sampler_type: uniform, sampler_parameters: {min_value: 0.5, max_value: 2}}", Uniform(0.5, 2)),
+        ("{sampler_type: gaussian, sampler_parameters: {mean: 1, st_dev: 0.3}}", Gaussian(1, 0.3)),
         (
-            {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[0, 1], [2, 3]]}},
+            "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1], [2, 3]]}}",
             MultiRange(((0, 1), (2, 3))),
         ),
-        (
-            {
-                "curriculum": [
-                    {
-                        "name": "a",
-                        "value": 1,
-                        "completion_criteria": {
-                            "measure": "reward",
-                            "behavior": "B",
-                            "min_lesson_length": 5,
-                            "threshold": 0.5,
-                        },
-                    },
-                    {"name": "b", "value": 2},
-                ]
-            },
-            (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0)),
-        ),
+        (lessons("measure: reward, threshold: 0.5"), (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0))),
     ],
-    ids=["number", "uniform", "gaussian", "multirange", "curriculum"],
 )
 def test_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
-    assert resolve([("test", {"reset_config": {"gravity": given}})]).reset == {"gravity": expected}
+    assert resolve([("test", {"reset_config": {"gravity": yaml.safe_load(given)}})]).reset == {"gravity": expected}
 
 
-def by_progress(threshold, **base):
-    criteria = {"measure": "progress", "behavior": "B", "min_lesson_length": 1, "threshold": threshold}
-    lessons = [{"name": "a", "value": 1, "completion_criteria": criteria}, {"name": "b", "value": 2}]
-    return {"base_config": base, "reset_config": {"g": {"curriculum": lessons}}}
+def by_progress(threshold: float, base: str = "") -> str:
+    progress = lessons(f"measure: progress, threshold: {threshold}")
+    return f"{{reset_config: {{g: {progress}}}, base_config: {{{base}}}}}"
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"reset_config": {"g": "heavy"}}, r"reset_config.g is 'heavy'; it must be a number"),
+        ("{reset_config: {g: heavy}}", r"reset_config.g is 'heavy'; it must be a number"),
         (
-            {"reset_config": {"g": {"sampler_type": "unifrom", "sampler_parameters": {}}}},
+            "{reset_config: {g: {sampler_type: unifrom, sampler_parameters: {}}}}",
             r"reset_config.g.sampler_type is 'unifrom'; the samplers are uniform, gaussian",
         ),
         (
-            {"reset_config": {"g": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1}}}},
+            "{reset_config: {g: {sampler_type: uniform, sampler_parameters: {min_value: 1}}}}",
             r"reset_config.g.sampler_parameters.max_value .* required",
         ),
-        ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
-        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress use .*max_step, which is not set"),
+        ("{reset_config: {g: {curriculum: [{name: a}]}}}", r"reset_config.g.curriculum\[0\] .* a lesson has"),
+        (by_progress(0.5, "max_step: null"), r"reset_config.g: lessons by progress use .*max_step, which is not"),
         (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
-        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: unknown setting acer_config.gama; did you"),
-        ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
-        ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
-        ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
-        ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
-        (
-            {"base_config": {"unity_args": {"agents": 0}}},
-            r"unity_args.agents is 0; it must be at least 1",
-        ),
-        (
-            {"base_config": {"unity_args": {"width": 0}}},
-            r"test: base_config.unity_args.width is 0; it must be at least 1",
-        ),
-        (
-            {"base_config": {"unity_args": {"witdh": 1}}},
-            r"unknown setting base_config.unity_args.witdh; did you mean .*width",
-        ),
-        ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
+        ("{ma_config: {A: {acer_config: {gama: 1}}}}", r"ma_config.A: unknown setting acer_config.gama; did you"),
+        ("{ma_config: {A: {acer_config: {gamma: 2.0}}}}", r"ma_config.A: acer_config.gamma is 2.0; it must be"),
+        ("{ma_config: {A: {base_config: {n_envs: 2}}}}", r"ma_config.A: base_config.n_envs is the same for all"),
+        ("{ma_config: {A: {agent: 3}}}", r"ma_config.A.agent is 3; it must be the name of an agent"),
+        ("{ma_config: {A: {agent: B, nn_config: {}}}}", r"ma_config.A.nn_config has no effect: A is played by"),
+        ("{base_config: {unity_args: {agents: 0}}}", r"unity_args.agents is 0; it must be at least 1"),
+        ("{base_config: {unity_args: {width: 0}}}", r"test: base_config.unity_args.width is 0; it must be at least 1"),
+        ("{base_config: {unity_args: {witdh: 1}}}", r"unknown setting base_config.unity_args.witdh; did you .*width"),
+        ("{base_config: {unity_args: {build_path: {amiga: x}}}}", r"base_config.unity_args.build_path"),
     ],
 )
 def test_an_invalid_setting_is_one_line_with_its_path(tree, message):
     with pytest.raises(UserError, match=message):
-        resolve([("test", tree)])
+        resolve([("test", yaml.safe_load(tree))])
 
 
 @pytest.mark.parametrize(
