@@ -15,7 +15,6 @@ from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.sections import count_evaluation_episodes
 from algorithm.errors import UserError
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import VIDEO_FOLDER
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -75,7 +74,7 @@ def play(
     log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
     seeds = RunSeeds(settings.base.seed)
     seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
-    environments, configs = Environments(settings, folder), AgentConfigs(settings)
+    environments = Environments(settings, folder)
     n = n_envs or environments.count_evaluation_envs()
     agents: dict[str, Agent] = {}
 
@@ -86,7 +85,7 @@ def play(
                     f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
                     "steps: train longer (--resume)"
                 )
-            agents[role] = load_agent(configs.for_role(role), folder, checkpoint, role, adapter.roles[role])
+            agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
     def play_episodes(recording: Recording | None) -> dict[str, EvaluationResult]:
