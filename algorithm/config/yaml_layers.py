@@ -179,9 +179,12 @@ class _Rules(yaml.constructor.SafeConstructor):
         )
 
 
-_Rules.add_constructor(f"{TAG}int", _Rules.construct_integer)
-_Rules.add_constructor(f"{TAG}float", _Rules.construct_float)
-_Rules.add_constructor(AMBIGUOUS_TAG, _Rules.reject_ambiguous)
+_Rules.yaml_constructors = {
+    **yaml.SafeLoader.yaml_constructors,
+    f"{TAG}int": _Rules.construct_integer,
+    f"{TAG}float": _Rules.construct_float,
+    AMBIGUOUS_TAG: _Rules.reject_ambiguous,
+}
 # The parser of libyaml is ten times as fast as that of PyYAML.
 _Loader: Any = type("_Loader", (_Rules, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader), {})
 _BaseDumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
@@ -202,6 +205,7 @@ def _check_events(text: str) -> None:
     starts: list[tuple[str | None, int]] = []  # of the open collections: the anchor, and the nodes before it
     sizes: dict[str | None, int] = {}  # nodes of each anchor
     size = 0  # nodes so far; an alias counts as all nodes that it stands for
+    event: Any
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             starts.append((event.anchor, size))
@@ -218,8 +222,8 @@ def _check_events(text: str) -> None:
 
 def _find_problem(event: yaml.Event, open_anchors: Sequence[str | None], size: int) -> str | None:
     """Return what settings do not allow: of an event, of the collections around it, or of the nodes until then."""
-    if getattr(event, "tag", None):
-        return f"it contains the tag {event.tag}; tags are not read"
+    if tag := getattr(event, "tag", None):
+        return f"it contains the tag {tag}; tags are not read"
     if isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
         return f"*{event.anchor} contains itself"
     if len(open_anchors) > MAX_LEVELS:
