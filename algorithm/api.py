@@ -12,7 +12,6 @@ from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import locate_environment
 from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
@@ -143,7 +142,7 @@ def run_training(
     if settings.base.export != "never":
         from algorithm.tools.export.export import RunExporter
 
-        exporter = RunExporter(settings.base.export, AgentConfigs(settings), folder, log)
+        exporter = RunExporter(settings, folder, log)
     if not folder.has_learned():
         write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:

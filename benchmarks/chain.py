@@ -22,7 +22,6 @@ import torch
 from measure import describe_setup, format_spread, run_in_subprocesses
 
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
@@ -111,7 +110,7 @@ def solve(states: int, sampler: str, seed: int, changes: tuple[str, ...]) -> dic
         source = Path(path) / "source"
         source.mkdir()
         folder = RunFolder.create(f"{path}/chain", source, "run", settings.tree)
-        components = ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None)("agent", role)
+        components = ComponentsBuilder(settings, folder, None, lambda line: None)("agent", role)
     rng = np.random.default_rng(seed)
     right = rng.integers(2, size=states)
     for row in split_rows(make_experience(right, rng)):

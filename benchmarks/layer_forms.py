@@ -26,9 +26,9 @@ from measure import describe_setup, run_in_subprocesses
 
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import resolve
+from algorithm.config.registry import find_class
 from algorithm.config.variants import read_variant
 from algorithm.networks import Blueprint
-from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.parts.user_code import load_blueprint
@@ -88,13 +88,12 @@ def make_update(case: Case, form: str) -> Callable[[], None]:
     folder = find_folder(case.env)
     assert folder is not None
     settings = resolve([("config.yaml", read_variant(folder / "config.yaml", case.variant))])
-    config = make_agent_config(settings)
-    blueprint = load_blueprint(folder, config.network_file, config.network_arguments)
+    blueprint = load_blueprint(folder, settings.base.nn, settings.nn)
     assert isinstance(blueprint, Blueprint)
     role = Role(case.rows[1], {"obs": ObsSpec((case.obs,))}, case.actions)
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
-    agent = config.make_agent(config.settings, blueprint, role, rng)
+    agent = find_class("algorithm", settings.base.algorithm)(settings.agent, blueprint, role, rng)
     with nullcontext() if form == "manual" else patch("algorithm.training.learner.use_manual_passes"):
         learner = Learner(agent, role, {}, None)
     batches = [make_batch(agent, case, rng) for _ in range(4)]

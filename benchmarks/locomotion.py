@@ -54,7 +54,6 @@ def train_variant(env: Any, task: str, variant: str, steps: int, seed: int, runs
     import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
 
     from algorithm import train
-    from algorithm.parts.agent_config import AgentConfigs
     from algorithm.parts.env_folder import RUNS
     from algorithm.parts.run_folder import RunFolder
     from algorithm.runs.trained_agent import TrainedAgent, load_agent
@@ -67,13 +66,13 @@ def train_variant(env: Any, task: str, variant: str, steps: int, seed: int, runs
     if folder.has_learned():
         train(environment, name=name, resume=True)
     else:
-        settings = {"base_config": {**base, **saving}, "goal": None}
-        train(environment, name=name, variant=variant, settings=settings, replace=True)
-    config = AgentConfigs(folder.load_settings())
+        given = {"base_config": {**base, **saving}, "goal": None}
+        train(environment, name=name, variant=variant, settings=given, replace=True)
+    settings = folder.load_settings()
     ((role_name, role),) = folder.read_roles().items()
     curve = []
     for checkpoint in folder.checkpoints(CHECKPOINTS + 1).list_all():
-        agent = load_agent(config.for_role(role_name), folder, checkpoint, role_name, role)
+        agent = load_agent(settings, folder, checkpoint, role_name, role)
         act = TrainedAgent(agent, role, disable_sample=True).act
         counters = checkpoint.counters
         episodes = EPISODES if counters.env_steps >= steps else CURVE_EPISODES

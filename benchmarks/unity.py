@@ -19,7 +19,7 @@ from measure import StepRecorder, compare, describe_setup, format_spread, run_in
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.unity.client import api
+from algorithm.adapters.unity.compat import load_api
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.variants import read_variant
@@ -43,7 +43,10 @@ PORT = 6105
 
 def measure_mlagents_client(player: Path, ticks: int) -> float:
     """Return the ticks per second of ML-Agents' client with random actions."""
-    env = api.UnityEnvironment(str(player), base_port=PORT, no_graphics=False, timeout_wait=30)
+    load_api()
+    from mlagents_envs.environment import UnityEnvironment
+
+    env = UnityEnvironment(str(player), base_port=PORT, no_graphics=False, timeout_wait=30)
     try:
         env.reset()
         return measure_rate(lambda: _step_randomly(env), ticks)

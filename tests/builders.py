@@ -27,7 +27,7 @@ from algorithm.agents.settings import A2CSettings, PpoSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.returns import ESTIMATORS, RewardStream, find_estimators
-from algorithm.rollout import Rollout
+from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
@@ -280,6 +280,28 @@ def to_float64(rollout: Rollout) -> Rollout:
         return tensor.double() if tensor.is_floating_point() else tensor
 
     return rollout.convert(upload)
+
+
+def make_step(
+    obs: Mapping[str, np.ndarray], lane: Sequence[int] | None = None, first: bool | Sequence[bool] = False
+) -> Step:
+    """Return a Step of all lanes, or of some, each in the middle of an episode, or at the start of one."""
+    lanes = len(next(iter(obs.values())))
+    return Step(
+        lane=np.arange(lanes) if lane is None else np.asarray(lane),
+        obs=obs,
+        first=np.broadcast_to(first, lanes).copy(),
+        is_bootstrap_row=np.zeros(lanes, bool),
+        reward=np.zeros(lanes, np.float32),
+        alive=np.ones(lanes, bool),
+    )
+
+
+def compute_gradient(scalar: Tensor, *modules: nn.Module) -> Tensor:
+    """Return the gradient of all parameters of some modules as one vector; the graph is kept."""
+    parameters = [each for module in modules for each in module.parameters() if each.requires_grad]
+    gradients = torch.autograd.grad(scalar, parameters, allow_unused=True, materialize_grads=True, retain_graph=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def update(learner: Learner, rollout: Rollout) -> LossResult:

@@ -3,6 +3,6 @@
 import multiprocessing
 
 multiprocessing.set_forkserver_preload(
-    ["algorithm.processes.worker", "algorithm.processes.cluster", "algorithm.adapters.unity.communicator"]
+    ["algorithm.processes.worker", "algorithm.processes.cluster", "algorithm.adapters.unity.client"]
 )
 PREPARED = multiprocessing.get_context("forkserver")

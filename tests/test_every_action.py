@@ -10,7 +10,6 @@ import torch
 from algorithm import load
 from algorithm.cli import main
 from algorithm.config.loader import resolve
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
@@ -185,7 +184,7 @@ def test_every_kind_of_action_is_learned_and_played(algorithm, kind, masks, chan
     folder = train_folder(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
     settings = folder.load_settings()
     env, role = Guessing(kind, masks), folder.read_roles()["agent"]
-    untrained = ComponentsBuilder(AgentConfigs(settings), folder, None, print)("agent", role).agent
+    untrained = ComponentsBuilder(settings, folder, None, print)("agent", role).agent
     before = mean_return(TrainedAgent(untrained, role, disable_sample=True), env)
     after = mean_return(load(folder.path, disable_sample=True), env)
     assert after > min(before + 0.2, 0.95)  # an untrained agent may be good by chance

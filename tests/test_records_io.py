@@ -20,7 +20,7 @@ from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
 from algorithm.parts.run_records import read_roles
-from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
+from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.records_io import (
     OpenRecord,
     RecordError,
@@ -35,8 +35,8 @@ from algorithm.records_io import (
 from algorithm.runs.results import read_record
 from algorithm.runs.sessions import read_sessions
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
-from algorithm.tools.reports.headline import Fact
 from algorithm.tools.reports.run_data import read_run
+from algorithm.tools.reports.run_summary import Fact
 from tests.tools.reports.run_folders import write_run
 from tests.tracking.runs import make_run as make_tracked_run
 
@@ -136,7 +136,7 @@ def files(tmp_path_factory) -> dict[str, RecordFile]:
     with manifest.open_file("counters.json") as file:
         file.write(b'{"counters": {}}')
     manifest.write()
-    population, settings = PopulationRecord(root), {"acer_config.gamma": 0.99}
+    population, settings = PopulationFolder(root, 2), {"acer_config.gamma": 0.99}
     plan = MemberPlan(parent=1, settings=settings)
     population.write_state(PopulationState(interval=2, members=[plan, plan], exchange={"returns": [[1.0], []]}))
     population.write_lineage(

@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
-    from algorithm.population.lineage import LineageRow
-    from algorithm.population.runner import PopulationFolder
+    from algorithm.population.folder import LineageRow, PopulationFolder
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
 
@@ -81,7 +80,7 @@ def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[t
         elif records:
             output.result = records[0]
     if len(records) > 1:
-        from algorithm.tools.reports.compare_command import compare_repeats
+        from algorithm.tools.reports.comparison_output import compare_repeats
 
         compare_repeats([record["run"] for record in records], output)
 
@@ -157,9 +156,9 @@ def _train_population(
 
 def _report_population(output: Output, env: str, folder: PopulationFolder) -> None:
     """Print the lineage as a table, and the commands for the best member."""
-    from algorithm.population.rounds import find_best
+    from algorithm.population.folder import find_best
 
-    rows, lineage = folder.record.read_lineage(output.log), folder.record.lineage_path
+    rows, lineage = folder.read_lineage(output.log), folder.lineage_path
     best = find_best(rows)
     output.result = {"population": folder.path.as_posix(), "best": None, "lineage": lineage.as_posix()}
     if best is None:

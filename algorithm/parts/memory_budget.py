@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorithm.agents.agent import Agent, DataSchedule
+from algorithm.config.loader import Settings
 from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.parts.agent_config import AgentConfig
 from algorithm.program import role_suffix
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.specs import Role
@@ -39,16 +39,16 @@ def compute_agent_replay_size(
     )
 
 
-def check_learning_starts(config: AgentConfig, agent: Agent, lanes: int, initial_lanes: int) -> None:
+def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
     """Raise UserError if the replay never holds `learning_starts` rows, or the run ends before it does.
 
     Of the `lanes` lanes of the role, the first `initial_lanes` share the capacity.
     """
-    schedule, capacity, max_step = agent.schedule, config.replay.capacity, config.max_step
+    schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
     chunk, start = schedule.rollout_length, schedule.learning_starts
     if schedule.replay_ratio == 0:
         return
-    setting_name = f"{config.section}.learning_starts"
+    setting_name = f"{settings.agent_section}.learning_starts"
     rows = capacity // initial_lanes // chunk * chunk
     maximum = lanes * (rows - 1)  # one row of each lane stays free, for the observation after the newest row
     if start > maximum:

@@ -6,12 +6,12 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from algorithm.agents.agent import Agent
+from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU, Placement
 from algorithm.specs import Role
@@ -20,50 +20,44 @@ SMALL_PARAMETERS = 1_000_000  # number of parameters below which a network is sm
 BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")  # instructions of x86 and ARM processors, as torch names them
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlacementConfig:
-    """A record of the settings `device`, `precision` and `inference_device` of `base_config`."""
-
-    device: str
-    precision: str
-    inference_device: str
-
-
-def choose_placement(config: PlacementConfig, agent: Agent, role: Role) -> Placement:
+def choose_placement(base: BaseConfig, agent: Agent, role: Role) -> Placement:
     """Return the devices on which an agent learns and acts, and the precision.
 
     Raises:
         UserError: torch does not find the device, or the device only emulates the precision.
     """
-    precision, learning = config.precision, choose_device(config, agent, role)
+    precision, learning = base.precision, choose_device(base, agent, role)
     if precision == "bfloat16" and not has_bfloat16(learning):
         raise UserError(
             f"base_config.precision is bfloat16, which {describe_device(learning)} only emulates, several times "
             "slower than float32: use float32, or bfloat16_forced to emulate it"
         )
     dtype = torch.float32 if precision == "float32" else torch.bfloat16
-    return Placement(learning, dtype, choose_acting_device(config, agent, role))
+    return Placement(learning, dtype, choose_acting_device(base, agent, role))
 
 
-def choose_device(config: PlacementConfig, agent: Agent, role: Role) -> torch.device:
+def choose_device(base: BaseConfig, agent: Agent, role: Role) -> torch.device:
     """Return the device on which an agent learns. Raises UserError if torch does not find it."""
-    if config.device == "auto":
+    if base.device == "auto":
         return CPU if _is_small(agent, role) else torch.device(find_accelerator() or CPU)
-    return get_named_device(config)
+    return get_named_device(base.device)
 
 
-def get_named_device(config: PlacementConfig) -> torch.device:
-    """Return the device that the settings name. Raises UserError if torch does not find it."""
-    device = torch.device(config.device)
-    if not is_available(device):
-        raise UserError(f"base_config.device is {config.device}, but torch finds no such device; use cpu or auto")
+def get_named_device(name: str) -> torch.device:
+    """Return the device with this name. Raises UserError if torch does not find it."""
+    device = torch.device(name)
+    is_found = device.type != "mps" or torch.backends.mps.is_available()
+    if device.type == "cuda":
+        is_found = (device.index or 0) < torch.cuda.device_count()
+    if not is_found:
+        raise UserError(f"base_config.device is {name}, but torch finds no such device; use cpu or auto")
     return device
 
 
-def choose_acting_device(config: PlacementConfig, agent: Agent, role: Role) -> torch.device:
+def choose_acting_device(base: BaseConfig, agent: Agent, role: Role) -> torch.device:
     """Return the device on which an agent acts: the learning device, or the CPU."""
-    on_cpu = config.inference_device == "cpu" or (config.inference_device == "auto" and _is_small(agent, role))
-    return CPU if on_cpu else choose_device(config, agent, role)
+    on_cpu = base.inference_device == "cpu" or (base.inference_device == "auto" and _is_small(agent, role))
+    return CPU if on_cpu else choose_device(base, agent, role)
 
 
 def _is_small(agent: Agent, role: Role) -> bool:
@@ -77,13 +71,6 @@ def find_accelerator() -> str | None:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else None
-
-
-def is_available(device: torch.device) -> bool:
-    """Return whether torch finds this device."""
-    if device.type == "cuda":
-        return (device.index or 0) < torch.cuda.device_count()
-    return device.type != "mps" or torch.backends.mps.is_available()
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -13,75 +13,54 @@ import torch
 from algorithm.atomic_io import open_replacement
 from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.checkpointing.transfer import copy_checkpoint
+from algorithm.checkpointing.writer import copy_checkpoint
+from algorithm.config.sections import BaseConfig
 from algorithm.networks.flat_parameters import State
-from algorithm.parts.run_folder import RunFolder
-from algorithm.population.evolution import draw_weights, fit_weights
-from algorithm.population.exchange import ExchangePlan
+from algorithm.population.exchange import MIN_ELITES
+from algorithm.population.folder import PopulationFolder, PopulationState
 
 DRAWN, TARGETS = "parameters", "target_networks"  # kinds of flat tensors in weights.pt
 DISTRIBUTION_FILE = "distribution.pt"  # distribution of the last draw, in the folder of the population
+MAX_STD, MIN_STD = 1.0, 1e-4  # bounds of the standard deviation of a drawn weight
+Log = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemberCheckpoints:
-    """The checkpoints of all members.
+def transfer_checkpoints(folder: PopulationFolder, base: BaseConfig, log: Log, state: PopulationState) -> None:
+    """Copy the newest checkpoint of its parent to each member that has another one, and draw weights if planned.
 
-    Attributes:
-        folders: run folder of each member.
-        distribution_path: file with the distribution of the last draw.
-        keep: number of newest checkpoints that each member keeps.
-        seed: seed of the draws.
+    An exchange that was interrupted can be repeated: it changes the checkpoints in the same way.
+
+    Args:
+        folder: the folder of the population.
+        base: seed of the draws, and the number of newest checkpoints that each member keeps.
         log: receives lines for the user.
+        state: the plan of the interval that follows.
+
+    Raises:
+        CheckpointError: a checkpoint is missing or damaged.
     """
 
-    folders: Sequence[RunFolder]
-    distribution_path: Path
-    keep: int
-    seed: int
-    log: Callable[[str], None]
-
-    def transfer(self, plan: ExchangePlan, interval: int) -> None:
-        """Copy the newest checkpoint of its parent to each member that has another one, and draw weights if planned.
-
-        An exchange that was interrupted can be repeated: it changes the checkpoints in the same way.
-
-        Args:
-            plan: the plan of the exchange.
-            interval: number of the interval that follows.
-
-        Raises:
-            CheckpointError: a checkpoint is missing or damaged.
-        """
-        distribution = self._find_distribution(plan.elites, interval) if plan.elites else None
-        for number, member in enumerate(plan.members, 1):
-            if member.parent == number and distribution is None:
-                continue
-            weights = None
-            if distribution:
-                weights = distribution.draw(np.random.default_rng([self.seed, interval, number]))
-            own = self.folders[number - 1]
-            with own.lock:
-                copy_checkpoint(self._find_newest(member.parent), own.checkpoints(self.keep), weights)
-
-    def _find_distribution(self, elites: Sequence[int], interval: int) -> WeightDistribution | None:
-        """Return the distribution to draw from; it is in a file before the first checkpoint of an elite changes."""
-        if saved := WeightDistribution.load(self.distribution_path, interval):
-            return saved
-        distribution = WeightDistribution.fit([self._find_newest(number) for number in elites], self.log)
-        if distribution is None:
-            self.log("the weights of fewer than two elites can be used: no weights are drawn")
-        else:
-            distribution.save(self.distribution_path, interval)
-            self.log(f"the weights of all members are drawn; the elites are the members {', '.join(map(str, elites))}")
-        return distribution
-
-    def _find_newest(self, number: int) -> Checkpoint:
-        folder = self.folders[number - 1]
-        checkpoint = folder.checkpoints(self.keep).latest(self.log)
+    def find_newest(number: int) -> Checkpoint:
+        member = folder.members[number - 1]
+        checkpoint = member.checkpoints(base.keep_checkpoints).latest(log)
         if checkpoint is None:
-            raise CheckpointError(f"{folder} has no checkpoint to copy")
+            raise CheckpointError(f"{member} has no checkpoint to copy")
         return checkpoint
+
+    path, distribution = folder.path / DISTRIBUTION_FILE, None
+    if state.elites and (distribution := WeightDistribution.load(path, state.interval)) is None:
+        distribution = WeightDistribution.fit(list(map(find_newest, state.elites)), log)
+        if distribution is None:
+            log("the weights of fewer than two elites can be used: no weights are drawn")
+        else:
+            distribution.save(path, state.interval)  # before the first checkpoint of an elite changes
+            log(f"the weights of all members are drawn; the elites are the members {', '.join(map(str, state.elites))}")
+    for number, (member, plan) in enumerate(zip(folder.members, state.members, strict=True), 1):
+        if plan.parent != number or distribution:
+            rng = np.random.default_rng([base.seed, state.interval, number])
+            weights = distribution.draw(rng) if distribution else None
+            with member.lock:
+                copy_checkpoint(find_newest(plan.parent), member.checkpoints(base.keep_checkpoints), weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +69,7 @@ class WeightDistribution:
 
     Attributes:
         mean: mean of each weight, of all roles and parameter groups one after the other.
-        std: standard deviation of each weight.
+        std: standard deviation of each weight, from `MIN_STD` to `MAX_STD`.
         template: weights of the best elite by role, without target networks. Draws have its running statistics.
     """
 
@@ -99,7 +78,7 @@ class WeightDistribution:
     template: dict[str, State]
 
     @classmethod
-    def fit(cls, elites: Sequence[Checkpoint], log: Callable[[str], None]) -> WeightDistribution | None:
+    def fit(cls, elites: Sequence[Checkpoint], log: Log) -> WeightDistribution | None:
         """Return the distribution over checkpoints, the best first; None if fewer than two of them can be used.
 
         `log` receives a line for each checkpoint that is skipped, since it is damaged or not finite.
@@ -110,18 +89,18 @@ class WeightDistribution:
                 readable.append({role: checkpoint.weights(role) for role in checkpoint.roles})
             except CheckpointError as error:
                 log(f"{error}: this elite is skipped")
-        fitted = fit_weights([_flatten(weights) for weights in readable])
-        if fitted is None:
+        if len(readable) < MIN_ELITES:
             return None
+        vectors = np.stack([_flatten(weights) for weights in readable]).astype(np.float64)
         best = {
             role: {kind: tensors for kind, tensors in state.items() if kind != TARGETS}
             for role, state in readable[0].items()
         }
-        return cls(mean=fitted[0], std=fitted[1], template=best)
+        return cls(mean=vectors.mean(axis=0), std=vectors.std(axis=0).clip(MIN_STD, MAX_STD), template=best)
 
     def draw(self, rng: np.random.Generator) -> dict[str, State]:
         """Return drawn weights by role, without target networks, which become copies of their sources."""
-        vector, start = torch.from_numpy(draw_weights(self.mean, self.std, rng)), 0
+        vector, start = torch.from_numpy(rng.normal(self.mean, self.std).astype(np.float32)), 0
         drawn: dict[str, State] = {}
         for role, state in self.template.items():
             groups = {}

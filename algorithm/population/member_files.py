@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.atomic_io import UNFINISHED_SUFFIX, resolve_inside
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.manifest import MANIFEST, CheckpointError, Manifest
+from algorithm.checkpointing.manifest import (
+    MANIFEST,
+    CheckpointError,
+    Manifest,
+    PackedFolder,
+    pack_folder,
+    unpack_folder,
+)
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
 from algorithm.parts.lock import LOCK_FILE
 from algorithm.parts.run_folder import RunFolder
 
@@ -96,36 +102,29 @@ class ChangedFiles:
 
     def __init__(self, folder: RunFolder):
         self._folder = folder
-        self._stamps = _list_files(folder)
-        self._manifests: dict[Path, bytes] = {}
-        self._manifests = {checkpoint.folder: manifest for checkpoint, manifest in self._list_new()}
+        self._sent = _list_files(folder) | _list_checkpoints(folder)
 
     def has_checkpoint(self) -> bool:
         """Return whether there is a checkpoint that has not been sent."""
-        return any(True for _ in self._list_new())
+        return bool(self._find_changed(_list_checkpoints(self._folder)))
 
     def take(self) -> MemberFiles:
         """Return all changes, without code; they then count as sent.
 
         The run may write at the same time. A checkpoint that is removed meanwhile is left out.
         """
-        checkpoints = {}
-        for checkpoint, manifest in self._list_new():
+        packed = {}
+        checkpoints = _list_checkpoints(self._folder)
+        for name in self._find_changed(checkpoints):
             with suppress(CheckpointError, FileNotFoundError):
-                checkpoints[int(checkpoint.folder.name)] = _pack_checkpoint(checkpoint.folder)
-            self._manifests[checkpoint.folder] = manifest
-        stamps = {name: stamp for name, stamp in _list_files(self._folder).items() if not _is_code(name)}
-        changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
-        self._stamps |= stamps
-        return MemberFiles(checkpoints=checkpoints, others=_pack_others(self._folder, changed))
+                packed[int(name)] = _pack_checkpoint(self._folder.checkpoints(keep=1).get_folder(int(name)))
+        files = _list_files(self._folder)
+        changed = [name for name in self._find_changed(files) if not _is_code(name)]
+        self._sent |= files | checkpoints
+        return MemberFiles(checkpoints=packed, others=_pack_others(self._folder, changed))
 
-    def _list_new(self) -> Iterator[tuple[Checkpoint, bytes]]:
-        """Yield each checkpoint that has not been sent, oldest first, with its manifest."""
-        for checkpoint in self._folder.checkpoints(keep=1).list_all():
-            with suppress(FileNotFoundError):
-                manifest = (checkpoint.folder / MANIFEST).read_bytes()
-                if self._manifests.get(checkpoint.folder) != manifest:
-                    yield checkpoint, manifest
+    def _find_changed(self, stamps: Mapping[str, Stamp]) -> list[str]:
+        return [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
 
 
 def _find_best(store: CheckpointStore) -> Checkpoint | None:
@@ -150,10 +149,22 @@ def _list_files(folder: RunFolder) -> dict[str, Stamp]:
             is_temporary = path.name == LOCK_FILE or path.suffix == UNFINISHED_SUFFIX
             with suppress(FileNotFoundError):
                 if path.is_file() and not (path.is_symlink() or is_temporary):
-                    status = path.stat()
-                    name = path.relative_to(folder.path).as_posix()
-                    stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+                    stamps[path.relative_to(folder.path).as_posix()] = _get_stamp(path)
     return stamps
+
+
+def _list_checkpoints(folder: RunFolder) -> dict[str, Stamp]:
+    """Return the stamps of the manifests of all checkpoints by the names of their folders, oldest first."""
+    stamps = {}
+    for checkpoint in folder.checkpoints(keep=1).list_all():
+        with suppress(FileNotFoundError):
+            stamps[checkpoint.folder.name] = _get_stamp(checkpoint.folder / MANIFEST)
+    return stamps
+
+
+def _get_stamp(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _pack_others(folder: RunFolder, names: Iterable[str]) -> PackedFolder:

@@ -16,17 +16,16 @@ from algorithm.checkpointing.manifest import CheckpointError
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.member import MemberReply, Members, MemberService
+from algorithm.population.folder import LineageRow
+from algorithm.population.member import MemberFailed, MemberReply, Members, MemberService, RemoteMemberService
 from algorithm.population.member_files import read_member, write_member
-from algorithm.population.remote_member import RemoteMemberService
-from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask
 from algorithm.processes.chosen_host import open_host
-from algorithm.processes.host import ServiceSpec
+from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
 STOP_SECONDS = 120.0  # time limit for services that stop their members, and send the checkpoints
-Result = MemberReport | MemberFailed
+Ended = tuple[LineageRow, LineageRow | MemberFailed]  # a task with its result
 
 
 @dataclass(kw_only=True)
@@ -40,49 +39,56 @@ class _Work:
         is_stopping: whether the service was requested to stop.
     """
 
-    task: MemberTask
+    task: LineageRow
     deadline: float
     lock: ExitStack = field(default_factory=ExitStack)
     is_stopping: bool = False
 
 
 class MemberFleet:
-    """A runner of members in services of a host.
+    """The services of a host that train the members of a population.
 
     Services on other machines have no access to the run folders: they receive the files that a member needs, and send
     its new checkpoints and all other changes.
 
     Args:
         members: the members.
-        supervisor: supervises the services, a `MemberService` or a `RemoteMemberService`.
-        count: the number of services.
-        keep: the number of checkpoints that a member keeps.
-        timeout: time limit of a task in seconds; None for none.
-        reply_timeout: seconds after which a service that does not reply is replaced.
-        start_timeout: seconds in which the first service starts.
+        settings: the settings of the population.
         log: receives lines for the user.
+        host: runs the services; None for the host that the settings name.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
     """
 
     def __init__(
-        self,
-        members: Members,
-        supervisor: Supervisor,
-        *,
-        count: int,
-        keep: int,
-        timeout: float | None,
-        reply_timeout: float,
-        start_timeout: float,
-        log: Callable[[str], None],
-    ):
+        self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None
+    ) -> None:
+        config, cluster = settings.population, settings.cluster
+        self.host = host or open_host(settings, (config.processes or 1) * config.cpus_per_member)
+        is_local = self.host.shares_files
+        spec = ServiceSpec(
+            kind="Member",
+            make=partial(MemberService if is_local else RemoteMemberService, members),
+            cpus=config.cpus_per_member,
+            gpus=config.gpus_per_member,
+        )
+        self.supervisor = Supervisor(self.host, spec, name="process {} of the members".format)
+        self.count = config.processes or (count_cores() if is_local else len(members.folders))
+        self.keep, self.log = settings.base.keep_checkpoints, log
+        self.timeout = config.timeout or inf
+        self.reply_timeout = inf if is_local else cluster.timeout
+        self.start_timeout = inf if is_local else cluster.start_timeout
         self._folders = [RunFolder(path) for path in members.folders]
-        self.supervisor, self.host = supervisor, supervisor.host
-        self.count, self.keep, self.log = count, keep, log
-        self.timeout, self.reply_timeout, self.start_timeout = timeout, reply_timeout, start_timeout
         self._work: dict[Supervised, _Work] = {}
 
-    def train(self, tasks: Sequence[MemberTask]) -> Iterator[tuple[MemberTask, Result]]:
-        """Yield each task with its result, as `MemberRunner` requires."""
+    def train(self, tasks: Sequence[LineageRow]) -> Iterator[Ended]:
+        """Yield each task with its result, as soon as it has ended. Tasks that are left when it is closed are stopped.
+
+        Raises:
+            MemberFailed: services end before they can train a member.
+            UserError: a setting does not fit the members, or no service starts in time.
+        """
         waiting, deadline = list(tasks), time.monotonic() + self.start_timeout
         self.supervisor.ensure(min(self.count, len(tasks)))
         self._open_services()
@@ -114,12 +120,12 @@ class MemberFleet:
             if not (service.has_result or service.calls):
                 self.supervisor.call(service, "open")
 
-    def _assign(self, waiting: list[MemberTask]) -> None:
+    def _assign(self, waiting: list[LineageRow]) -> None:
         """Give the first tasks to services that have none."""
         for service in self.supervisor.services:
             if waiting and service.has_result and service not in self._work:
                 task, files = waiting.pop(0), None
-                work = self._work[service] = _Work(task=task, deadline=time.monotonic() + (self.timeout or inf))
+                work = self._work[service] = _Work(task=task, deadline=time.monotonic() + self.timeout)
                 if not self.host.shares_files:
                     folder = self._folders[task.member - 1]
                     work.lock.enter_context(folder.lock)
@@ -128,17 +134,12 @@ class MemberFleet:
 
     def _find_late(self) -> list[tuple[Supervised, Lost]]:
         """Return the services whose tasks have exceeded the time limit."""
-        reason = f"has not ended its interval within {self.timeout or inf:g} s (population_config.timeout)"
+        reason = f"has not ended its interval within {self.timeout:g} s (population_config.timeout)"
         now = time.monotonic()
         return [(service, Lost(reason)) for service, work in self._work.items() if work.deadline <= now]
 
-    def _receive(self, service: Supervised, reply: Any) -> Iterator[tuple[MemberTask, Result]]:
-        """Handle a reply of a service. Yield its task with the result, if it has ended.
-
-        Raises:
-            MemberFailed: services end before they can train a member.
-            UserError: a setting does not fit the member.
-        """
+    def _receive(self, service: Supervised, reply: Any) -> Iterator[Ended]:
+        """Handle a reply of a service. Yield its task with the result, if it has ended."""
         if isinstance(reply, Lost):
             yield from self._replace(service, reply.reason, f"its process {reply.reason}")
         elif not isinstance(reply, MemberReply):
@@ -170,13 +171,13 @@ class MemberFleet:
                 raise ValueError("a service has sent code")
             write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
 
-    def _release(self, service: Supervised) -> MemberTask:
+    def _release(self, service: Supervised) -> LineageRow:
         """Let a service have no task. Return the one that it had."""
         work = self._work.pop(service)
         work.lock.close()
         return work.task
 
-    def _replace(self, service: Supervised, reason: str, message: str) -> Iterator[tuple[MemberTask, Result]]:
+    def _replace(self, service: Supervised, reason: str, message: str) -> Iterator[Ended]:
         """Replace the process of a service. Yield its task, which has failed with a message, if it had one."""
         task = self._release(service) if service in self._work else None
         try:
@@ -207,33 +208,6 @@ class MemberFleet:
         for service in list(self._work):  # it hangs
             self.supervisor.end(service)
             self._release(service)
-
-
-def open_member_fleet(members: Members, settings: Settings, log: Callable[[str], None]) -> MemberFleet:
-    """Return the runner of the members of a population, on the host that its settings name.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster.
-    """
-    cluster, config = settings.cluster, settings.population
-    host = open_host(settings, (config.processes or 1) * config.cpus_per_member)
-    is_local = host.shares_files
-    spec = ServiceSpec(
-        kind="Member",
-        make=partial(MemberService if is_local else RemoteMemberService, members),
-        cpus=config.cpus_per_member,
-        gpus=config.gpus_per_member,
-    )
-    return MemberFleet(
-        members,
-        Supervisor(host, spec, name="process {} of the members".format),
-        count=config.processes or (count_cores() if is_local else len(members.folders)),
-        keep=settings.base.keep_checkpoints,
-        timeout=config.timeout,
-        reply_timeout=inf if is_local else cluster.timeout,
-        start_timeout=inf if is_local else cluster.start_timeout,
-        log=log,
-    )
 
 
 def count_cores() -> int:

@@ -1,13 +1,12 @@
-"""Populations: their folders, the members in them, and their training."""
+"""Populations: new ones, existing ones, and their training."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -17,49 +16,22 @@ from algorithm.config.unused_settings import check_effects
 from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin
-from algorithm.parts.lock import FolderLock, check_links
+from algorithm.parts.lock import check_links
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.run_records import list_changes
 from algorithm.population.exchange import CopyBest, DrawWeights, Exchange
-from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
+from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.population.member import Members, RunTraining, make_member_tree
-from algorithm.population.member_checkpoints import DISTRIBUTION_FILE, MemberCheckpoints
-from algorithm.population.member_fleet import open_member_fleet
-from algorithm.population.rounds import MemberRunner, Population
+from algorithm.population.member_checkpoints import transfer_checkpoints
+from algorithm.population.member_fleet import MemberFleet
+from algorithm.population.rounds import Population
 from algorithm.population.setting_spaces import make_spaces
 from algorithm.runs.run_requests import RunRequest
 
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder
 START = 0  # number of the interval before the first, for seeds
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PopulationFolder:
-    """The folder runs/<environment>/<name>/ of a population; the run folder of member k is <name>-<k>, next to it."""
-
-    path: Path
-    size: int
-
-    @property
-    def members(self) -> list[RunFolder]:
-        """Return the run folders of the members."""
-        return [RunFolder(self.path.with_name(f"{self.path.name}-{k + 1}")) for k in range(self.size)]
-
-    def has_learned(self) -> bool:
-        """Return whether metrics or a checkpoint of a member exist."""
-        return any(member.has_learned() for member in self.members)
-
-    @property
-    def record(self) -> PopulationRecord:
-        """Return the files with plan and lineage."""
-        return PopulationRecord(self.path)
-
-    @property
-    def lock(self) -> FolderLock:
-        """Return the lock that a process holds while it trains the population."""
-        return FolderLock(self.path, str(self.path))
 
 
 @contextmanager
@@ -72,13 +44,12 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
         UserError: a name is taken, or a setting is not for a population.
     """
     _check_request(request, settings)
-    size, spaces = settings.population.size, make_spaces(settings)
-    assert size is not None
-    folder = PopulationFolder(path=RUNS / get_run_group(request.env) / name, size=size)
+    spaces = make_spaces(settings)
+    folder = _make_folder(request, name, settings)
     for member in folder.members:
         RunFolder.check_name_free(request.env, member.path.name)
     rng = np.random.default_rng([settings.base.seed, START])
-    plans = [MemberPlan(parent=k, settings=spaces.sample(rng)) for k in range(1, size + 1)]
+    plans = [MemberPlan(parent=k, settings=spaces.sample(rng)) for k in range(1, folder.size + 1)]
     folder.path.mkdir(parents=True)
     try:
         with folder.lock:
@@ -88,7 +59,7 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
                 tree = resolve([(SETTINGS_FILE, make_member_tree(settings.tree, k, plan.settings))]).tree
                 RunFolder.create(request.env, source, member.path.name, tree)
             replace_text(folder.path / SETTINGS_FILE, format_yaml(settings.tree))
-            folder.record.write_state(PopulationState(interval=1, members=plans))
+            folder.write_state(PopulationState(interval=1, members=plans))
             yield folder
     finally:
         if not folder.has_learned():
@@ -96,19 +67,6 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
             for member in folder.members:
                 if member.path.exists():
                     member.replacement.restore()  # removes it, and parent folders that are empty
-
-
-def _check_request(request: RunRequest, settings: Settings) -> None:
-    """Raise UserError for a population that cannot be trained."""
-    if request.repeat is not None:
-        raise UserError("--repeat is for single runs: a population trains its members with consecutive seeds")
-    if request.replace:
-        raise UserError("--force is for single runs: give the population another name with -n")
-    if request.use_env_nn:
-        raise UserError("--use-env-nn is for single runs: the members of a population keep their copies of nn.py")
-    if settings.base.max_iter is not None:
-        raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
-    check_several_processes(settings.base, "a population", "train a single run")
 
 
 @contextmanager
@@ -125,14 +83,31 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     settings = replace(resolve([(str(path / SETTINGS_FILE), recorded), *given]), command_line_layers=given)
     check_effects(settings, given)
     _check_request(request, settings)
-    assert settings.population.size is not None
-    folder = PopulationFolder(path=path, size=settings.population.size)
+    folder = _make_folder(request, name, settings)
     with folder.lock:
         check_links(path)
         for line in list_changes(recorded, settings):
             log(line)
         replace_text(path / SETTINGS_FILE, format_yaml(settings.tree))
         yield folder, settings
+
+
+def _check_request(request: RunRequest, settings: Settings) -> None:
+    """Raise UserError for a population that cannot be trained."""
+    if request.repeat is not None:
+        raise UserError("--repeat is for single runs: a population trains its members with consecutive seeds")
+    if request.replace:
+        raise UserError("--force is for single runs: give the population another name with -n")
+    if request.use_env_nn:
+        raise UserError("--use-env-nn is for single runs: the members of a population keep their copies of nn.py")
+    if settings.base.max_iter is not None:
+        raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
+    check_several_processes(settings.base, "a population", "train a single run")
+
+
+def _make_folder(request: RunRequest, name: str, settings: Settings) -> PopulationFolder:
+    assert settings.population.size is not None
+    return PopulationFolder(RUNS / get_run_group(request.env) / name, settings.population.size)
 
 
 def train_population(
@@ -142,7 +117,7 @@ def train_population(
     settings: Settings,
     train: RunTraining,
     log: Log,
-    make_runner: Callable[[Members, Settings, Log], MemberRunner] | None = None,
+    make_fleet: Callable[[Members, Settings, Log], MemberFleet] = MemberFleet,
 ) -> Sequence[LineageRow]:
     """Train a population until it ends, from what is in its folder, which the caller has locked.
 
@@ -153,7 +128,7 @@ def train_population(
         settings: the settings of the population.
         train: trains in a run folder; `algorithm.api.run_training`.
         log: receives lines for the user.
-        make_runner: returns the runner of the members; None: the processes or the cluster of the settings.
+        make_fleet: returns the processes that train the members.
 
     Returns:
         The rows of the lineage.
@@ -162,59 +137,12 @@ def train_population(
         MemberFailed: all members have failed in an interval.
         UserError: a setting does not fit the members.
     """
-    config = settings.population
-    folders = folder.members
-    members = Members(
-        environment=environment,
-        variant=variant,
-        folders=tuple(member.path for member in folders),
-        tree=settings.tree,
-        train=train,
-    )
-    runner = (make_runner or open_member_fleet)(members, settings, log)
-    checkpoints = MemberCheckpoints(
-        folders=folders,
-        distribution_path=folder.path / DISTRIBUTION_FILE,
-        keep=settings.base.keep_checkpoints,
-        seed=settings.base.seed,
-        log=log,
-    )
-    population = Population(
-        record=folder.record,
-        runner=runner,
-        exchange=_make_exchange(settings),
-        transfer=checkpoints.transfer,
-        interval=config.interval,
-        is_over=partial(_is_over, settings),
-        max_restarts=config.max_restarts,
-        seed=settings.base.seed,
-        log=log,
-    )
-    try:
+    folders = tuple(member.path for member in folder.members)
+    members = Members(environment=environment, variant=variant, folders=folders, tree=settings.tree, train=train)
+    spaces, config = make_spaces(settings), settings.population
+    exchange: Exchange = DrawWeights(spaces, config) if config.evolver_enabled else CopyBest(spaces, config)
+    transfer = partial(transfer_checkpoints, folder, settings.base, log)
+    with closing(make_fleet(members, settings, log)) as fleet:
+        population = Population(folder, settings, fleet.train, exchange, transfer, log)
         population.run()
-    finally:
-        runner.close()
     return population.lineage
-
-
-def _is_over(settings: Settings, row: LineageRow) -> bool:
-    """Return whether a member has ended: it has reached the goal, or `max_step`."""
-    max_step = settings.base.max_step
-    goal = settings.goal.return_ if settings.goal else None
-    # The goal may have changed since the row was written.
-    reached = row.goal_reached and goal is not None and row.goal is not None and row.goal >= goal
-    return reached or (max_step is not None and row.env_steps >= max_step)
-
-
-def _make_exchange(settings: Settings) -> Exchange:
-    config, spaces = settings.population, make_spaces(settings)
-    if config.evolver_enabled:
-        return DrawWeights(
-            spaces=spaces,
-            length=config.evolver_cem_length,
-            best=config.evolver_cem_best,
-            min_length=config.evolver_cem_min_length,
-            minutes=config.evolver_cem_time,
-            remove_worst=config.evolver_remove_worst,
-        )
-    return CopyBest(spaces, config.exchange_fraction, config.perturb_factors, config.resample_probability)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.unused_settings import find_failure, iterate_annotations
 from algorithm.config.yaml_layers import Tree, iterate_leaves, nest
 from algorithm.errors import UserError
-from algorithm.population.evolution import SettingSpace, SettingSpaces
 
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
 # Settings and sections whose values the population determines.
@@ -21,48 +23,149 @@ NOT_RANDOM = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SettingSpace:
+    """The values that the members of a population try for one setting.
+
+    Attributes:
+        default: the value in the settings of the population.
+        choices: the values to choose from (`in`); None if the setting is a number.
+        bounds: the lowest and the highest value (`truncated`); None: no bounds.
+        std: the standard deviation of a normal distribution around the default; None: uniform within the bounds.
+    """
+
+    default: Any
+    choices: tuple[Any, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    std: float | None = None
+
+    @property
+    def has_distribution(self) -> bool:
+        """Return whether values can be sampled; otherwise members start from the default, and only perturb it."""
+        return any(part is not None for part in (self.choices, self.bounds, self.std))
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether the values are integers: the default and the bounds are written as integers."""
+        return all(isinstance(number, int) for number in (self.default, *(self.bounds or ())))
+
+    def sample(self, rng: np.random.Generator, counts: Sequence[int] | None = None) -> Any:
+        """Return a random value.
+
+        Args:
+            rng: the generator.
+            counts: parameters of the Dirichlet distribution of the probabilities of `choices`; None: all 1.
+        """
+        if self.choices is not None:
+            probabilities = rng.dirichlet(counts or [1] * len(self.choices))
+            return self.choices[int(rng.choice(len(self.choices), p=probabilities))]
+        if self.std is not None:
+            return self._limit(rng.normal(self.default, self.std))
+        if self.bounds is not None:
+            low, high = self.bounds
+            return int(rng.integers(int(low), int(high) + 1)) if self.is_integer else float(rng.uniform(low, high))
+        return self.default
+
+    def perturb(self, value: Any, factors: Sequence[float], rng: np.random.Generator) -> Any:
+        """Return a value near `value`: a number times one of the factors, or a neighbor in `choices`."""
+        if self.choices is not None:
+            step = int(rng.choice((-1, 1)))
+            position = self.choices.index(value) + step if value in self.choices else 0
+            return self.choices[min(max(position, 0), len(self.choices) - 1)]
+        return self._limit(value * float(rng.choice(factors)))
+
+    def _limit(self, number: float) -> float | int:
+        """Return the nearest number within the bounds, rounded if the setting is an integer."""
+        low, high = self.bounds or (-np.inf, np.inf)
+        limited = min(max(number, low), high)
+        return round(limited) if self.is_integer else float(limited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingSpaces:
+    """The spaces of all settings that differ between the members of a population.
+
+    Attributes:
+        by_path: the space of each setting, by its path.
+        accepts: returns whether a setting, given its path, can have a value.
+    """
+
+    by_path: Mapping[str, SettingSpace]
+    accepts: Callable[[str, Any], bool] = lambda path, value: True
+
+    def sample(self, rng: np.random.Generator, counts: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
+        """Return a random value of each setting; the default where the setting cannot have the value.
+
+        Args:
+            rng: the generator.
+            counts: counts of the choices by path, as in `SettingSpace.sample`.
+        """
+        return {path: self._sample_one(path, rng, (counts or {}).get(path)) for path in self.by_path}
+
+    def perturb(
+        self,
+        settings: Mapping[str, Any],
+        factors: Sequence[float],
+        resample_probability: float,
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
+        """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
+
+        Args:
+            settings: the settings of the member that was copied; a setting that cannot have the new value keeps these.
+            factors: a number is multiplied by one of these factors.
+            resample_probability: probability that a setting is sampled again instead, if it has a distribution.
+            rng: the generator.
+        """
+        changed = {}
+        for path, space in self.by_path.items():
+            if rng.random() < resample_probability and space.has_distribution:
+                changed[path] = self._sample_one(path, rng)
+            else:
+                value = space.perturb(settings[path], factors, rng)
+                changed[path] = value if self.accepts(path, value) else settings[path]
+        return changed
+
+    def _sample_one(self, path: str, rng: np.random.Generator, counts: Sequence[int] | None = None) -> Any:
+        space = self.by_path[path]
+        value = space.sample(rng, counts)
+        return value if self.accepts(path, value) else space.default
+
+
 def make_spaces(settings: Settings) -> SettingSpaces:
-    """Return the settings that differ between members. Raises UserError if members cannot exchange them."""
-    by_path = _read_spaces(settings.population.random_params, settings.tree)
-    for path, space in by_path.items():
+    """Return the settings that differ between members, whose paths may be nested or joined by dots.
+
+    Raises:
+        UserError: a setting is unknown, a space cannot be used, or members cannot exchange the values.
+    """
+    by_path = {}
+    for path, values in _iterate_spaces(settings.population.random_params, ""):
         where = f"population_config.random_params.{path}"
+        if {path, path.partition(".")[0]} & set(NOT_RANDOM) or not _is_setting(path, settings.tree):
+            raise UserError(f"{where}: members cannot have different values of {path}; name a setting of the run")
+        by_path[path] = space = _read_space(where, values, _get_value(settings.tree, path))
         if failure := find_failure(settings, path):
             raise UserError(f"{where}: {path} {failure}")
         for note, owner in iterate_annotations(settings, path):
             if isinstance(note, FixedOnResume) and note.forbids(space.default, None, owner):
                 raise UserError(f"{where}: members that exchange weights need the same value: {note.reason}")
         for value in (*(space.choices or ()), *(space.bounds or ())):
-            resolve([("settings", settings.tree), (where, nest(path, value))])  # raises UserError
+            _check_value(settings, where, path, value)
     return SettingSpaces(by_path=by_path, accepts=partial(_accepts, settings))
+
+
+def _check_value(settings: Settings, source: str, path: str, value: Any) -> None:
+    """Raise UserError if a setting of a population cannot have a value."""
+    resolve([("settings", settings.tree), (source, nest(path, value))])
 
 
 def _accepts(settings: Settings, path: str, value: Any) -> bool:
     """Return whether a setting of a population can have a value."""
     try:
-        resolve([("settings", settings.tree), ("random_params", nest(path, value))])
+        _check_value(settings, "random_params", path, value)
     except UserError:
         return False
     return True
-
-
-def _read_spaces(random_params: Mapping[str, Any], tree: Tree) -> dict[str, SettingSpace]:
-    """Return the space of each setting in `random_params`, whose paths may be nested or joined by dots.
-
-    Args:
-        random_params: the setting.
-        tree: the complete settings of the population, with the default of each space.
-
-    Raises:
-        UserError: a setting is unknown, or a space cannot be used.
-    """
-    known = set(iterate_leaves(tree))
-    spaces = {}
-    for path, values in _iterate_spaces(random_params, ""):
-        where = f"population_config.random_params.{path}"
-        if {path, path.partition(".")[0]} & set(NOT_RANDOM) or not _is_setting(path, known, tree):
-            raise UserError(f"{where}: members cannot have different values of {path}; name a setting of the run")
-        spaces[path] = _read_space(where, values, _get_value(tree, path))
-    return spaces
 
 
 def _iterate_spaces(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -79,12 +182,11 @@ def _iterate_spaces(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[st
             )
 
 
-def _is_setting(path: str, known: set[str], tree: Tree) -> bool:
+def _is_setting(path: str, tree: Tree) -> bool:
     """Return whether a path names a setting, or a value in a section with arbitrary keys."""
-    if path in known:
-        return True
+    known = set(iterate_leaves(tree))
     parents = [path[:position] for position, letter in enumerate(path) if letter == "."]
-    return any(parent in known for parent in parents) and _get_value(tree, path) is not None
+    return path in known or (not known.isdisjoint(parents) and _get_value(tree, path) is not None)
 
 
 def _get_value(tree: Mapping[str, Any], path: str) -> Any:

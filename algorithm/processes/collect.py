@@ -9,8 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_explorer
+from algorithm.parts.components_builder import get_agent_settings, make_explorer
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
@@ -94,25 +93,23 @@ class CollectorService(Service):
         parameters = EnvironmentParameters(settings.reset, lambda: self._request.fraction_done)
         adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
         self.training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
-        configs = AgentConfigs(settings)
         self._actor = Actor(self.training, seeds.get_training_seed(self.task.env_steps))
         for name, role in adapter.roles.items():  # those of Unity are known after the first reset
-            self.training.by_role[name] = self._build_components(seeds, configs.for_role(name), folder, name, role)
+            self.training.by_role[name] = self._build_components(seeds, folder, name, role)
         self._has_undecided_step = False
         self._last_end = perf_counter()
         self._cpu_seconds = measure_cpu_seconds()  # at the end of the last request
         return dict(adapter.roles)
 
-    def _build_components(
-        self, seeds: RunSeeds, config: AgentConfig, folder: RunFolder, name: str, role: Role
-    ) -> AgentComponents:
+    def _build_components(self, seeds: RunSeeds, folder: RunFolder, name: str, role: Role) -> AgentComponents:
         """Return the components of a role, which act and do not learn."""
-        cluster, rng = self.task.settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
-        device = config.placement.device if cluster.gpus_per_actor else "cpu"
-        learner = make_receiver(config, folder, role, rng, device)
+        settings = get_agent_settings(self.task.settings, name)
+        cluster, rng = settings.cluster, np.random.default_rng(seeds.make_component_seeds(name).spawn(1)[0])
+        device = settings.base.device if cluster.gpus_per_actor else "cpu"
+        learner = make_receiver(settings, folder, role, rng, device)
         agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
-        explorer = make_explorer(config, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
-        records_td_errors = agent.schedule.uses_replay and config.replay.initial_priorities is not None
+        explorer = make_explorer(settings, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
+        records_td_errors = agent.schedule.uses_replay and settings.replay.initial_priorities is not None
         scheduler = ForwardOnly(role.lanes, records_td_errors)
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 

@@ -11,7 +11,7 @@ import numpy as np
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import Agent
 from algorithm.errors import UserError
-from algorithm.parts.agent_config import AgentConfigs
+from algorithm.parts.components_builder import get_agent_settings
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.service import Failure, Service, ServiceReply
@@ -68,10 +68,10 @@ class EvaluatorService(Service):
         if role not in self._weights:
             raise UserError(f"role {role!r} appeared in an evaluation only, which only runtime LOCAL supports")
         if role not in self._learners:
-            config, spec = AgentConfigs(self.task.settings).for_role(role), self._adapter.roles[role]
+            settings, spec = get_agent_settings(self.task.settings, role), self._adapter.roles[role]
             # An evaluation draws from a generator of its own.
-            rng = np.random.default_rng(self.task.settings.base.seed)
-            learner = self._learners[role] = make_receiver(config, self._folder, spec, rng, "cpu")
+            rng = np.random.default_rng(settings.base.seed)
+            learner = self._learners[role] = make_receiver(settings, self._folder, spec, rng, "cpu")
             learner.load_weights(self._weights[role])
         return self._learners[role].agent
 

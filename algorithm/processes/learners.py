@@ -18,11 +18,9 @@ import numpy as np
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
-from algorithm.checkpointing.manifest import MANIFEST, Manifest
-from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
+from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.checkpointing.writer import write_all, write_experience, write_learner_state
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.averaging_learner import RoundReport, get_schedule, learn_round, make_learner_sharing
@@ -123,9 +121,7 @@ class LearnerService(Service):
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
             sharing = make_learner_sharing(self._group)
-            builder = ComponentsBuilder(
-                AgentConfigs(settings), self._folder, checkpoint, lambda line: None, sharing, seeds
-            )
+            builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
             for name, role in roles.items():
                 components = builder(name, role)
                 if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from algorithm.config.loader import Settings
 from algorithm.networks import FlatParameters
-from algorithm.parts.agent_config import AgentConfig
 from algorithm.parts.components_builder import make_agent, make_auxiliaries
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import choose_placement
@@ -73,17 +72,18 @@ class WeightReceiver(Learner):
 
 
 def make_receiver(
-    config: AgentConfig, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
+    settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
 ) -> WeightReceiver:
     """Return a learner with a new agent, whose weights are received.
 
     Args:
-        config: the settings of the role.
+        settings: the settings of the role.
         folder: the run folder, with the network.
         role: the role.
         rng: the generator of the agent's samples.
         device: the device of its networks.
     """
-    agent = make_agent(config, folder, role, rng)
-    placement = choose_placement(replace(config.placement, device=device, precision="float32"), agent, role)
-    return WeightReceiver(agent, role, make_auxiliaries(config), config.max_step, placement)
+    agent = make_agent(settings, folder, role, rng)
+    base = settings.base.model_copy(update={"device": device, "precision": "float32"})
+    placement = choose_placement(base, agent, role)
+    return WeightReceiver(agent, role, make_auxiliaries(settings), base.max_step, placement)

@@ -28,7 +28,6 @@ from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_experience
 from algorithm.config.loader import Settings
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -199,7 +198,7 @@ def _build(task: WorkerTask, connection: Connection, stack: ExitStack) -> Worker
     make_learner = partial(SharedLearner, memory=task.memory, lock=settings.base.worker_lock)
     workers = settings.base.n_workers
     sharing = Sharing(make_learner=make_learner, is_main=False, worker=task.index, workers=workers)
-    builder = ComponentsBuilder(AgentConfigs(settings), folder, checkpoint, lambda line: None, sharing, seeds)
+    builder = ComponentsBuilder(settings, folder, checkpoint, lambda line: None, sharing, seeds)
     training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
     for name, role in adapter.roles.items():
         training.by_role[name] = builder(name, role)

@@ -16,7 +16,6 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
 from algorithm.config.unused_settings import check_effects, list_unknown_roles
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -65,7 +64,7 @@ def train(
         UserError: a setting does not fit the run.
     """
     base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
-    environments, agents, events = Environments(settings, folder), AgentConfigs(settings), CallbackList(callbacks)
+    environments, events = Environments(settings, folder), CallbackList(callbacks)
     limits = make_limits(settings, pause_at)
     fleet_class: type[Fleet] = find_class("runtime", base.runtime)
     fleet_class.check(settings)
@@ -81,7 +80,7 @@ def train(
         fleet.open(limits.evaluates)
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
         _log_notes(settings, environments, limits, checkpoint, log)
-        builder = ComponentsBuilder(agents, folder, checkpoint, log, fleet.sharing)
+        builder = ComponentsBuilder(settings, folder, checkpoint, log, fleet.sharing)
         training = _build_components(fleet, builder, timer)
         history = History(training, counters)
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))

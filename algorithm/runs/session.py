@@ -10,7 +10,6 @@ from pathlib import Path
 from algorithm.config.loader import Settings
 from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.env_folder import RUNS
 from algorithm.parts.given_code import write_env_file, write_network_file
 from algorithm.parts.lock import check_links
@@ -81,7 +80,7 @@ def resume_run(request: RunRequest, log: Callable[[str], None]) -> Iterator[tupl
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:
-            check_network(AgentConfigs(settings), folder)  # before the run's own copy is replaced
+            check_network(settings, folder)  # before the run's own copy is replaced
             folder.copy_network(settings.base.nn)
             folder.nn_from = folder.path
         for line in changes:

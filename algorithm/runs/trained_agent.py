@@ -25,8 +25,7 @@ from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import State
-from algorithm.parts.agent_config import AgentConfig, AgentConfigs
-from algorithm.parts.components_builder import make_agent
+from algorithm.parts.components_builder import get_agent_settings, make_agent
 from algorithm.parts.env_folder import VIDEO_FOLDER
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -59,8 +58,7 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool | None 
     settings, roles = folder.load_settings(), folder.read_roles()
     name = _choose_role(role, roles, path)
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
-    config = AgentConfigs(settings).for_role(name)
-    return TrainedAgent(load_agent(config, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
+    return TrainedAgent(load_agent(settings, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
 
 
 def copy_agent(
@@ -75,8 +73,8 @@ def copy_agent(
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
     components = training.by_role[name]
     with preserve_process_state():
-        config = AgentConfigs(settings).for_role(name)
-        agent = _build_agent(config, folder, components.role, components.learner.parameters.state(), folder.path)
+        weights = components.learner.parameters.state()
+        agent = _build_agent(settings, folder, name, components.role, weights, folder.path)
     return TrainedAgent(agent, components.role, greedy)
 
 
@@ -239,7 +237,6 @@ def play(
     log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
     seeds = RunSeeds(settings.base.seed)
     seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
-    configs = AgentConfigs(settings)
     agents: dict[str, Agent] = {}
 
     def get_agent(role: str, adapter: Adapter) -> Agent:
@@ -249,7 +246,7 @@ def play(
                     f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
                     "steps: train longer (--resume)"
                 )
-            agents[role] = load_agent(configs.for_role(role), folder, checkpoint, role, adapter.roles[role])
+            agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
         return agents[role]
 
     environments = Environments(settings, folder)
@@ -263,11 +260,11 @@ def play(
         return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed, show_episodes)
 
 
-def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
+def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
     """Return the agent of a role with the weights of a checkpoint, in evaluation mode.
 
     Args:
-        config: the settings of the role.
+        settings: the settings of the run.
         folder: the run folder, with the network.
         checkpoint: the checkpoint.
         name: the name of the role.
@@ -276,17 +273,18 @@ def load_agent(config: AgentConfig, folder: RunFolder, checkpoint: Checkpoint, n
     Raises:
         CheckpointError: the weights are damaged, or do not fit the network in `folder`.
     """
-    return _build_agent(config, folder, role, checkpoint.weights(name), checkpoint.folder)
+    return _build_agent(settings, folder, name, role, checkpoint.weights(name), checkpoint.folder)
 
 
-def _build_agent(config: AgentConfig, folder: RunFolder, role: Role, weights: State, source: Path) -> Agent:
+def _build_agent(settings: Settings, folder: RunFolder, name: str, role: Role, weights: State, source: Path) -> Agent:
     """Return the agent of a role with weights of `source`, in evaluation mode."""
-    agent = make_agent(config, folder, role, np.random.default_rng(RunSeeds(config.seed).make_play_seeds()))
+    settings = get_agent_settings(settings, name)
+    agent = make_agent(settings, folder, role, np.random.default_rng(RunSeeds(settings.base.seed).make_play_seeds()))
     parameters = FlatParameters(
         {group: parameter_group.module for group, parameter_group in agent.groups.items()},
         agent.target_networks,
         agent.running_statistics(),
-        choose_acting_device(config.placement, agent, role),
+        choose_acting_device(settings.base, agent, role),
     )
     try:
         parameters.load(weights)
@@ -296,7 +294,7 @@ def _build_agent(config: AgentConfig, folder: RunFolder, role: Role, weights: St
     return agent
 
 
-def check_network(configs: AgentConfigs, folder: RunFolder) -> None:
+def check_network(settings: Settings, folder: RunFolder) -> None:
     """Raise CheckpointError if the weights of the newest checkpoint do not fit the network in `folder`."""
     for name, role in folder.read_roles().items():
-        load_agent(configs.for_role(name), folder, folder.find_latest(), name, role)
+        load_agent(settings, folder, folder.find_latest(), name, role)

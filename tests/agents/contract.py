@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -17,10 +17,10 @@ from algorithm.agents.agent import Agent
 from algorithm.config.registry import find_class
 from algorithm.networks import Blueprint, Gru, Mlp, Vector
 from algorithm.networks.precision import Placement
-from algorithm.rollout import Rollout, Step
+from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_agent, random_rollout_of, read_defaults, update
+from tests.builders import compute_gradient, make_agent, make_step, random_rollout_of, read_defaults, update
 
 LANES, ROWS = 4, 6
 KINDS = {
@@ -34,6 +34,18 @@ NETWORKS = {
     "separate": Blueprint(policy=Mlp(8), critic=Mlp(8)),
     "memory": Blueprint(body=Mlp(8), memory=Gru(6)),
 }
+OPTIMIZER = {
+    "learning_rate_schedule": "linear",
+    "learning_rate_final_fraction": 0.25,
+    "optimizer": "rmsprop",
+    "optimizer_beta1": 0.3,
+    "optimizer_decay": 0.7,
+    "optimizer_epsilon": 0.01,
+    "epsilon_inside": True,
+    "learning_rate": 0.5,  # not of SAC, whose groups have their own
+    "max_grad_norm": 3.0,
+}
+REWARDS = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
 META = torch.device("meta")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_network = pytest.mark.parametrize("network", NETWORKS)
@@ -43,15 +55,6 @@ def make_role(kind: str, masked: bool = False) -> Role:
     spec = KINDS[kind]
     mask = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {}
     return Role(LANES, {"obs": ObsSpec((3,)), **mask}, spec)
-
-
-def list_parameters(module: nn.Module) -> list[Tensor]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
-def compute_gradient(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True, retain_graph=True)
-    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def read_state(learner: Learner) -> list[Tensor]:
@@ -125,9 +128,7 @@ class AgentContract:
 
     def compute_gradients(self, agent: Agent, rollout: Rollout) -> dict[str, Tensor]:
         losses = self.compute_losses(agent, rollout)
-        return {
-            name: compute_gradient(loss, list_parameters(agent.groups[name].module)) for name, loss in losses.items()
-        }
+        return {name: compute_gradient(loss, agent.groups[name].module) for name, loss in losses.items()}
 
     @every_kind
     @every_network
@@ -138,11 +139,10 @@ class AgentContract:
         for name, loss in losses.items():
             assert isinstance(loss, Tensor) and loss.shape == ()
             for other, group in agent.groups.items():
-                gradient = compute_gradient(loss, list_parameters(group.module))
+                gradient = compute_gradient(loss, group.module)
                 assert bool(gradient.abs().max() > 0) == (name == other), (name, other)
             for target in agent.target_networks.values():
-                parameters = list(target.network.requires_grad_().parameters())
-                assert not compute_gradient(loss, parameters).any()
+                assert not compute_gradient(loss, target.network.requires_grad_()).any()
 
     @every_kind
     def test_rows_that_are_not_valid_change_nothing(self, kind):
@@ -198,9 +198,8 @@ class AgentContract:
         masked = bool(KINDS[kind].branches)
         agent, role = self.make(kind, network, masked)
         rollout, spec = self.make_rollout(agent, role), role.action_spec
-        none, obs = np.zeros(LANES, bool), {name: value[0] for name, value in rollout.obs.items()}
-        reward = np.zeros(LANES, np.float32)
-        step = Step(lane=np.arange(LANES), obs=obs, first=none, is_bootstrap_row=none, reward=reward, alive=~none)
+        obs = {name: value[0] for name, value in rollout.obs.items()}
+        step = make_step(obs)
         statistics, memory = agent.policy.act(obs, rollout.memory)
         if memory.size:
             assert np.abs(statistics - agent.policy.act(obs, 0 * rollout.memory)[0]).max() > 1e-6
@@ -279,3 +278,22 @@ class AgentContract:
         report.features = None
         tensors = [item for item in iterate_referents(report) if isinstance(item, Tensor)]
         assert len(tensors) > 2 and all(tensor.grad_fn is None for tensor in tensors)
+
+    def test_the_groups_have_the_optimizer_of_the_settings(self):
+        names = {field.name for field in fields(find_class("algorithm", self.algorithm).Settings)}
+        settings = {name: value for name, value in OPTIMIZER.items() if name in names}
+        agent, _ = self.make("discrete", "separate", **settings)
+        groups = [group for group in agent.groups.values() if group.optimizer != "natural"]
+        assert groups
+        for group in groups:
+            assert {name: getattr(group, name) for name in settings} == settings
+
+    def test_the_reward_transform_is_that_of_the_settings(self):
+        agent, _ = self.make("discrete", "separate", **REWARDS)
+        assert asdict(agent.reward_transform) == {
+            "scale": 2.0,
+            "clip": 3.0,
+            "reward_normalization": "return_std",
+            "gamma": 0.5,
+            "return_bound": None,
+        }

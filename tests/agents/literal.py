@@ -114,9 +114,3 @@ def estimate_by_definition(rollout: Rollout, v: np.ndarray, gae_lambda: float) -
     ones = np.ones(rollout.reward.shape)
     arrays = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy())
     return vtrace_by_definition(*arrays, GAMMA, v, ones, ones, gae_lambda)[0]
-
-
-def compute_gradient(scalar: Tensor, module: nn.Module) -> Tensor:
-    """Return the gradient of all parameters of `module` as one vector."""
-    gradients = torch.autograd.grad(scalar, list(module.parameters()), allow_unused=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in gradients])

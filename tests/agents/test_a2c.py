@@ -16,14 +16,13 @@ from tests.agents.literal import (
     GAMMA,
     ROWS,
     SPECS,
-    compute_gradient,
     compute_outputs_by_step,
     estimate_by_definition,
     make_exact,
     make_literal_policy,
     make_literal_role,
 )
-from tests.builders import PassThrough, make_a2c, random_rollout_of, to_float64
+from tests.builders import PassThrough, compute_gradient, make_a2c, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 
@@ -95,14 +94,6 @@ def test_metrics_are_means_over_valid_rows(kind):
     for b in range(COLUMNS):
         errors = [(2 * critic.item()) ** 0.5 for (_, column), (_, critic, _) in terms.items() if column == b]
         assert (largest[b].item(), mean[b].item()) == pytest.approx((max(errors), np.mean(errors)))
-
-
-def test_a_rollout_without_valid_rows_has_no_gradient():
-    role = make_literal_role(SPECS["discrete"])
-    agent = make_exact(make_a2c, role, normalize_advantages=True)
-    rollout = to_float64(random_rollout_of(agent, role))
-    rollout = replace(rollout, first=torch.ones_like(rollout.first), alive=torch.ones_like(rollout.alive))
-    assert compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy).eq(0).all()
 
 
 def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_previous_episode():

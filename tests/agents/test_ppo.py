@@ -13,14 +13,13 @@ from tests.agents.literal import (
     COLUMNS,
     ROWS,
     SPECS,
-    compute_gradient,
     compute_outputs_by_step,
     estimate_by_definition,
     make_exact,
     make_literal_policy,
     make_literal_role,
 )
-from tests.builders import make_ppo, random_rollout_of, to_float64
+from tests.builders import compute_gradient, make_ppo, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 SETTINGS = [

@@ -1,7 +1,5 @@
 """The settings of agents that learn state values without a replay, in the agent's parts."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 
@@ -13,16 +11,6 @@ from tests.builders import a2c_settings, make_a2c, make_ppo
 
 MAKE_AGENT = {"a2c": make_a2c, "ppo": make_ppo}
 CONTINUOUS = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(2))
-OPTIMIZER = {
-    "learning_rate": 0.5,
-    "learning_rate_schedule": "linear",
-    "optimizer": "rmsprop",
-    "optimizer_beta1": 0.3,
-    "optimizer_decay": 0.7,
-    "optimizer_epsilon": 0.01,
-    "epsilon_inside": True,
-    "max_grad_norm": 3.0,
-}
 
 
 @pytest.fixture(params=MAKE_AGENT)
@@ -35,25 +23,17 @@ def test_nothing_is_replayed(make_agent):
     assert not schedule.uses_replay and schedule.rollout_length == 5 and schedule.burn_in == 0
 
 
+def test_checkpoints_name_one_group_and_no_target_network(make_agent):
+    agent = make_agent()
+    assert list(agent.groups) == ["actor_critic"] and agent.groups["actor_critic"].module is agent.policy
+    assert not agent.target_networks
+
+
 def test_epochs_and_minibatches_are_those_of_the_settings():
     schedule = make_ppo(epochs=3, minibatches=7).schedule
     assert (schedule.epochs, schedule.minibatches) == (3, 7)
     schedule = make_a2c().schedule
     assert (schedule.epochs, schedule.minibatches) == (None, 1)
-
-
-def test_the_parameter_group_is_that_of_the_settings(make_agent):
-    agent = make_agent(**OPTIMIZER)
-    (group,) = agent.groups.values()
-    assert {name: getattr(group, name) for name in OPTIMIZER} == OPTIMIZER
-    assert group.module is agent.policy and list(agent.groups) == ["actor_critic"] and not agent.target_networks
-
-
-def test_the_reward_transform_is_that_of_the_settings(make_agent):
-    changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
-    transform = make_agent(**changes).reward_transform
-    expected = {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5, "return_bound": None}
-    assert asdict(transform) == expected
 
 
 @pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])

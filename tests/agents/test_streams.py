@@ -18,6 +18,7 @@ from algorithm.rollout import Rollout
 from algorithm.training.learner import Learner
 from tests.builders import (
     PassThrough,
+    compute_gradient,
     make_a2c,
     make_acer,
     make_ppo,
@@ -79,10 +80,8 @@ def compute_outputs(agent, rollout):
     return logits, v.squeeze(-1), {"episodic": episodic.squeeze(-1), "novelty": novelty.squeeze(-1)}
 
 
-def compute_gradient(scalar, agent):
-    parameters = [parameter for group in agent.groups.values() for parameter in group.module.parameters()]
-    gradients = torch.autograd.grad(scalar, parameters, allow_unused=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in gradients])
+def compute_agent_gradient(scalar, agent):
+    return compute_gradient(scalar, *(group.module for group in agent.groups.values()))
 
 
 def estimate_streams(rollout, values, gae_lambda):
@@ -120,7 +119,10 @@ def test_the_gradient_of_a2c_is_that_of_the_written_out_objective(normalizes, me
     loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
     losses, _ = agent.loss(rollout)
     torch.testing.assert_close(
-        compute_gradient(losses["actor_critic"], agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+        compute_agent_gradient(losses["actor_critic"], agent),
+        compute_agent_gradient(loss, agent),
+        rtol=1e-8,
+        atol=1e-10,
     )
     assert_metrics(agent, rollout, values, estimates)
 
@@ -162,7 +164,10 @@ def test_the_gradient_of_ppo_is_that_of_the_written_out_objective(memory, value_
     loss = -(mean_weights(prepared.valid, prepared.weight) * objective).sum()
     losses, _ = agent.loss(prepared)
     torch.testing.assert_close(
-        compute_gradient(losses["actor_critic"], agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+        compute_agent_gradient(losses["actor_critic"], agent),
+        compute_agent_gradient(loss, agent),
+        rtol=1e-8,
+        atol=1e-10,
     )
     assert_metrics(agent, prepared, values, estimates)
 
@@ -179,8 +184,8 @@ def test_minibatches_of_ppo_add_up_to_the_rollout(memory):
     for part in np.array_split(np.random.default_rng(0).permutation(len(rollout.lane)), 3):
         batch = rollout.take_columns(part).convert(torch.from_numpy)
         assert batch.bonuses.keys() == STREAMS.keys()
-        total += compute_gradient(agent.loss(batch)[0]["actor_critic"], agent) * batch.valid.sum()
-    whole = compute_gradient(agent.loss(prepared)[0]["actor_critic"], agent)
+        total += compute_agent_gradient(agent.loss(batch)[0]["actor_critic"], agent) * batch.valid.sum()
+    whole = compute_agent_gradient(agent.loss(prepared)[0]["actor_critic"], agent)
     torch.testing.assert_close(total / prepared.valid.sum(), whole, rtol=1e-8, atol=1e-10)
 
 
@@ -218,7 +223,7 @@ def test_the_gradient_of_acer_is_that_of_the_written_out_objective(trust_region,
     loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
     losses, _ = agent.loss(with_burn_in)
     torch.testing.assert_close(
-        compute_gradient(sum(losses.values()), agent), compute_gradient(loss, agent), rtol=1e-8, atol=1e-10
+        compute_agent_gradient(sum(losses.values()), agent), compute_agent_gradient(loss, agent), rtol=1e-8, atol=1e-10
     )
     assert_metrics(agent, with_burn_in, values, estimates)
 
@@ -241,7 +246,7 @@ def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
     )
     whole = replace(rollout, bonuses={name: torch.zeros_like(rollout.reward) for name in STREAMS})
     reports = [agent.loss(each) for each in (split, whole)]
-    gradients = [compute_gradient(losses["acer"], agent) for losses, _ in reports]
+    gradients = [compute_agent_gradient(losses["acer"], agent) for losses, _ in reports]
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
     fractions = [report.compute_metrics()["train/trust_region_fraction"] for _, report in reports]
     assert fractions[0] == fractions[1] and 0 < fractions[0] < 1

@@ -16,7 +16,6 @@ from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
 from algorithm.config.loader import resolve
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -37,7 +36,7 @@ class Run:
         small = {"replay_config": {"capacity": 400}, "acer_config": {"learning_starts": 100}}
         settings = resolve([("test", {"base_config": base, **small})])
         self.folder = RunFolder.create("fake/task", tmp_path / "envs", "a", settings.tree)
-        builder = ComponentsBuilder(AgentConfigs(settings), self.folder, None, lambda line: None)
+        builder = ComponentsBuilder(settings, self.folder, None, lambda line: None)
         self.parts = TrainingComponents(Environments(settings, self.folder).open(2), builder)
         self.actor = Actor(self.parts, seed=0)
         self.checkpoints = CheckpointStore(tmp_path / "checkpoints", keep)

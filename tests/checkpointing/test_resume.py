@@ -21,7 +21,6 @@ from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import merge
 from algorithm.networks.precision import CPU, Placement
 from algorithm.parts import components_builder
-from algorithm.parts.agent_config import AgentConfigs
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
@@ -77,11 +76,6 @@ RUNS = {
     "attention, skipping": {
         "base_config": base("skipping", observe_previous=["action"]),
         "memory": "Attention(8, heads=2, window=5)",
-    },
-    "frame stack and lstm, skipping": {
-        "base_config": base("skipping"),
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Lstm(6)",
     },
     # A critic that samples actions draws from torch's global generator.
     "continuous, noisy and normalised": {
@@ -242,10 +236,6 @@ RUNS = {
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
-    "prediction, ppo, several roles": {
-        "base_config": base("roles", algorithm="PPO"),
-        "auxiliaries": {"prediction": {"units": 8, "adaptive": False}},
-    },
     "episodic bonus, replayed, gru": {
         "base_config": base("chain"),
         "acer_config": {"burn_in_step": 3},
@@ -262,17 +252,11 @@ RUNS = {
         "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
         "memory": "Gru(6)",
     },
-    "episodic bonus, several roles": {"base_config": base("roles", algorithm="A2C"), "auxiliaries": {"episodic": {}}},
     "rnd, images, gru and replayed sequences": {
         "base_config": base("any", env_args={"branches": [3], "shape": [2, 5, 4]}),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
-        "memory": "Gru(6)",
-    },
-    "rnd, agents that are added, ppo": {
-        "base_config": base("growing", algorithm="PPO"),
-        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "memory": "Gru(6)",
     },
     "rnd of actions, novel actions, sac": {
@@ -296,16 +280,6 @@ RUNS = {
     "curiosity about features of the agent, sac, hybrid": {
         "base_config": base("any", algorithm="SAC", env_args=HYBRID),
         "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
-    },
-    "curiosity, ppo, recurrent and skipping": {
-        "base_config": base("skipping", algorithm="PPO"),
-        "auxiliaries": {"curiosity": {"units": 8}},
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Lstm(6)",
-    },
-    "curiosity, a2c, agents that are added": {
-        "base_config": base("growing", algorithm="A2C"),
-        "auxiliaries": {"curiosity": {"units": 8, "model": "inverse"}},
     },
     "atc, frame stack and gru, skipping": {
         "base_config": base("skipping"),
@@ -390,14 +364,8 @@ SLOW = {
     "agents that are added, reactor",
     "agents that are added, ppo",
     "agents that are added, prioritized",
-    "curiosity, a2c, agents that are added",
-    "curiosity, ppo, recurrent and skipping",
-    "episodic bonus, several roles",
-    "frame stack and lstm, skipping",
     "ppo, recurrent and skipping",
-    "prediction, ppo, several roles",
     "reactor, scalar, combinations",
-    "rnd, agents that are added, ppo",
 }
 KINDS = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in RUNS]
 
@@ -460,7 +428,7 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
 
     parts = TrainingComponents(
         Environments(settings, folder).open(settings.base.n_envs),
-        ComponentsBuilder(AgentConfigs(settings), folder, saved, lambda line: None),
+        ComponentsBuilder(settings, folder, saved, lambda line: None),
     )
     for role in saved.roles:
         parts.by_role[role] = parts.build(role, folder.read_roles()[role])
@@ -502,7 +470,7 @@ def test_an_actor_that_was_interrupted_in_a_tick_has_no_state(tmp_path):
     settings = folder.load_settings()
     parts = TrainingComponents(
         Environments(settings, folder).open(3),
-        ComponentsBuilder(AgentConfigs(settings), folder, None, lambda line: None),
+        ComponentsBuilder(settings, folder, None, lambda line: None),
     )
     actor = Actor(parts, seed=0)
     actor.collect()

@@ -11,8 +11,9 @@ from algorithm.agents.acer.agent import Acer
 from algorithm.cli import main
 from algorithm.exploration.lane_levels import ActionNoise
 from algorithm.parts.run_folder import RunFolder
-from algorithm.rollout import Decision, Step
+from algorithm.rollout import Decision
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.exploration.agents import Fixed, step_of
 
 OBS = {"obs": ObsSpec((1,))}
 
@@ -46,32 +47,6 @@ class Numbers:
     def with_noise(self, statistics, level):
         mean, log_std = statistics.T
         return np.stack((mean, np.log(np.hypot(np.exp(log_std), level))), -1).astype(np.float32)
-
-
-class Fixed:
-    """An agent with the same statistics in every lane."""
-
-    def __init__(self, family, *statistics: float):
-        self.family, self.statistics = family, np.array(statistics, np.float32)
-        self.rng = np.random.default_rng(0)
-
-    def act(self, step, memory):
-        behavior = np.tile(self.statistics, (len(step.lane), 1))
-        sample = self.family.sample(behavior, self.rng)
-        return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory + 1)
-
-
-def step_of(lane) -> Step:
-    lane = np.asarray(lane)
-    none, all_of = np.zeros(len(lane), bool), np.ones(len(lane), bool)
-    return Step(
-        lane=lane,
-        obs={"obs": lane[:, None].astype(np.float32)},
-        first=none,
-        is_bootstrap_row=none,
-        reward=np.zeros(len(lane), np.float32),
-        alive=all_of,
-    )
 
 
 def decide(agent, levels, lane, lanes=None, spec=None) -> Decision:

@@ -9,48 +9,20 @@ from algorithm.distributions.categorical import CategoricalFamily
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.distributions.joint import JointFamily
 from algorithm.exploration.lane_levels import ActionRepeat
-from algorithm.rollout import Decision, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.exploration.agents import Fixed, step_of
+from tests.oracles import softmax
 
 OBS = {"obs": ObsSpec((1,))}
-
-
-class Fixed:
-    """An agent with the same logits in every lane."""
-
-    def __init__(self, family, *logits: float):
-        self.family, self.logits = family, np.array(logits, np.float32)
-        self.rng = np.random.default_rng(0)
-
-    def act(self, step, memory):
-        behavior = np.tile(self.logits, (len(step.lane), 1))
-        return Decision(raw_action=None, action=None, behavior=behavior, memory=memory + 1)
-
-
-def make_step(lane, first=False) -> Step:
-    lane = np.asarray(lane)
-    return Step(
-        lane=lane,
-        obs={},
-        first=np.full(len(lane), first),
-        is_bootstrap_row=np.zeros(len(lane), bool),
-        reward=np.zeros(len(lane), np.float32),
-        alive=np.ones(len(lane), bool),
-    )
-
-
-def softmax(logits) -> np.ndarray:
-    exponentials = np.exp(np.asarray(logits) - np.max(logits, -1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def test_a_lane_repeats_its_action_as_often_as_its_level_says():
     lanes, levels = 20_000, [0.7, 0.7]
     explorer = ActionRepeat(Role(lanes, OBS, ActionSpec(branches=(3,))), levels)
     agent, memory = Fixed(CategoricalFamily(3), 0.0, 1.0, 2.0), np.zeros((lanes, 2))
-    before = explorer.act(agent, make_step(range(lanes), first=True), memory)
+    before = explorer.act(agent, step_of(range(lanes), first=True), memory)
     np.testing.assert_allclose(softmax(before.behavior), softmax([[0, 1, 2]] * lanes), rtol=1e-5)
-    after = explorer.act(agent, make_step(range(lanes)), memory)
+    after = explorer.act(agent, step_of(range(lanes)), memory)
     chance = (0.3 * softmax([0, 1, 2]) + 0.7 / 3)[before.raw_action[:, 0].astype(int)]
     assert (after.raw_action == before.raw_action).mean() == pytest.approx((0.7 + 0.3 * chance).mean(), abs=0.01)
     np.testing.assert_array_equal(after.memory, 1)
@@ -62,15 +34,15 @@ def test_a_lane_repeats_its_action_as_often_as_its_level_says():
 def test_an_episode_starts_without_repetition_and_lanes_are_independent():
     explorer = ActionRepeat(Role(3, OBS, ActionSpec(branches=(2,))), [0.0, 0.9])
     agent = Fixed(CategoricalFamily(2), 0.0, 0.0)
-    explorer.act(agent, make_step([0, 1, 2], first=True), np.zeros((3, 0)))
+    explorer.act(agent, step_of([0, 1, 2], first=True), np.zeros((3, 0)))
     explorer.previous[:] = 1
     np.testing.assert_allclose(
-        softmax(explorer.act(agent, make_step([0, 2]), np.zeros((2, 0))).behavior),
+        softmax(explorer.act(agent, step_of([0, 2]), np.zeros((2, 0))).behavior),
         [[0.5, 0.5], [0.05, 0.95]],
         rtol=1e-5,
     )
     explorer.previous[:] = 1
-    first = explorer.act(agent, make_step([2], first=True), np.zeros((1, 0)))
+    first = explorer.act(agent, step_of([2], first=True), np.zeros((1, 0)))
     np.testing.assert_allclose(softmax(first.behavior), [[0.5, 0.5]])
 
 
@@ -78,7 +50,7 @@ def test_every_branch_is_repeated_separately():
     explorer = ActionRepeat(Role(1, OBS, ActionSpec(branches=(2, 3))), [0.5, 0.5])
     agent = Fixed(JointFamily((CategoricalFamily(2), CategoricalFamily(3))), 0.0, 0.0, 0.0, 0.0, 0.0)
     explorer.previous[:] = [1, 2]
-    behavior = explorer.act(agent, make_step([0]), np.zeros((1, 0))).behavior
+    behavior = explorer.act(agent, step_of([0]), np.zeros((1, 0))).behavior
     np.testing.assert_allclose(softmax(behavior[:, :2]), [[0.25, 0.75]], rtol=1e-5)
     np.testing.assert_allclose(softmax(behavior[:, 2:]), [[1 / 6, 1 / 6, 4 / 6]], rtol=1e-5)
 

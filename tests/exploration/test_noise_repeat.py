@@ -10,9 +10,10 @@ import torch
 
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
 from algorithm.exploration.noise_repeat import NoiseRepeat
-from algorithm.rollout import Decision, Step
+from algorithm.rollout import Decision
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_sac
+from tests.exploration.agents import step_of
 
 OBS = {"obs": ObsSpec((3,))}
 CHI_SQUARED_15 = 37.7  # 0.999 quantile of the chi-squared distribution with 15 degrees of freedom
@@ -21,18 +22,6 @@ ROUNDING = 1e-9  # largest difference of equal noise that is computed from diffe
 
 def make_role(lanes: int = 4, continuous: int = 2, branches: tuple[int, ...] = ()) -> Role:
     return Role(lanes, OBS, ActionSpec(continuous, branches))
-
-
-def make_step(lanes, first=False) -> Step:
-    lanes = np.asarray(lanes)
-    return Step(
-        lane=lanes,
-        obs={"obs": np.zeros((len(lanes), 3), np.float32)},
-        first=np.broadcast_to(first, len(lanes)).copy(),
-        is_bootstrap_row=np.zeros(len(lanes), bool),
-        reward=np.zeros(len(lanes), np.float32),
-        alive=np.ones(len(lanes), bool),
-    )
 
 
 class Varying:
@@ -64,7 +53,7 @@ def find_noise(decision: Decision, continuous: int = 2) -> np.ndarray:
 def record(explorer, agent, lanes: int, ticks: int, first_ticks=(0,)) -> np.ndarray:
     """Return the noise of every tick [ticks, lanes, 2]; episodes start at `first_ticks`."""
     return np.stack(
-        [find_noise(act(explorer, agent, make_step(range(lanes), tick in first_ticks))) for tick in range(ticks)]
+        [find_noise(act(explorer, agent, step_of(range(lanes), tick in first_ticks))) for tick in range(ticks)]
     )
 
 
@@ -106,9 +95,9 @@ def test_lanes_are_independent():
 
 def test_the_start_of_an_episode_draws_again_in_its_lane_only():
     explorer, agent = NoiseRepeat(make_role(3)), Varying(make_gaussian())
-    before = find_noise(act(explorer, agent, make_step(range(3), True)))
+    before = find_noise(act(explorer, agent, step_of(range(3), True)))
     explorer.remaining[:] = 9
-    after = find_noise(act(explorer, agent, make_step(range(3), [False, True, False])))
+    after = find_noise(act(explorer, agent, step_of(range(3), [False, True, False])))
     np.testing.assert_allclose(after[[0, 2]], before[[0, 2]], atol=ROUNDING)
     assert (np.abs(after[1] - before[1]) > ROUNDING).all()
     np.testing.assert_array_equal(explorer.remaining[[0, 2]], 8)
@@ -116,19 +105,19 @@ def test_the_start_of_an_episode_draws_again_in_its_lane_only():
 
 def test_only_lanes_that_await_an_action_count_a_step():
     explorer, agent = NoiseRepeat(make_role(4)), Varying(make_gaussian())
-    before = find_noise(act(explorer, agent, make_step(range(4), True)))
+    before = find_noise(act(explorer, agent, step_of(range(4), True)))
     explorer.remaining[:] = 2
     for _ in range(2):
-        after = find_noise(act(explorer, agent, make_step([1, 3])))
+        after = find_noise(act(explorer, agent, step_of([1, 3])))
         np.testing.assert_allclose(after, before[[1, 3]], atol=ROUNDING)
     np.testing.assert_array_equal(explorer.remaining, [2, 0, 2, 0])
-    assert (np.abs(find_noise(act(explorer, agent, make_step([3]))) - before[3]) > ROUNDING).all()
+    assert (np.abs(find_noise(act(explorer, agent, step_of([3]))) - before[3]) > ROUNDING).all()
 
 
 def test_one_step_is_the_policy():
     explorer, agent = NoiseRepeat(make_role(5), 1), Varying(make_gaussian())
     for _ in range(20):
-        act(explorer, agent, make_step(range(5)))
+        act(explorer, agent, step_of(range(5)))
         np.testing.assert_array_equal(explorer.remaining, 0)
 
 
@@ -137,7 +126,7 @@ def test_the_stored_density_is_that_of_the_policy(branches):
     role = make_role(6, 2, branches)
     agent, explorer = make_sac(role, n_step=1), NoiseRepeat(role)
     explorer.connect(agent, {})
-    step, memory = make_step(range(6), True), np.zeros((6, 0), np.float32)
+    step, memory = step_of(range(6), True), np.zeros((6, 0), np.float32)
     for _ in range(5):
         policy, decision = agent.act(step, memory), explorer.act(agent, step, memory)
         np.testing.assert_array_equal(decision.behavior, policy.behavior)
@@ -154,18 +143,18 @@ def test_the_stored_density_is_that_of_the_policy(branches):
         if branches:
             found = found - agent.family(statistics).log_probs[torch.arange(6), torch.from_numpy(indices)]
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-        step = make_step(range(6))
+        step = step_of(range(6))
 
 
 def test_branches_are_drawn_at_each_step():
     role = make_role(1, 1, (2,))
     explorer, family = NoiseRepeat(role), HybridFamily(1, (2,))
     agent = Varying(family)
-    act(explorer, agent, make_step([0], True))
+    act(explorer, agent, step_of([0], True))
     indices = []
     for _ in range(40):
         explorer.remaining[:] = 5
-        indices.append(act(explorer, agent, make_step([0])).raw_action[0, 1])
+        indices.append(act(explorer, agent, step_of([0])).raw_action[0, 1])
     assert 5 < sum(indices) < 35
 
 
@@ -181,10 +170,10 @@ def test_the_state_is_restored():
 
 def test_added_lanes_draw_noise_and_others_keep_theirs():
     explorer, agent = NoiseRepeat(make_role(2)), Varying(make_gaussian())
-    before = find_noise(act(explorer, agent, make_step([0, 1], True)))
+    before = find_noise(act(explorer, agent, step_of([0, 1], True)))
     explorer.remaining[:] = 3
     explorer.grow(4, 2)
-    after = find_noise(act(explorer, agent, make_step(range(4))))
+    after = find_noise(act(explorer, agent, step_of(range(4))))
     np.testing.assert_allclose(after[:2], before, atol=ROUNDING)
     assert (after[2:] != 0).all()
     explorer.select_lanes([3, 1])

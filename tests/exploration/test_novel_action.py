@@ -9,9 +9,10 @@ import pytest
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily, FlattenedFamily
 from algorithm.exploration.novel_action import NovelAction, compute_best_of_n
-from algorithm.rollout import Decision, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from tests.exploration.agents import Fixed, step_of
+from tests.oracles import softmax
 
 NOVELTY = np.array([0.3, 0.1, 0.3, 0.9, 0.1])
 PROBS = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
@@ -19,36 +20,6 @@ PROBS = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
 
 def make_role(*branches: int, continuous: int = 0, lanes: int = 4) -> Role:
     return Role(lanes, {"obs": ObsSpec((3,))}, ActionSpec(continuous, branches))
-
-
-def make_step(lanes: int) -> Step:
-    return Step(
-        lane=np.arange(lanes),
-        obs={"obs": np.zeros((lanes, 3), np.float32)},
-        first=np.zeros(lanes, bool),
-        is_bootstrap_row=np.zeros(lanes, bool),
-        reward=np.zeros(lanes, np.float32),
-        alive=np.ones(lanes, bool),
-    )
-
-
-class Fixed:
-    """An agent with the same logits in every lane."""
-
-    needs_behavior = True
-
-    def __init__(self, family, logits):
-        self.family, self.logits = family, np.array(logits, np.float32)
-        self.rng = np.random.default_rng(0)
-
-    def act(self, step, memory):
-        behavior = np.tile(self.logits, (len(step.lane), 1))
-        return Decision(raw_action=None, action=None, behavior=behavior, memory=memory + 1)
-
-
-def softmax(logits) -> np.ndarray:
-    exponentials = np.exp(np.asarray(logits, np.float64) - np.max(logits, -1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def enumerate_best_of_n(probs, novelty, n_samples) -> np.ndarray:
@@ -75,9 +46,9 @@ def test_actions_without_probability_keep_none_and_equal_novelty_changes_nothing
 
 def test_the_executed_actions_have_the_stored_distribution():
     lanes = 20_000
-    explorer, agent = NovelAction(make_role(5, lanes=lanes), n_samples=3), Fixed(CategoricalFamily(5), np.log(PROBS))
+    explorer, agent = NovelAction(make_role(5, lanes=lanes), n_samples=3), Fixed(CategoricalFamily(5), *np.log(PROBS))
     explorer.connect(agent, {"rnd": lambda obs, actions: NOVELTY[actions[..., 0].astype(int)]})
-    decision = explorer.act(agent, make_step(lanes), np.zeros((lanes, 2)))
+    decision = explorer.act(agent, step_of(range(lanes)), np.zeros((lanes, 2)))
     expected = enumerate_best_of_n(PROBS, NOVELTY, 3)
     np.testing.assert_allclose(softmax(decision.behavior[:2]), [expected] * 2, rtol=1e-5)
     frequencies = np.bincount(decision.raw_action[:, 0].astype(int), minlength=5) / lanes
@@ -89,18 +60,18 @@ def test_the_executed_actions_have_the_stored_distribution():
 def test_combinations_are_compared_as_a_whole_and_forbidden_ones_are_never_taken():
     logits = np.zeros(6)
     logits[4] = MASKED_LOGIT
-    agent, explorer = Fixed(FlattenedFamily((2, 3)), logits), NovelAction(make_role(2, 3), n_samples=50)
+    agent, explorer = Fixed(FlattenedFamily((2, 3)), *logits), NovelAction(make_role(2, 3), n_samples=50)
     explorer.connect(agent, {"rnd": lambda obs, actions: 3 * actions[..., 0] - np.abs(actions[..., 1] - 1)})
-    decision = explorer.act(agent, make_step(4), np.zeros((4, 0)))
+    decision = explorer.act(agent, step_of(range(4)), np.zeros((4, 0)))
     assert set(map(tuple, decision.raw_action)) <= {(1.0, 0.0), (1.0, 2.0)}  # (1, 1) is the most novel one
     assert (decision.behavior[:, 4] == MASKED_LOGIT).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_novelty_that_is_not_finite_is_not_preferred(bad):
-    agent, explorer = Fixed(CategoricalFamily(5), np.log(PROBS)), NovelAction(make_role(5))
+    agent, explorer = Fixed(CategoricalFamily(5), *np.log(PROBS)), NovelAction(make_role(5))
     explorer.connect(agent, {"rnd": lambda obs, actions: np.full(actions.shape[:2], bad)})
-    decision = explorer.act(agent, make_step(4), np.zeros((4, 0)))
+    decision = explorer.act(agent, step_of(range(4)), np.zeros((4, 0)))
     np.testing.assert_allclose(softmax(decision.behavior), [PROBS] * 4, rtol=1e-5)
 
 
@@ -110,7 +81,7 @@ def test_the_most_novel_sample_is_executed_if_no_density_is_needed(branches):
     role = make_role(*branches, continuous=1, lanes=lanes)
     agent, explorer = make_sac(role, n_step=1), NovelAction(role, n_samples=4)
     explorer.connect(agent, {"rnd": lambda obs, actions: actions[..., 0]})
-    step, memory = make_step(lanes), np.zeros((lanes, 0), np.float32)
+    step, memory = step_of(range(lanes)), np.zeros((lanes, 0), np.float32)
     plain, decision = agent.act(step, memory), explorer.act(agent, step, memory)
     np.testing.assert_array_equal(decision.behavior, plain.behavior)
     assert decision.raw_action.shape == plain.raw_action.shape

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts import memory_budget as memory
-from algorithm.parts.agent_config import AgentConfigs
-from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.components_builder import ComponentsBuilder, get_agent_settings
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from tests.builders import make_role, random_rollout
@@ -98,7 +98,7 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
 
 def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
     folder = new_run(tmp_path, "a", "a2c", max_step=200)
-    builder = ComponentsBuilder(AgentConfigs(folder.load_settings()), folder, None, lambda line: None)
+    builder = ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
     runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
     for components, rollout in zip((runner, walker, runner), rollouts, strict=True):
@@ -107,3 +107,13 @@ def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
     late = builder("late", make_role())
     assert {each.learner.rows_seen for each in (runner, walker, late)} == {rows}
     assert {each.learner._compute_progress() for each in (runner, walker, late)} == {rows / 200}
+
+
+def test_a_role_has_its_own_settings_and_others_have_the_settings_of_the_run():
+    tree = {"replay_config": {"capacity": 500}, "ma_config": {"wolf": {"replay_config": {"capacity": 700}}}}
+    cluster = {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"actors": 2, "learners": 2}}
+    for layers, capacities in (([("test", tree)], (700, 500)), ([("test", tree), ("cluster", cluster)], (350, 250))):
+        settings = resolve(layers)
+        by_role = [get_agent_settings(settings, name) for name in ("wolf", "sheep")]
+        assert tuple(each.replay.capacity for each in by_role) == capacities
+        assert all(each.base.device == ("cpu" if len(layers) > 1 else "auto") for each in by_role)

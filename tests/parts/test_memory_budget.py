@@ -10,7 +10,6 @@ from algorithm.agents.agent import DataSchedule
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts import memory_budget as memory
-from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.memory_budget import MemoryBudget, check_batch, check_learning_starts, measure_free_memory
 from algorithm.replay import Replay, ReplaySize
 from tests.builders import make_acer, make_reactor, make_role, make_sac
@@ -69,7 +68,7 @@ def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_learning_starts(make_agent_config(settings), make_agent(role, **changes), lanes, lanes)
+        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None

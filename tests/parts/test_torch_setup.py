@@ -9,7 +9,6 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.precision import CPU, Placement
-from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.torch_setup import (
     choose_placement,
     describe_placement,
@@ -25,7 +24,7 @@ SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2
 def placed(role=None, units=8, **base):
     role = role or make_role()
     agent = make_acer(role, Blueprint(body=Mlp(units, units)))
-    return choose_placement(make_agent_config(resolve([("test", {"base_config": base})])).placement, agent, role)
+    return choose_placement(resolve([("test", {"base_config": base})]).base, agent, role)
 
 
 @pytest.fixture

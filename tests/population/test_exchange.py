@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from algorithm.population.evolution import SettingSpace, SettingSpaces
-from algorithm.population.exchange import CopyBest, DrawWeights
-from algorithm.population.lineage import LineageRow
+from algorithm.config.loader import resolve
+from algorithm.population.exchange import (
+    CopyBest,
+    DrawWeights,
+    choose_parents,
+    find_least_selected,
+    is_evolution_due,
+    rank_members,
+    select_elites,
+)
+from algorithm.population.folder import LineageRow, PopulationState
+from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 KIND = SettingSpaces(by_path={"kind": SettingSpace(default="a", choices=("a", "b"))})
+
+
+def make_config(**changes):
+    return resolve([("test", {"population_config": changes})]).population
 
 
 def make_rows(*returns: float | None, kinds: str = "", interval: int = 1) -> list[LineageRow]:
@@ -36,86 +50,166 @@ class Clock:
         return self.seconds
 
 
-def make_evolver(clock: Clock, spaces: SettingSpaces = RATE, **changes) -> DrawWeights:
-    values = {"length": 3, "best": 0.5, "min_length": 2, "minutes": 3.0, "remove_worst": -1, **changes}
-    return DrawWeights(spaces=spaces, clock=clock, **values)
+def make_evolver(clock: Clock, spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1) -> DrawWeights:
+    config = make_config(
+        evolver_enabled=True,
+        evolver_cem_length=length,
+        evolver_cem_best=best,
+        evolver_cem_min_length=min_length,
+        evolver_cem_time=3.0,
+        evolver_remove_worst=worst,
+    )
+    return DrawWeights(spaces, config, clock)
 
 
-def rng() -> np.random.Generator:
-    return np.random.default_rng(1)
+def make_rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
-def test_the_worst_member_copies_checkpoint_and_perturbed_settings_of_the_best():
-    plan = CopyBest(RATE, 0.25, [1.2], 0.25).plan(make_rows(5.0, 1.0, 3.0, 4.0), rng())
-    assert [member.parent for member in plan.members] == [1, 1, 3, 4]
-    assert [member.settings["rate"] for member in plan.members] == [10.0, 12.0, 1000.0, 10000.0]
-    assert plan.elites == ()
+def list_parents(state: PopulationState) -> list[int]:
+    return [member.parent for member in state.members]
 
 
-def test_the_same_generator_gives_the_same_plan():
-    exchange = CopyBest(RATE, 0.5, [0.8, 1.2], 0.25)
-    rows = make_rows(5.0, 1.0, 3.0, 4.0)
-    assert exchange.plan(rows, rng()) == exchange.plan(rows, rng())
+@pytest.mark.parametrize(
+    ("returns", "ranked"),
+    [
+        ([1.0, None, 5.0, -3.0, None], [2, 0, 3, 1, 4]),  # failed members are last
+        ([2.0, 3.0, 2.0, 3.0], [1, 3, 0, 2]),  # equal returns keep their order
+        ([None, -100.0], [1, 0]),
+    ],
+)
+def test_ranks(returns, ranked):
+    assert rank_members(returns) == ranked
 
 
-def test_weights_are_drawn_when_every_member_has_enough_returns():
-    evolver = make_evolver(Clock())
-    rows = make_rows(1.0, 5.0, 3.0, 4.0)
-    plans = [evolver.plan(rows, rng()) for _ in range(6)]
-    assert [list(plan.elites) for plan in plans] == [[], [], [2, 4], [], [], [2, 4]]  # the returns are cleared
-    assert all([member.parent for member in plan.members] == [1, 2, 3, 4] for plan in plans)
+class TestParents:
+    def test_the_worst_quarter_copies_the_best_quarter(self):
+        returns = [float(member) for member in range(8)]
+        seen = [choose_parents(returns, 0.25, make_rng(seed)) for seed in range(40)]
+        assert all(parents[2:] == [2, 3, 4, 5, 6, 7] for parents in seen)
+        assert {parents[0] for parents in seen} == {parents[1] for parents in seen} == {6, 7}
+
+    @pytest.mark.parametrize(
+        ("returns", "fraction", "parents"),
+        [
+            ([1.0, 2.0], 0.25, [1, 1]),
+            ([3.0, 1.0, 2.0], 0.5, [0, 0, 2]),  # at most half of an odd number
+            ([1.0, 2.0, 3.0], 0.0, [0, 1, 2]),
+            ([1.0, None, 3.0], 0.0, [0, 2, 2]),  # without exchange, only failed members copy
+            ([None, None, 1.0, None], 0.25, [2, 2, 2, 2]),  # a failed member is never copied
+        ],
+    )
+    def test_known_answers(self, returns, fraction, parents):
+        assert choose_parents(returns, fraction, make_rng()) == parents
+
+    def test_a_failed_member_copies_one_of_the_best_quarter(self):
+        returns = [None, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+        parents = choose_parents(returns, 0.25, make_rng())
+        assert parents[0] in (6, 7) and parents[1] in (6, 7) and parents[2:] == [2, 3, 4, 5, 6, 7]
+
+    def test_all_failed(self):
+        with pytest.raises(ValueError, match="all members have failed"):
+            choose_parents([None, None], 0.25, make_rng())
 
 
-def test_fewer_returns_are_enough_after_the_time():
-    clock = Clock()
-    evolver = make_evolver(clock)
-    rows = make_rows(1.0, 5.0, 3.0, 4.0)
-    evolver.plan(rows, rng())
-    clock.seconds = 180.0
-    assert list(evolver.plan(rows, rng()).elites) == [2, 4]
-    evolver.plan(rows, rng())
-    clock.seconds = 350.0  # 170 seconds after the draw
-    assert list(evolver.plan(rows, rng()).elites) == []
+class TestCopies:
+    EXCHANGE = CopyBest(RATE, make_config(exchange_fraction=0.25, perturb_factors=[1.2], resample_probability=0.25))
+
+    def test_the_worst_member_copies_checkpoint_and_perturbed_settings_of_the_best(self):
+        state = self.EXCHANGE.plan(make_rows(5.0, 1.0, 3.0, 4.0), make_rng())
+        assert list_parents(state) == [1, 1, 3, 4]
+        assert [member.settings["rate"] for member in state.members] == [10.0, 12.0, 1000.0, 10000.0]
+        assert state.elites == () and state.interval == 2 and not state.is_transferred
+
+    def test_the_same_generator_gives_the_same_plan(self):
+        rows = make_rows(5.0, 1.0, 3.0, 4.0)
+        assert self.EXCHANGE.plan(rows, make_rng()) == self.EXCHANGE.plan(rows, make_rng())
 
 
-def test_a_member_without_returns_blocks_the_draw_and_copies_an_elite():
-    clock = Clock()
-    clock.seconds = 1000.0
-    evolver = make_evolver(clock, min_length=1)
-    clock.seconds = 2000.0
-    plan = evolver.plan(make_rows(None, 5.0, 3.0, 4.0), rng())
-    assert not plan.elites
-    assert plan.members[0].parent in (2, 4) and [member.parent for member in plan.members[1:]] == [2, 3, 4]
+class TestCrossEntropy:
+    """Known answers of the cross-entropy method."""
+
+    @pytest.mark.parametrize(
+        ("returns", "fraction", "min_length", "elites"),
+        [
+            ([[1.0], [5.0], [3.0], [4.0]], 0.5, 1, [1, 3]),
+            ([[1.0, 9.0], [6.0], [0.0]], 0.5, 1, [1, 0]),  # ranked by their mean
+            ([[1.0], [5.0], [3.0], [4.0]], 0.1, 1, [1, 3]),  # at least two
+            ([[1.0, 1.0], [9.0], [2.0, 2.0], []], 0.5, 2, [2, 0]),  # with enough returns
+            ([[1.0], []], 1.0, 0, [0]),
+        ],
+    )
+    def test_elites(self, returns, fraction, min_length, elites):
+        assert select_elites(returns, fraction, min_length) == elites
+
+    @pytest.mark.parametrize(
+        ("counts", "min_length", "minutes", "is_due"),
+        [
+            ([50, 50, 0], 2, 100.0, False),  # a member without returns blocks the step
+            ([5, 0], 0, 100.0, False),
+            ([50, 51], 2, 0.0, True),
+            ([2, 49], 2, 3.0, True),
+            ([2, 49], 2, 2.9, False),
+            ([1, 49], 2, 3.0, False),
+            ([50], 2, 0.0, False),
+        ],
+    )
+    def test_when_a_step_is_due(self, counts, min_length, minutes, is_due):
+        assert is_evolution_due(counts, 50, min_length, minutes, minutes_required=3.0) is is_due
+
+    def test_the_least_selected_member(self):
+        assert find_least_selected([6, 6, 0, 4], 4) == 2
+        assert find_least_selected([6, 6, 1, 4], 4) is None  # the mean is 4.25
+        assert find_least_selected([60, 60, 0, 40], -1) is None
 
 
-def test_a_member_that_failed_starts_its_returns_again():
-    evolver = make_evolver(Clock())
-    for returns in ((1.0, 5.0), (1.0, 5.0), (None, 5.0), (1.0, 5.0), (1.0, 5.0)):
-        assert not evolver.plan(make_rows(*returns), rng()).elites
-    assert evolver.plan(make_rows(1.0, 5.0), rng()).elites
+class TestDraws:
+    def test_weights_are_drawn_when_every_member_has_enough_returns(self):
+        evolver, rows = make_evolver(Clock()), make_rows(1.0, 5.0, 3.0, 4.0)
+        states = [evolver.plan(rows, make_rng()) for _ in range(6)]
+        assert [state.elites for state in states] == [[], [], [2, 4], [], [], [2, 4]]  # the returns are cleared
+        assert all(list_parents(state) == [1, 2, 3, 4] for state in states)
 
+    def test_fewer_returns_are_enough_after_the_time(self):
+        clock = Clock()
+        evolver, rows = make_evolver(clock), make_rows(1.0, 5.0, 3.0, 4.0)
+        for seconds, elites in ((0.0, []), (180.0, [2, 4]), (180.0, []), (350.0, [])):  # 170 seconds after the draw
+            clock.seconds = seconds
+            assert evolver.plan(rows, make_rng()).elites == elites
 
-def test_choices_of_elites_become_more_probable():
-    evolver = make_evolver(Clock(), KIND, length=1, min_length=1)
-    for _ in range(3):
-        evolver.plan(make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab"), rng())
-    assert evolver.state()["counts"] == {"kind": [1, 7]}
+    def test_a_member_without_returns_blocks_the_draw_and_copies_an_elite(self):
+        clock = Clock()
+        clock.seconds = 1000.0
+        evolver = make_evolver(clock, min_length=1)
+        clock.seconds = 2000.0
+        state = evolver.plan(make_rows(None, 5.0, 3.0, 4.0), make_rng())
+        assert not state.elites and list_parents(state)[0] in (2, 4) and list_parents(state)[1:] == [2, 3, 4]
 
+    def test_a_member_that_failed_starts_its_returns_again(self):
+        evolver = make_evolver(Clock())
+        for returns in ((1.0, 5.0), (1.0, 5.0), (None, 5.0), (1.0, 5.0), (1.0, 5.0)):
+            assert not evolver.plan(make_rows(*returns), make_rng()).elites
+        assert evolver.plan(make_rows(1.0, 5.0), make_rng()).elites
 
-def test_the_least_selected_member_starts_with_other_settings():
-    evolver = make_evolver(Clock(), KIND, length=1, min_length=1, remove_worst=2)
-    plans = [evolver.plan(make_rows(1.0, 5.0, 4.0, kinds="acc"), rng()) for _ in range(3)]
-    assert [plan.members[0].settings["kind"] for plan in plans[:2]] == ["a", "a"]
-    assert plans[2].members[0].settings["kind"] in "ab" and evolver.state()["selected"] == [0, 1, 1]
+    def test_choices_of_elites_become_more_probable(self):
+        evolver = make_evolver(Clock(), KIND, length=1, min_length=1)
+        states = [evolver.plan(make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab"), make_rng()) for _ in range(3)]
+        assert states[-1].exchange["counts"] == {"kind": [1, 7]}
 
+    def test_the_least_selected_member_starts_with_other_settings(self):
+        evolver = make_evolver(Clock(), KIND, length=1, min_length=1, worst=2)
+        states = [evolver.plan(make_rows(1.0, 5.0, 4.0, kinds="acc"), make_rng()) for _ in range(3)]
+        assert [state.members[0].settings["kind"] for state in states[:2]] == ["a", "a"]
+        assert states[2].members[0].settings["kind"] in "ab" and states[2].exchange["selected"] == [0, 1, 1]
 
-def test_state_of_the_evolver():
-    clock = Clock()
-    evolver, restored = make_evolver(clock, KIND), make_evolver(clock, KIND)
-    rows = make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab")
-    evolver.plan(rows, rng())
-    clock.seconds = 60.0
-    restored.restore(evolver.state())
-    clock.seconds = 181.0
-    assert restored.plan(rows, rng()) == evolver.plan(rows, rng())
-    assert restored.state() == evolver.state() and evolver.state()["selected"] == [0, 1, 0, 1]
+    def test_state_of_the_evolver(self):
+        clock = Clock()
+        evolver, restored = make_evolver(clock, KIND), make_evolver(clock, KIND)
+        rows = make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab")
+        clock.seconds = 60.0
+        state = evolver.plan(rows, make_rng())
+        assert state.exchange["seconds"] == 60
+        restored.restore(state.exchange)
+        clock.seconds = 181.0
+        plans = [each.plan(rows, make_rng()) for each in (evolver, restored)]
+        assert plans[0] == plans[1] and plans[0].exchange["selected"] == [0, 1, 0, 1]

@@ -16,19 +16,16 @@ import numpy as np
 import pytest
 
 from algorithm.api import run_training
-from algorithm.checkpointing.transfer import PackedFile
+from algorithm.checkpointing.manifest import PackedFile
 from algorithm.cli import main
+from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population import remote_member
-from algorithm.population.member import MemberReply, MemberService
+from algorithm.population import member as member_module
+from algorithm.population.member import MemberFailed, MemberReply
 from algorithm.population.member_fleet import MemberFleet
-from algorithm.population.remote_member import RemoteMemberService
-from algorithm.population.rounds import MemberFailed
 from algorithm.population.runner import resume_population, train_population
-from algorithm.processes.host import ServiceSpec
 from algorithm.processes.process_host import ProcessHost
-from algorithm.processes.supervisor import Supervisor
 from algorithm.runs.run_requests import RunRequest
 from algorithm.training.progress import Counters
 from tests.population import test_runner as test_population
@@ -70,7 +67,7 @@ def task() -> Path:
 def inline_members(monkeypatch, tmp_path):
     """Train the members of remote services in this process."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(remote_member, "ProcessHost", InlineHost)
+    monkeypatch.setattr(member_module, "ProcessHost", InlineHost)
 
 
 @pytest.fixture
@@ -90,18 +87,9 @@ def make_runner(hosts):
             host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
-            service = MemberService if shares_files else RemoteMemberService
-            spec = ServiceSpec(kind="Member", make=partial(service, members))
-            return MemberFleet(
-                members,
-                Supervisor(host, spec, name="process {} of the members".format),
-                count=4,
-                keep=settings.base.keep_checkpoints,
-                timeout=settings.population.timeout,
-                reply_timeout=timeout,
-                start_timeout=start_timeout,
-                log=log,
-            )
+            fleet = MemberFleet(members, settings, log, host)
+            fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
+            return fleet
 
         return make_fleet
 
@@ -247,8 +235,8 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
         if failure := next(failures, None):
             raise failure
 
-    original = remote_member.write_member
-    monkeypatch.setattr(remote_member, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
+    original = member_module.write_member
+    monkeypatch.setattr(member_module, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
     rows = train_new("there", **SHORT, make_runner=make_runner())
     assert rows == train_new("here", **SHORT)
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
@@ -272,11 +260,8 @@ def hang(task):
 def fleet():
     """Return a fleet of a process that hangs."""
     members = SimpleNamespace(run_task=hang, folders=[Path("member")])
-    host = ProcessHost(PREPARED)
-    spec = ServiceSpec(kind="Member", make=partial(MemberService, members))
-    supervisor = Supervisor(host, spec, name="process {}".format)
-    limits = {"timeout": 0.5, "reply_timeout": inf, "start_timeout": inf}
-    with closing(MemberFleet(members, supervisor, count=1, keep=1, **limits, log=print)) as fleet:
+    settings = resolve([("test", {"population_config": {"timeout": 0.5, "processes": 1}})])
+    with closing(MemberFleet(members, settings, print, ProcessHost(PREPARED))) as fleet:
         yield fleet
 
 
@@ -289,7 +274,7 @@ def test_a_member_that_exceeds_the_time_limit_is_killed(fleet):
 
 
 def test_a_member_that_is_stopped_receives_one_signal(fleet):
-    fleet.timeout = None
+    fleet.timeout = inf
     task = SimpleNamespace(member=1, started=Path("started").absolute())
     results, signals = fleet.train([task]), []
     interrupt = fleet.host.interrupt

@@ -8,62 +8,51 @@ from dataclasses import replace
 
 import pytest
 
+from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.population.evolution import SettingSpace, SettingSpaces
 from algorithm.population.exchange import CopyBest
-from algorithm.population.lineage import LineageRow, MemberPlan, PopulationRecord, PopulationState
-from algorithm.population.rounds import MemberFailed, MemberReport, MemberTask, Population, find_best
+from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState, find_best
+from algorithm.population.member import MemberFailed
+from algorithm.population.rounds import Population
+from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 
 SPACES = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 
 
-class FakeRunner:
-    """A runner whose members return their rate, unless a failure is planned for the member."""
+class FakeFleet:
+    """Members that return their rate, unless a failure is planned for the member."""
 
-    def __init__(self, failures: Sequence[int] = (), goal: float = float("inf"), is_final: bool = False):
+    def __init__(self, failures: Sequence[int] = (), goal: float | None = None, is_final: bool = False):
         self.failures, self.goal, self.is_final = list(failures), goal, is_final
-        self.tasks: list[MemberTask] = []
+        self.tasks: list[LineageRow] = []
 
-    def train(self, tasks: Sequence[MemberTask]) -> Iterator[tuple[MemberTask, MemberReport | MemberFailed]]:
+    def train(self, tasks: Sequence[LineageRow]) -> Iterator[tuple[LineageRow, LineageRow | MemberFailed]]:
         for task in tasks:
             self.tasks.append(task)
             if task.member in self.failures:
                 self.failures.remove(task.member)
                 yield task, MemberFailed("its process crashed with signal SIGKILL", self.is_final)
                 continue
-            rate = task.plan.settings["rate"]
-            yield (
-                task,
-                MemberReport(
-                    member=task.member, env_steps=task.pause_at, mean_return=rate, goal_reached=rate >= self.goal
-                ),
-            )
+            rate = task.settings["rate"]
+            reached = self.goal is not None and rate >= self.goal
+            yield task, replace(task, mean_return=rate, goal_reached=reached, goal=self.goal)
 
 
 class Interrupted(Exception):
     """The interruption of a population by a test."""
 
 
-def make_population(folder, runner, max_step: int = 300, transfer=lambda plan, interval: None, lines=None):
-    record = PopulationRecord(folder)
-    if not record.state_path.exists():
+def make_population(path, fleet, max_step: int = 300, transfer=lambda state: None, lines=None, goal=None):
+    folder = PopulationFolder(path, 4)
+    if not folder.state_path.exists():
         plans = [MemberPlan(parent=k, settings={"rate": float(k)}) for k in range(1, 5)]
-        record.write_state(PopulationState(interval=1, members=plans))
-
-    def is_over(row: LineageRow) -> bool:
-        return row.goal_reached or row.env_steps >= max_step
-
-    return Population(
-        record=record,
-        runner=runner,
-        exchange=CopyBest(SPACES, 0.25, [1.5], 0.0),
-        transfer=transfer,
-        interval=100,
-        is_over=is_over,
-        max_restarts=1,
-        seed=0,
-        log=(lines if lines is not None else []).append,
-    )
+        folder.write_state(PopulationState(interval=1, members=plans))
+    config = {"interval": 100, "max_restarts": 1, "exchange_fraction": 0.25}
+    config |= {"perturb_factors": [1.5], "resample_probability": 0.0}
+    tree = {"base_config": {"max_step": max_step, "seed": 0}, "population_config": config}
+    settings = resolve([("test", tree if goal is None else {**tree, "goal": {"return": goal}})])
+    log = (lines if lines is not None else []).append
+    return Population(folder, settings, fleet.train, CopyBest(SPACES, settings.population), transfer, log)
 
 
 def read_rows(folder) -> list[dict]:
@@ -72,7 +61,7 @@ def read_rows(folder) -> list[dict]:
 
 def test_lineage(tmp_path):
     lines: list[str] = []
-    make_population(tmp_path, FakeRunner(), lines=lines).run()
+    make_population(tmp_path, FakeFleet(), lines=lines).run()
     rows = read_rows(tmp_path)
     assert [(row["interval"], row["member"], row["parent"], row["env_steps"]) for row in rows] == [
         *[(1, k, k, 100) for k in range(1, 5)],
@@ -88,17 +77,17 @@ def test_lineage(tmp_path):
 
 
 def test_a_goal_ends_the_population(tmp_path):
-    make_population(tmp_path, runner := FakeRunner(goal=6.0)).run()
-    assert [task.member for task in runner.tasks] == [1, 2, 3, 4, 1]
+    make_population(tmp_path, fleet := FakeFleet(goal=6.0), goal=6.0).run()
+    assert [task.member for task in fleet.tasks] == [1, 2, 3, 4, 1]
     assert [row["goal_reached"] for row in read_rows(tmp_path)] == [False] * 4 + [True]
-    make_population(tmp_path, again := FakeRunner(goal=6.0)).run()
+    make_population(tmp_path, again := FakeFleet(goal=6.0), goal=6.0).run()
     assert not again.tasks
 
 
 def test_a_member_that_dies_is_restarted(tmp_path):
     lines: list[str] = []
-    make_population(tmp_path, runner := FakeRunner(failures=[3]), max_step=100, lines=lines).run()
-    assert [task.member for task in runner.tasks] == [1, 2, 3, 4, 3]
+    make_population(tmp_path, fleet := FakeFleet(failures=[3]), max_step=100, lines=lines).run()
+    assert [task.member for task in fleet.tasks] == [1, 2, 3, 4, 3]
     assert lines == ["member 3: its process crashed with signal SIGKILL: it continues from its last checkpoint"]
     assert all(row["return"] is not None for row in read_rows(tmp_path))
 
@@ -108,9 +97,9 @@ def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, failures, is_final)
     copies = []
     population = make_population(
         tmp_path,
-        FakeRunner(failures, is_final=is_final),
+        FakeFleet(failures, is_final=is_final),
         max_step=200,
-        transfer=lambda plan, interval: copies.append(([member.parent for member in plan.members], interval)),
+        transfer=lambda state: copies.append(([member.parent for member in state.members], state.interval)),
     )
     population.run()
     assert copies == [([1, 2, 3, 3], 2)]
@@ -119,40 +108,40 @@ def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, failures, is_final)
 
 @pytest.mark.parametrize("value", [float("-inf"), float("nan")])
 def test_a_return_that_is_not_finite_counts_as_a_failure(tmp_path, value):
-    class BrokenRunner(FakeRunner):
+    class BrokenFleet(FakeFleet):
         def train(self, tasks):
             for task, report in super().train(tasks):
                 yield task, replace(report, mean_return=value) if task.member == 4 else report
 
-    make_population(tmp_path, BrokenRunner(), max_step=200).run()
+    make_population(tmp_path, BrokenFleet(), max_step=200).run()
     rows = read_rows(tmp_path)
     assert [row["return"] for row in rows[:4]] == [1.0, 2.0, 3.0, None]
     assert rows[7]["parent"] == 3
 
 
 def test_the_lineage_does_not_depend_on_the_speed_of_members(tmp_path):
-    class ReversedRunner(FakeRunner):
+    class ReversedFleet(FakeFleet):
         def train(self, tasks):
             yield from super().train(tasks[::-1])
 
-    make_population(tmp_path, FakeRunner()).run()
+    make_population(tmp_path, FakeFleet()).run()
     expected = (tmp_path / "lineage.jsonl").read_bytes()
     other = tmp_path / "other"
     other.mkdir()
-    make_population(other, ReversedRunner()).run()
+    make_population(other, ReversedFleet()).run()
     assert (other / "lineage.jsonl").read_bytes() == expected
 
 
 def test_all_members_fail(tmp_path):
     with pytest.raises(MemberFailed, match="all members of the population have failed"):
-        make_population(tmp_path, FakeRunner(failures=[1, 2, 3, 4] * 2)).run()
+        make_population(tmp_path, FakeFleet(failures=[1, 2, 3, 4] * 2)).run()
 
 
 def test_an_interval_in_which_all_members_failed_is_repeated(tmp_path):
-    make_population(tmp_path, FakeRunner(), max_step=100).run()
+    make_population(tmp_path, FakeFleet(), max_step=100).run()
     with pytest.raises(MemberFailed):
-        make_population(tmp_path, FakeRunner(failures=[1, 2, 3, 4] * 2), max_step=200).run()
-    make_population(tmp_path, FakeRunner(), max_step=200).run()
+        make_population(tmp_path, FakeFleet(failures=[1, 2, 3, 4] * 2), max_step=200).run()
+    make_population(tmp_path, FakeFleet(), max_step=200).run()
     rows = read_rows(tmp_path)
     assert [(row["interval"], row["member"]) for row in rows] == [(i, k) for i in (1, 2) for k in range(1, 5)]
     assert all(row["return"] is not None for row in rows)
@@ -160,63 +149,59 @@ def test_an_interval_in_which_all_members_failed_is_repeated(tmp_path):
 
 def test_a_goal_that_does_not_count_does_not_end_the_interval(tmp_path):
     """The goal was reached, but the evaluation at the end of the interval misses it."""
-    population = make_population(tmp_path, runner := FakeRunner(goal=1.0), max_step=200)
-    population.is_over = lambda row: row.env_steps >= 200
-    population.run()
-    assert [task.member for task in runner.tasks] == [1, 2, 3, 4, 1]
+    make_population(tmp_path, fleet := FakeFleet(goal=1.0), max_step=200).run()
+    assert [task.member for task in fleet.tasks] == [1, 2, 3, 4, 1]
 
 
 @pytest.mark.parametrize("interrupted_at", range(12))
 def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, interrupted_at):
-    class InterruptedRunner(FakeRunner):
+    class InterruptedFleet(FakeFleet):
         def train(self, tasks):
             for task, result in super().train(tasks):
                 if len(self.tasks) > interrupted_at:
                     raise Interrupted
                 yield task, result
 
-    make_population(tmp_path, FakeRunner()).run()
+    make_population(tmp_path, FakeFleet()).run()
     expected = read_rows(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(Interrupted):
-        make_population(other, InterruptedRunner()).run()
-    make_population(other, runner := FakeRunner()).run()
-    assert read_rows(other) == expected and len(runner.tasks) == 12 - interrupted_at
+        make_population(other, InterruptedFleet()).run()
+    make_population(other, fleet := FakeFleet()).run()
+    assert read_rows(other) == expected and len(fleet.tasks) == 12 - interrupted_at
 
 
 def test_an_interrupted_exchange_is_repeated(tmp_path):
-    def interrupt(plan, interval):
+    def interrupt(state):
         raise Interrupted
 
-    plans = []
+    states = []
     with pytest.raises(Interrupted):
-        make_population(tmp_path, FakeRunner(), transfer=interrupt).run()
-    population = make_population(
-        tmp_path, FakeRunner(), max_step=200, transfer=lambda plan, interval: plans.append((interval, plan))
-    )
+        make_population(tmp_path, FakeFleet(), transfer=interrupt).run()
+    population = make_population(tmp_path, FakeFleet(), max_step=200, transfer=states.append)
     population.exchange.plan = None  # the plan is not made again, since it may depend on the time
     population.run()
-    assert [(interval, [member.parent for member in plan.members]) for interval, plan in plans] == [(2, [4, 2, 3, 4])]
-    assert PopulationRecord(tmp_path).read_state().is_transferred
+    assert [(state.interval, [member.parent for member in state.members]) for state in states] == [(2, [4, 2, 3, 4])]
+    assert population.folder.read_state().is_transferred
 
 
 def test_a_resumed_population_with_more_env_steps_continues_the_interval(tmp_path):
-    class ShortRunner(FakeRunner):
+    class ShortFleet(FakeFleet):
         def train(self, tasks):
             for task, report in super().train(tasks):
                 yield task, replace(report, env_steps=min(report.env_steps, 150))
 
-    make_population(tmp_path, ShortRunner(), max_step=150).run()
+    make_population(tmp_path, ShortFleet(), max_step=150).run()
     assert [row["env_steps"] for row in read_rows(tmp_path)] == [100] * 4 + [150] * 4
-    make_population(tmp_path, runner := FakeRunner(), max_step=200).run()
-    assert [task.pause_at for task in runner.tasks] == [200] * 4
+    make_population(tmp_path, fleet := FakeFleet(), max_step=200).run()
+    assert [task.env_steps for task in fleet.tasks] == [200] * 4
     assert [row["env_steps"] for row in read_rows(tmp_path)] == [100] * 4 + [200] * 4
 
 
 def test_damaged_records(tmp_path):
-    make_population(tmp_path, FakeRunner()).run()
-    record = PopulationRecord(tmp_path)
+    make_population(tmp_path, FakeFleet()).run()
+    record = PopulationFolder(tmp_path, 4)
     lines = record.lineage_path.read_text().splitlines(keepends=True)
     logged = []
     record.lineage_path.write_text(lines[0] + "{}\n" + lines[1] + lines[2][:20])

@@ -14,14 +14,13 @@ from algorithm.api import run_training
 from algorithm.api import train as train_by_api
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.transfer import copy_checkpoint
+from algorithm.checkpointing.writer import copy_checkpoint
 from algorithm.cli import main
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.lineage import LineageRow
-from algorithm.population.member import Members
-from algorithm.population.rounds import MemberFailed
+from algorithm.population.folder import LineageRow
+from algorithm.population.member import MemberFailed, Members
 from algorithm.population.runner import create_population, resume_population, train_population
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, find_population, plan_runs

@@ -49,7 +49,7 @@ def test_parameters_and_target_networks_are_reset_by_the_same_new_parameters(shr
     weight = learner.agent.critics.torso.body.layers[0].weight - shrink * twin.agent.critics.torso.body.layers[0].weight
     torch.testing.assert_close(weight.norm(dim=0), torch.full((3,), initial), rtol=0, atol=1e-5)
     if not shrink:
-        assert learner.agent.actor.temperature.log_alpha.tolist() == pytest.approx([-2.3, -2.3])
+        assert learner.agent.policy_learner.temperature.log_alpha.tolist() == pytest.approx([-2.3, -2.3])
 
 
 def test_moments_are_reset_and_auxiliaries_and_statistics_stay():

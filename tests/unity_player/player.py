@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.communicator import STATUS_OK, STATUS_QUIT
-from algorithm.adapters.unity.self_test import CONNECT_SECONDS, PACKAGE, VERSION, UnityStub, make_header
+from algorithm.adapters.unity.client import API_VERSION, STATUS_OK, STATUS_QUIT, api
+from algorithm.adapters.unity.self_test import CONNECT_SECONDS, PACKAGE, UnityStub, make_header
 from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
-
-api = compat.load_api()
 
 # Numbers of the protobuf fields that lead to the values of an image.
 UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
@@ -46,7 +43,7 @@ class Player:
         kind = self._faults.kind
         self._trainer.send_initialization(
             type(self._task).__name__,
-            "2.0.0" if kind == "version" else VERSION,
+            "2.0.0" if kind == "version" else API_VERSION,
             "1.0.0" if kind == "old" else PACKAGE,
             hybrid_actions=kind != "old",
         )

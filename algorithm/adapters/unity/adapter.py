@@ -38,6 +38,8 @@ from algorithm.adapters.unity.scene_tick import (
 from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
+CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
+
 LOG = logging.getLogger(__name__)
 
 
@@ -291,9 +293,11 @@ class UnityAdapter(Adapter):
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
-        if blank := agent_specs.find_blank_cameras(decisions):
-            self.close()
-            raise UnsupportedEnvironment(
-                f"the sensor {blank[0]!r} shows a single color: cameras need graphics, and "
-                "base_config.unity_args.no_graphics is true; set it to false"
-            )
+        for name, spec in agent_specs.obs_specs.items():
+            is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
+            if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
+                self.close()
+                raise UnsupportedEnvironment(
+                    f"the sensor {name!r} shows a single color: cameras need graphics, and "
+                    "base_config.unity_args.no_graphics is true; set it to false"
+                )

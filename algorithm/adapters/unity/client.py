@@ -1,23 +1,44 @@
-"""The trainer's side of one Unity simulation, in a player that the trainer starts or in the editor."""
+"""The trainer's side of one Unity scene, in a player that it starts or in the editor: a server and its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, SimulatorError
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.communicator import Communicator
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.os_process import LOOPBACK, UnityProcess
+from algorithm.adapters.unity.os_process import LOOPBACK, UnityProcess, describe_holder, is_taken
+from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick
 
 api = compat.load_api()
 
-API_VERSION = api.UnityEnvironment.API_VERSION
+API_VERSION = "1.5.0"  # of ML-Agents' protocol
+CAPABILITIES = (
+    "baseRLCapabilities",
+    "concatenatedPngObservations",
+    "compressedChannelMapping",
+    "hybridActions",
+    "trainingAnalytics",
+    "variableLengthObservation",
+    "multiAgentGroups",
+)
+MAX_MESSAGE_BYTES = 64 * 2**20  # largest size of a message
+LOOKAHEAD_BYTES = 4 * 2**20  # bytes that a player may send before they are read: the images of a tick
+POLL_SECONDS = 0.2  # seconds between two checks of the player's process
+QUIT_SECONDS = 1.0  # seconds within which a waiting player receives the last message
+MAX_IDLE_TICKS = 1000  # consecutive ticks in which no agent requests a decision
+STATUS_OK, STATUS_QUIT = 200, 400
+DISCONNECTED = object()  # instead of a request: the player disconnected before it received the last answer
 
 
 class PlayerQuit(EnvironmentCrashed):
@@ -25,7 +46,7 @@ class PlayerQuit(EnvironmentCrashed):
 
 
 class UnityClient:
-    """A client of one simulation, with the methods of ML-Agents' UnityEnvironment.
+    """A client of one scene.
 
     Any failure ends the player and raises EnvironmentCrashed with one line, after which the client cannot be used.
     """
@@ -39,9 +60,8 @@ class UnityClient:
         limit: float,
         arguments: Sequence[str] = (),
         seed: int = 0,
-        channels: Sequence[Any] = (),
-        areas: int = 1,
-        host: str = LOOPBACK,
+        engine: Mapping[str, float] | None = None,
+        parameters: Mapping[str, Value] | None = None,
         log: Path | None = None,
     ):
         """Start a player, or wait for the editor, and exchange the first messages.
@@ -52,76 +72,80 @@ class UnityClient:
             start_limit: Seconds within which the player must connect; None for no limit.
             limit: Seconds within which the player must answer each message.
             arguments: Further arguments of the player.
-            seed: Seed of the simulation.
-            channels: ML-Agents' side channels.
-            areas: Number of training areas, for scenes that replicate them.
-            host: Address to listen on.
+            seed: Seed of the scene and of the samplers of its parameters.
+            engine: Settings of Unity's engine, by the names of ML-Agents' EngineConfigurationChannel.
+            parameters: Environment parameters of the first episodes.
             log: The player's log file, whose last lines are quoted in errors.
 
         Raises:
-            EnvironmentStartError: If the simulation does not start.
+            EnvironmentStartError: If the scene does not start.
         """
         self.name = f"the player {program.name}" if program else "the editor"
-        self._channels = api.SideChannelManager(list(channels))
+        self._seed = seed
+        self._parameters, self._statistics = api.EnvironmentParametersChannel(), api.StatsSideChannel()
+        engine_channel = api.EngineConfigurationChannel()
+        self._channels = api.SideChannelManager([engine_channel, self._parameters, self._statistics])
+        engine_channel.set_configuration_parameters(**(engine or {}))
+        self._set_parameters(parameters or {})
         self._decoders: dict[str, Decoder] = {}
-        self._steps: dict[str, tuple[Any, Any]] = {}
-        self._actions: dict[str, list[np.ndarray]] = {}
+        self._batches: dict[str, tuple[Batch, Batch]] = {}  # of the last tick
         self._process: UnityProcess | None = None
-        self._communicator = Communicator(port, start_limit, limit, host)
-        self.port = self._communicator.port
+        self._limit = limit
+        self._server = Server(port)
+        self.port = self._server.port
         try:
             with self._convert_errors():
                 if program:
                     command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]
                     self._process = UnityProcess(command, log)
-                self._perform_handshake(seed, areas)
+                self._perform_handshake(start_limit)
         except EnvironmentCrashed as error:
             raise EnvironmentStartError(str(error)) from error
 
     @property
-    def behavior_specs(self) -> Mapping[str, Any]:
-        """Return the BehaviorSpec of each behavior that has appeared, with images [channels, rows, columns]."""
-        return {name: decoder.spec for name, decoder in self._decoders.items()}
+    def agent_specs(self) -> dict[str, AgentSpecs]:
+        """Return the observations and actions of the agents of each behavior that has appeared."""
+        return {name: decoder.agent_specs for name, decoder in self._decoders.items()}
 
-    def list_compressed(self, name: str) -> list[bool]:
-        """Return, for each sensor of a behavior, whether it sends compressed images."""
-        return self._decoders[name].compressed
-
-    def reset(self) -> None:
-        """Reset all episodes."""
-        self._actions.clear()
-        self._exchange(api.RESET)
-
-    def step(self) -> None:
-        """Step until some agent requests a decision. Raise ValueError if an agent that awaits a decision got none."""
-        for name, (decisions, _) in self._steps.items():
-            if len(decisions) and name not in self._actions:
-                raise ValueError(f"{len(decisions)} agents of {name!r} wait for an action")
-        self._exchange(api.STEP)
-
-    def get_steps(self, name: str) -> tuple[Any, Any]:
-        """Return DecisionSteps and TerminalSteps of a behavior; their observations are valid until the next step."""
-        return self._steps[name]
-
-    def set_actions(self, name: str, action: Any) -> None:
-        """Set the ActionTuple for the agents of a behavior's DecisionSteps, in their order.
+    def reset(self) -> SceneTick:
+        """Reset all episodes, and return the first tick in which an agent requests a decision.
 
         Raises:
+            EnvironmentCrashed: If the player fails.
+            RuntimeError: If no agent requests a decision in `MAX_IDLE_TICKS` ticks.
+        """
+        tick = self._exchange(api.RESET, {})
+        for _ in range(MAX_IDLE_TICKS):
+            if any(len(decisions) for decisions, _ in tick.batches.values()):
+                tick.agent_specs = self.agent_specs
+                return tick
+            tick = self._exchange(api.STEP, {})
+        raise RuntimeError(
+            f"no agent requested a decision in {MAX_IDLE_TICKS} ticks; does any agent have a Decision Requester?"
+        )
+
+    def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value] | None = None) -> SceneTick:
+        """Execute actions {behavior: [n, size]} and return the next tick, whose observations are valid until the next.
+
+        Args:
+            actions: For the agents that await a decision, in the order of the last tick; continuous dimensions in
+                [-1, 1], then the index of each discrete branch.
+            parameters: Environment parameters that have changed.
+
+        Raises:
+            EnvironmentCrashed: If the player fails.
             ValueError: If the actions have another shape.
         """
-        spec, agents = self._decoders[name].spec.action_spec, len(self._steps[name][0])
-        shapes = (agents, spec.continuous_size), (agents, spec.discrete_size)
-        parts = [
-            np.zeros(shape) if part is None else part
-            for part, shape in zip((action.continuous, action.discrete), shapes, strict=True)
-        ]
-        given_shapes = tuple(part.shape for part in parts)
-        if given_shapes != shapes:
-            raise ValueError(f"actions of {name!r} are of shapes {shapes}, not {given_shapes}")
-        self._actions[name] = parts
+        for name, (decisions, _) in self._batches.items():
+            shape = len(decisions), self._decoders[name].agent_specs.action_spec.size
+            given = actions[name].shape if name in actions else (0, shape[1])
+            if given != shape:
+                raise ValueError(f"the actions of {name!r} have the shape {given}, not {shape}")
+        self._set_parameters(parameters or {})
+        return self._exchange(api.STEP, actions)
 
     def close(self) -> None:
-        """End the simulation, and the player with all its processes. A second call does nothing."""
+        """End the scene, and the player with all its processes. A second call does nothing."""
         self._close(at_once=False)
 
     def __enter__(self) -> UnityClient:
@@ -130,18 +154,29 @@ class UnityClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _perform_handshake(self, seed: int, areas: int) -> None:
-        inputs = api.UnityInputProto()
-        inputs.rl_initialization_input.CopyFrom(
-            api.UnityRLInitializationInputProto(
-                seed=seed,
-                communication_version=API_VERSION,
-                package_version=api.__version__,
-                capabilities=api.UnityEnvironment._get_capabilities_proto(),
-                num_areas=areas,
-            )
-        )
-        output = self._communicator.initialize(inputs, self._check_process).rl_initialization_output
+    def _set_parameters(self, parameters: Mapping[str, Value]) -> None:
+        """Set environment parameters, which the scene receives with the next step or reset."""
+        for name, value in parameters.items():
+            if isinstance(value, Uniform):
+                self._parameters.set_uniform_sampler_parameters(name, value.low, value.high, self._seed)
+            elif isinstance(value, Gaussian):
+                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.std, self._seed)
+            elif isinstance(value, MultiRange):
+                self._parameters.set_multirangeuniform_sampler_parameters(name, list(value.intervals), self._seed)
+            else:
+                self._parameters.set_float_parameter(name, value)
+
+    def _perform_handshake(self, start_limit: float | None) -> None:
+        start = {
+            "seed": self._seed,
+            "communication_version": API_VERSION,
+            "package_version": api.__version__,
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+            "num_areas": 1,
+        }
+        output = self._receive(start_limit, "did not connect").unity_output.rl_initialization_output
+        self._server.reply(api.UnityInputProto(rl_initialization_input=start))
+        self._receive(self._limit, "did not finish its start")
         version = output.communication_version
         if version.partition(".")[0] != API_VERSION.partition(".")[0]:
             raise EnvironmentStartError(f"uses version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
@@ -150,32 +185,55 @@ class UnityClient:
                 f"was built with version {output.package_version} of ML-Agents' package, which is older than 2.0"
             )
 
-    def _exchange(self, command: int) -> None:
+    def _exchange(self, command: int, actions: Mapping[str, np.ndarray]) -> SceneTick:
         inputs = api.UnityInputProto()
         inputs.rl_input.command = command
         inputs.rl_input.side_channel = bytes(self._channels.generate_side_channel_messages())
-        for name, (continuous_parts, discrete_parts) in self._actions.items():
+        for name, behavior_actions in actions.items():
+            n_continuous = self._decoders[name].agent_specs.action_spec.continuous
+            continuous, discrete = np.split(behavior_actions, [n_continuous], axis=1)
             agents = inputs.rl_input.agent_actions[name].value
-            for continuous, discrete in zip(continuous_parts.tolist(), discrete_parts.tolist(), strict=True):
-                agents.add(continuous_actions=continuous, discrete_actions=discrete)
-        self._actions.clear()
+            for row, branches in zip(np.clip(continuous, -1, 1).tolist(), discrete.astype(int).tolist(), strict=True):
+                agents.add(continuous_actions=row, discrete_actions=branches)
         with self._convert_errors():
-            output = self._communicator.exchange(inputs, self._check_process)
-            if output is None:
+            self._server.reply(inputs)
+            message = self._receive(self._limit, "did not answer")
+            if message.header.status != STATUS_OK:
                 raise PlayerQuit("quit")
-            self._read_output(output)
+            return self._read_tick(message.unity_output)
 
-    def _read_output(self, output: Any) -> None:
+    def _read_tick(self, output: Any) -> SceneTick:
         agents = output.rl_output.agentInfos
+        new = {}
         for parameters in output.rl_initialization_output.brain_parameters:
             name = parameters.brain_name
             if name not in self._decoders and name in agents and agents[name].value:
-                self._decoders[name] = Decoder(name, parameters, agents[name].value[0])
-        self._steps = {
+                self._decoders[name] = Decoder(parameters, agents[name].value[0])
+                new[name] = self._decoders[name].agent_specs
+        self._batches = {
             name: decoder.decode(agents[name].value if name in agents else ())
             for name, decoder in self._decoders.items()
         }
         self._channels.process_side_channel_message(output.rl_output.side_channel)
+        statistics = {
+            name: [(value, aggregation.value) for value, aggregation in values]
+            for name, values in self._statistics.get_and_reset_stats().items()
+        }
+        return SceneTick(self._batches, new, statistics)
+
+    def _receive(self, limit: float | None, failure: str) -> Any:
+        """Return the player's next message; `failure` is the predicate for a player that takes longer than `limit`."""
+        start = time.monotonic()
+        while True:
+            try:
+                return self._server.receive(POLL_SECONDS)
+            except Empty:
+                if exit_reason := self._process.get_exit_reason() if self._process else None:
+                    raise EnvironmentCrashed(exit_reason) from None
+                if self._server.is_disconnected:
+                    raise EnvironmentCrashed("broke the connection") from None
+                if limit is not None and time.monotonic() - start >= limit:
+                    raise EnvironmentCrashed(f"{failure} within {limit:g} s") from None
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
@@ -195,12 +253,100 @@ class UnityClient:
                 f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}"
             ) from error
 
-    def _check_process(self) -> None:
-        exit_reason = self._process.get_exit_reason() if self._process else None
-        if exit_reason:
-            raise EnvironmentCrashed(exit_reason)
-
     def _close(self, at_once: bool) -> None:
-        self._communicator.close()
+        self._server.close()
         if self._process:
             self._process.close(at_once)
+
+
+class Server(api.UnityToExternalProtoServicer):
+    """A gRPC server for one player, which sends messages and waits for the answers. `port` is where it listens.
+
+    Raises:
+        EnvironmentStartError: Another program listens on the port.
+    """
+
+    def __init__(self, port: int):
+        self.is_disconnected = False  # whether the player disconnected before it received the last answer
+        self._messages: SimpleQueue = SimpleQueue()  # of the player
+        self._answers: SimpleQueue = SimpleQueue()
+        self._awaits_answer = False  # whether the player does
+        self._is_open = True
+        if is_taken(port):
+            raise _make_port_error(port)
+        self._executor = _DaemonExecutor()
+        options = {
+            "grpc.so_reuseport": 0,
+            "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
+            "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+            "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
+        }
+        self._server = api.grpc.server(self._executor, options=list(options.items()))
+        api.add_UnityToExternalProtoServicer_to_server(self, self._server)
+        try:
+            self.port = self._server.add_insecure_port(f"{LOOPBACK}:{port}")
+        except RuntimeError as error:
+            self._executor.shutdown()
+            raise _make_port_error(port) from error
+        self._server.start()
+
+    def Exchange(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Put a message of the player into a queue and return its answer, in the thread of the server."""
+        self._messages.put(request)
+        answer = self._answers.get()
+        if not context.is_active():
+            self._messages.put(DISCONNECTED)
+        return answer
+
+    def receive(self, seconds: float) -> Any:
+        """Return the player's next message. Raise queue.Empty if none arrives in time."""
+        message = self._messages.get(timeout=seconds)
+        if message is DISCONNECTED:  # its process may be about to exit, which the next check then reports
+            self.is_disconnected = True
+            message = self._messages.get(timeout=seconds)
+        self._awaits_answer = True
+        return message
+
+    def reply(self, inputs: Any) -> None:
+        """Answer the player's last message. Raise EnvironmentCrashed if this server is closed."""
+        if not self._is_open:
+            raise EnvironmentCrashed("is not connected any more")
+        self._awaits_answer = False
+        self._answers.put(api.UnityMessageProto(header={"status": STATUS_OK}, unity_input=inputs))
+
+    def close(self) -> None:
+        """Send the player a quit if it waits, and free the port. A second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._answers.put(api.UnityMessageProto(header={"status": STATUS_QUIT}))
+        self._server.stop(QUIT_SECONDS if self._awaits_answer else None).wait(2 * QUIT_SECONDS)
+        self._executor.shutdown()
+
+
+class _DaemonExecutor(Executor):
+    """An executor with one daemon thread, so that no waiting call keeps the interpreter alive."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue = SimpleQueue()
+        threading.Thread(target=self._run_calls, name="unity", daemon=True).start()
+
+    def submit(self, call: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        self._calls.put((future, call, args, kwargs))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._calls.put(None)
+
+    def _run_calls(self) -> None:
+        while (work := self._calls.get()) is not None:
+            future, call, args, kwargs = work
+            try:
+                future.set_result(call(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+
+
+def _make_port_error(port: int) -> EnvironmentStartError:
+    return EnvironmentStartError(f"port {port} is taken by {describe_holder(port)}: end it, or give another port")

@@ -12,7 +12,6 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,54 +21,38 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.program import get_install_command
 
 MESSAGES = "mlagents_envs.communicator_objects"
-# The names that this package uses, by module.
+# The names that this package uses in addition to the messages, by module.
 REQUIRED_NAMES = {
-    f"{MESSAGES}.agent_info_pb2": ["AgentInfoProto"],
-    f"{MESSAGES}.brain_parameters_pb2": ["BrainParametersProto"],
-    f"{MESSAGES}.command_pb2": ["RESET", "STEP"],
-    f"{MESSAGES}.observation_pb2": ["NONE", "PNG", "ObservationProto"],
-    f"{MESSAGES}.unity_input_pb2": ["UnityInputProto"],
-    f"{MESSAGES}.unity_message_pb2": ["UnityMessageProto"],
-    f"{MESSAGES}.unity_output_pb2": ["UnityOutputProto"],
-    f"{MESSAGES}.unity_rl_initialization_input_pb2": ["UnityRLInitializationInputProto"],
     f"{MESSAGES}.unity_to_external_pb2_grpc": [
         "UnityToExternalProtoServicer",
-        "UnityToExternalProtoStub",
         "add_UnityToExternalProtoServicer_to_server",
     ],
     "mlagents_envs": ["__version__"],
-    "mlagents_envs.base_env": [
-        "ActionTuple",
-        "BehaviorSpec",
-        "DecisionSteps",
-        "DimensionProperty",
-        "ObservationType",
-        "TerminalSteps",
-    ],
-    "mlagents_envs.environment": ["UnityEnvironment"],
-    "mlagents_envs.rpc_communicator": ["RpcCommunicator"],
-    "mlagents_envs.rpc_utils": ["behavior_spec_from_proto"],
+    "mlagents_envs.base_env": ["DimensionProperty"],
     "mlagents_envs.side_channel.engine_configuration_channel": ["EngineConfigurationChannel"],
     "mlagents_envs.side_channel.environment_parameters_channel": ["EnvironmentParametersChannel"],
     "mlagents_envs.side_channel.side_channel_manager": ["SideChannelManager"],
-    "mlagents_envs.side_channel.stats_side_channel": ["StatsAggregationMethod", "StatsSideChannel"],
+    "mlagents_envs.side_channel.stats_side_channel": ["StatsSideChannel"],
 }
 
 
 @lru_cache(maxsize=1)
 def load_api() -> Any:
-    """Return `REQUIRED_NAMES` and the module `grpc` in one namespace; afterwards, `mlagents_envs` can be imported.
+    """Return all messages, `REQUIRED_NAMES`, `grpc` and PIL's `Image` in one namespace.
+
+    Afterwards, every module of `mlagents_envs` can be imported.
 
     Raises:
         UnsupportedEnvironment: If the package, or one that it needs, is missing.
     """
+    names: dict[str, Any] = {}
     try:
-        names: dict[str, Any] = {"grpc": importlib.import_module("grpc")}
-        _make_messages_importable()
+        names["grpc"], names["Image"] = importlib.import_module("grpc"), importlib.import_module("PIL.Image")
+        for messages in _import_messages():
+            names |= {name: value for name, value in vars(messages).items() if not name.startswith("_")}
         importlib.import_module("mlagents_envs.logging_util").get_logger = _get_logger  # type: ignore[attr-defined]
-        with _provide_distutils():
-            for module, wanted in REQUIRED_NAMES.items():
-                names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
+        for module, wanted in REQUIRED_NAMES.items():
+            names |= {name: getattr(importlib.import_module(module), name) for name in wanted}
     except ModuleNotFoundError as error:
         raise UnsupportedEnvironment(
             f"env_type UNITY needs a package that is missing ({error}): {get_install_command()}"
@@ -99,18 +82,19 @@ class _LogOnce(logging.Filter):
         return new
 
 
-def _make_messages_importable() -> None:
-    """Import all messages; only if that fails, rebuild all of them from their descriptors."""
+def _import_messages() -> list[ModuleType]:
+    """Import the modules of all messages; only if that fails, rebuild all of them from their descriptors."""
     folder = Path(next(iter(importlib.import_module(MESSAGES).__path__)))
     files = sorted(folder.glob("*_pb2.py"))
     importlib.import_module("google.protobuf")
     try:
-        for file in files:
-            importlib.import_module(f"{MESSAGES}.{file.stem}")
+        return [importlib.import_module(f"{MESSAGES}.{file.stem}") for file in files]
     except Exception:  # TypeError, AttributeError or ImportError, depending on the version of protobuf
-        for file, module in zip(files, _rebuild_modules(files), strict=True):
+        modules = list(_rebuild_modules(files))
+        for file, module in zip(files, modules, strict=True):
             sys.modules[module.__name__] = module
             setattr(sys.modules[MESSAGES], file.stem, module)
+        return modules
 
 
 def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
@@ -155,42 +139,13 @@ def _read_descriptor(file: Path) -> bytes:
 
 
 def _make_module(name: str, file: Path, descriptor: Any) -> ModuleType:
-    from google.protobuf.internal import enum_type_wrapper
-    from google.protobuf.message_factory import GetMessageClass
+    """Return a module with the content that protobuf's generated files have."""
+    from google.protobuf.internal import builder
 
     module: Any = ModuleType(name, "Messages of ML-Agents, rebuilt from their descriptors.")
     module.__file__ = str(file)
     module.__spec__ = importlib.util.spec_from_file_location(name, file)
     module.DESCRIPTOR = descriptor
-    for message in descriptor.message_types_by_name.values():
-        setattr(module, message.name, GetMessageClass(message))
-    for enum in descriptor.enum_types_by_name.values():
-        setattr(module, enum.name, enum_type_wrapper.EnumTypeWrapper(enum))
-        for value in enum.values:
-            setattr(module, value.name, value.number)
+    builder.BuildMessageAndEnumDescriptors(descriptor, vars(module))
+    builder.BuildTopDescriptorsAndMessages(descriptor, name, vars(module))
     return module
-
-
-class _StrictVersion:
-    """The part of distutils that mlagents_envs uses: the numbers of a version such as 1.5.0."""
-
-    def __init__(self, text: str):
-        self.version = tuple(int(number) for number in text.split("."))
-
-
-@contextmanager
-def _provide_distutils() -> Iterator[None]:
-    """Provide `distutils.version`, which Python 3.12 removed, until the imports in the block are done."""
-    names: list[str] = []
-    try:
-        importlib.import_module("distutils.version")
-    except ModuleNotFoundError:
-        version: Any = ModuleType("distutils.version")
-        version.StrictVersion = _StrictVersion
-        names = ["distutils", version.__name__]
-        sys.modules |= dict(zip(names, (ModuleType("distutils"), version), strict=True))
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]

@@ -1,4 +1,4 @@
-"""Decoding of a player's messages to ML-Agents' DecisionSteps and TerminalSteps, with images channels first.
+"""Decoding of a player's messages to Batches of agents, with images channels first.
 
 Versions of Unity's package up to 2.x send images [rows, columns, channels], later ones [channels, rows, columns]; the
 properties of a sensor's dimensions distinguish them.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
+from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 
 api = compat.load_api()
 
@@ -21,95 +24,98 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 class Decoder:
-    """A decoder of the agents of one behavior.
+    """A decoder of the agents of one behavior, whose observations and actions are `agent_specs`.
 
-    Attributes:
-        spec: BehaviorSpec, with images [channels, rows, columns].
-        compressed: For each sensor, whether it sends PNGs, whose bytes k are decoded to k / 255.
+    Sensors keep their names; a sensor without a name, or with the name of another sensor, is called `sensor_<index>`.
+    Vectors are float32. A sequence of variable length becomes one vector, padded with zeros at the end. Images are
+    [channels, rows, columns]: uint8 if they are sent compressed, float32 otherwise.
     """
 
-    def __init__(self, name: str, parameters: Any, agent: Any):
-        self.name = name
-        sent = api.behavior_spec_from_proto(parameters, agent)
+    def __init__(self, parameters: Any, agent: Any):
+        """Create a decoder from the description of a behavior, and the first message about one of its agents."""
+        self.name = parameters.brain_name
+        action = parameters.action_spec
+        self._branches = tuple(action.discrete_branch_sizes)
+        names = [observation.name for observation in agent.observations]
+        names = [
+            name if name and names.count(name) == 1 and name != ACTION_MASK else f"sensor_{index}"
+            for index, name in enumerate(names)
+        ]
         self._decision_sensors, self._terminal_sensors = (
-            [_Sensor(name, index, spec) for index, spec in enumerate(sent.observation_specs)] for _ in range(2)
+            [_Sensor(name, self.name, sent) for name, sent in zip(names, agent.observations, strict=True)]
+            for _ in range(2)
         )
-        self.compressed = [observation.compression_type != api.NONE for observation in agent.observations]
-        self.spec = sent._replace(observation_specs=[sensor.spec for sensor in self._decision_sensors])
+        specs = {sensor.name: sensor.spec for sensor in self._decision_sensors}
+        if self._branches:
+            specs[ACTION_MASK] = ObsSpec((sum(self._branches),), "uint8")
+        self.agent_specs = AgentSpecs(specs, ActionSpec(action.num_continuous_actions, self._branches))
 
-    def decode(self, agents: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the DecisionSteps and the TerminalSteps of the agents in a message.
+    def decode(self, agents: Sequence[Any]) -> tuple[Batch, Batch]:
+        """Return the agents of a message that await a decision, and those whose episode ended.
+
+        Their observations are valid until the next call.
 
         Raises:
             EnvironmentCrashed: For NaN, a shape that differs from the sensor's, or an image that cannot be decoded.
         """
-        deciding = [agent for agent in agents if not agent.done]
-        ended = [agent for agent in agents if agent.done]
-        decisions = api.DecisionSteps(
-            self._decode_obs(deciding, self._decision_sensors),
-            *self._read_rewards(deciding),
-            self._read_masks(deciding),
-            *self._read_groups(deciding),
-        )
-        interrupted = np.array([agent.max_step_reached for agent in ended], bool)
-        reward, ids = self._read_rewards(ended)
-        return decisions, api.TerminalSteps(
-            self._decode_obs(ended, self._terminal_sensors), reward, interrupted, ids, *self._read_groups(ended)
-        )
+        deciding = self._read_batch([agent for agent in agents if not agent.done], self._decision_sensors)
+        return deciding, self._read_batch([agent for agent in agents if agent.done], self._terminal_sensors)
 
-    def _decode_obs(self, agents: list[Any], sensors: list[_Sensor]) -> list[np.ndarray]:
+    def _read_batch(self, agents: list[Any], sensors: list[_Sensor]) -> Batch:
         for agent in agents:
             if len(agent.observations) != len(sensors):
                 raise EnvironmentCrashed(
                     f"sent {len(agent.observations)} observations of an agent of {self.name!r}, "
                     f"which has {len(sensors)} sensors"
                 )
-        return [sensor.decode([agent.observations[sensor.index] for agent in agents]) for sensor in sensors]
-
-    def _read_rewards(self, agents: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-        reward = np.array([agent.reward for agent in agents], np.float32)
+        obs = {
+            sensor.name: sensor.decode([agent.observations[index] for agent in agents])
+            for index, sensor in enumerate(sensors)
+        }
+        if self._branches:
+            obs[ACTION_MASK] = self._read_masks(agents)
+        reward, group_reward = (
+            np.array([getattr(agent, field) for agent in agents], np.float32) for field in ("reward", "group_reward")
+        )
         _check_finite(reward, "a reward", self.name)
-        return reward, np.array([agent.id for agent in agents], np.int32)
+        _check_finite(group_reward, "a group reward", self.name)
+        return Batch(
+            agent=np.array([agent.id for agent in agents], np.int64),
+            obs=obs,
+            reward=reward + group_reward,
+            interrupted=np.array([agent.max_step_reached for agent in agents], bool),
+        )
 
-    def _read_groups(self, agents: list[Any]) -> tuple[list[int], np.ndarray]:
-        reward = np.array([agent.group_reward for agent in agents], np.float32)
-        _check_finite(reward, "a group reward", self.name)
-        return [agent.group_id for agent in agents], reward
+    def _read_masks(self, agents: list[Any]) -> np.ndarray:
+        """Return masks [n, actions] uint8, 1 for an allowed action; an agent without a mask, or at its end, has ones.
 
-    def _read_masks(self, agents: list[Any]) -> list[np.ndarray] | None:
-        """Return a mask [n, actions] for each branch, True for a forbidden action; False without a mask."""
-        branches = self.spec.action_spec.discrete_branches
-        if not branches:
-            return None
-        forbidden = np.zeros((len(agents), sum(branches)), bool)
-        for row, agent in zip(forbidden, agents, strict=True):
-            if len(agent.action_mask) == len(row):
-                row[:] = agent.action_mask
-        return np.split(forbidden, np.cumsum(branches)[:-1], axis=1)
+        A message has True for a forbidden action.
+        """
+        allowed = np.ones((len(agents), sum(self._branches)), np.uint8)
+        for row, agent in zip(allowed, agents, strict=True):
+            if len(agent.action_mask) == len(row) and not agent.done:
+                row[:] = ~np.array(agent.action_mask, bool)
+        return allowed
 
 
 class _Sensor:
     """A sensor of a behavior, decoded into an array that the next message overwrites, which saves allocations."""
 
-    def __init__(self, behavior: str, index: int, spec: Any):
-        self.index = index
-        self._behavior = behavior
-        self._sent_shape = spec.shape
-        self._is_image = len(spec.shape) == 3
-        self._is_channels_last = self._is_image and not _is_channels_first(spec)
-        self._size = int(np.prod(spec.shape))
-        self._buffer = np.empty((0, self._size), np.float32)
-        self.spec = spec
-        if self._is_channels_last:
-            properties = spec.dimension_property
-            self.spec = spec._replace(
-                shape=(spec.shape[2], *spec.shape[:2]), dimension_property=(properties[2], *properties[:2])
-            )
+    def __init__(self, name: str, behavior: str, sent: Any):
+        self.name, self._behavior = name, behavior
+        self._sent_shape = shape = tuple(sent.shape)
+        self._is_channels_last = len(shape) == 3 and not _is_channels_first(sent)
+        self._shape = (shape[2], *shape[:2]) if self._is_channels_last else shape
+        self._buffer = np.empty((0, prod(shape)), np.float32)
+        if len(shape) == 3 and sent.compression_type != api.NONE:
+            self.spec = ObsSpec(self._shape, "uint8", high=255.0)
+        else:
+            self.spec = ObsSpec((prod(shape),), env_shape=shape) if len(shape) == 2 else ObsSpec(self._shape)
 
     def decode(self, observations: list[Any]) -> np.ndarray:
-        """Return the observations [n, *shape] float32."""
+        """Return the observations [n, *shape] in the dtype of the spec."""
         if not observations:
-            return np.zeros((0, *self.spec.shape), np.float32)
+            return np.zeros((0, *self.spec.shape), self.spec.dtype)
         for observation in observations:
             if tuple(observation.shape) != self._sent_shape:
                 raise self._make_error(f"of shape {tuple(observation.shape)}, not {self._sent_shape}")
@@ -117,43 +123,45 @@ class _Sensor:
             values = np.stack([self._decompress(observation) for observation in observations])
         else:
             values = self._decode_raw(observations)
-        _check_finite(values, f"the sensor {self.spec.name!r}", self._behavior)
-        return values
+        _check_finite(values, f"the sensor {self.name!r}", self._behavior)
+        if self.spec.dtype == "uint8":
+            values = np.rint(255 * values).astype(np.uint8)
+        return values.reshape(len(values), *self.spec.shape)
 
     def _decode_raw(self, observations: list[Any]) -> np.ndarray:
         """Copy the numbers from the serialized messages, which avoids a Python object for each of them."""
+        size = self._buffer.shape[1]
         if len(self._buffer) < len(observations):
-            self._buffer = np.empty((len(observations), self._size), np.float32)
-        length = 4 * self._size
+            self._buffer = np.empty((len(observations), size), np.float32)
+        length = 4 * size
         for values, observation in zip(self._buffer, observations, strict=False):
             data = observation.float_data.SerializeToString()
             if not length <= len(data) <= length + 6:  # a tag and the length precede the numbers
-                raise self._make_error(f"of {len(data) // 4} numbers, not {self._size}")
+                raise self._make_error(f"of {len(data) // 4} numbers, not {size}")
             values[:] = np.frombuffer(data, "<f4", offset=len(data) - length)
         rows = self._buffer[: len(observations)].reshape(-1, *self._sent_shape)
         return rows.transpose(0, 3, 1, 2) if self._is_channels_last else rows
 
     def _decompress(self, observation: Any) -> np.ndarray:
+        """Return an image [channels, rows, columns] float32, in which byte k of a PNG is k / 255."""
         if observation.compression_type == api.NONE:
             return self._decode_raw([observation])[0].copy()
         planes = self._decode_planes(observation.compressed_data)
         mapping = np.array(observation.compressed_channel_mapping)
-        channels = self.spec.shape[0]
+        channels = self._shape[0]
         if mapping.size:
             planes = self._map_channels(planes, mapping)
         elif channels == 1:
             planes = planes[:3].mean(0, keepdims=True)
         image = planes[:channels] / np.float32(255)
-        if image.shape != self.spec.shape:
-            raise self._make_error(f"that is an image of {image.shape}, not {self.spec.shape}")
+        if image.shape != self._shape:
+            raise self._make_error(f"that is an image of {image.shape}, not {self._shape}")
         return image
 
     def _decode_planes(self, data: bytes) -> np.ndarray:
         """Return the channels of consecutive PNGs, [channels, rows, columns] float32."""
-        from PIL import Image
-
         try:
-            images = [np.asarray(Image.open(io.BytesIO(PNG_START + part))) for part in data.split(PNG_START)[1:]]
+            images = [np.asarray(api.Image.open(io.BytesIO(PNG_START + part))) for part in data.split(PNG_START)[1:]]
             return np.concatenate([np.atleast_3d(image) for image in images], -1).transpose(2, 0, 1).astype(np.float32)
         except (OSError, SyntaxError, ValueError) as error:  # from PIL, and for data without a PNG
             raise self._make_error(f"that is not a readable image: {error}") from error
@@ -165,14 +173,12 @@ class _Sensor:
         return np.stack([planes[mapping == channel].mean(0) for channel in range(mapping.max() + 1)])
 
     def _make_error(self, what: str) -> EnvironmentCrashed:
-        return EnvironmentCrashed(
-            f"sent an observation {what}, from the sensor {self.spec.name!r} of {self._behavior!r}"
-        )
+        return EnvironmentCrashed(f"sent an observation {what}, from the sensor {self.name!r} of {self._behavior!r}")
 
 
-def _is_channels_first(spec: Any) -> bool:
+def _is_channels_first(sent: Any) -> bool:
     """Return whether the first dimension is the only one without translational equivariance, as for channels."""
-    shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in spec.dimension_property]
+    shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in sent.dimension_properties]
     return shifted == [False, True, True]
 
 

@@ -17,19 +17,15 @@ EDITOR = "editor"  # as unity_args.build_path
 EDITOR_PORT, FIRST_PORT = 5004, 5005  # default ports of the editor and of the first player in ML-Agents
 N_COMMON_PORTS = 8  # ports of players that are checked when no run is given
 PLATFORMS = {"win32": "windows", "darwin": "macos"}  # by sys.platform; all others are linux
+ENGINE_SETTINGS = (
+    "time_scale",
+    "quality_level",
+    "width",
+    "height",
+    "target_frame_rate",
+    "capture_frame_rate",
+)
 SET_EDITOR_PORT = "give --port, and set it in Unity too"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSettings:
-    """Settings of Unity's engine: pixels, frames per second (-1: no limit), and time as a multiple of real time."""
-
-    time_scale: float
-    quality_level: int
-    width: int
-    height: int
-    target_frame_rate: int
-    capture_frame_rate: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +40,7 @@ class LaunchConfig:
         timeout: Seconds that a player may take to connect or to answer.
         additional_args: Further arguments of the player's command line.
         log_folder: Folder of the players' log files; None for no log files.
-        engine: Settings of Unity's engine.
+        engine: Settings of Unity's engine, by the names of ML-Agents.
         first_number: Number of the first scene among all scenes of the run.
     """
 
@@ -54,7 +50,7 @@ class LaunchConfig:
     timeout: float
     additional_args: tuple[str, ...]
     log_folder: Path | None
-    engine: EngineSettings
+    engine: Mapping[str, float]
     first_number: int = 0
 
     @classmethod
@@ -70,7 +66,7 @@ class LaunchConfig:
             raise UserError(
                 f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
-        engine = {name: args[name] for name in EngineSettings.__dataclass_fields__}
+        engine = {name: args[name] for name in ENGINE_SETTINGS}
         if config.render_mode:
             engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
         return cls(
@@ -80,7 +76,7 @@ class LaunchConfig:
             timeout=args["timeout_wait"],
             additional_args=tuple(args["additional_args"]),
             log_folder=Path(args["log_folder"]) if args["log_folder"] else config.log_folder,
-            engine=EngineSettings(**engine),
+            engine=engine,
             first_number=config.first_env,
         )
 

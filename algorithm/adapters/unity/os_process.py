@@ -92,22 +92,22 @@ class UnityProcess:
         return self._watchdog.stdout.readline().decode().strip() if self._watchdog.stdout else ""
 
 
-def is_taken(port: int, host: str = LOOPBACK) -> bool:
+def is_taken(port: int) -> bool:
     """Return whether another program listens on the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         if os.name == "posix":  # a port whose last connection has just been closed is free
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((LOOPBACK, port))
         except OSError:
             return True
     return False
 
 
-def find_free_port(host: str = LOOPBACK) -> int:
+def find_free_port() -> int:
     """Return a port on which no program listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+        probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import numpy as np
 
-from algorithm.adapters.adapter import derive_seed
+from algorithm.adapters.adapter import SimulatorError, derive_seed
 from algorithm.adapters.curriculum import Value
-from algorithm.adapters.process_setup import PROCESSES, prepare_worker
-from algorithm.adapters.unity.launch import LaunchConfig
+from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.adapters.unity.launch import LaunchConfig, find_player
 from algorithm.adapters.unity.scene_tick import PlayerExited, SceneTick
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure
@@ -141,28 +139,28 @@ def run_scene(pipe: Connection, launch: LaunchConfig, number: int, seed: int, pa
     """
     prepare_worker()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the player ends too
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    from algorithm.adapters.unity import simulation  # loads ML-Agents' client, which no other process needs
+    end_with_parent()  # the watchdog then ends the player
+    from algorithm.adapters.unity.client import PlayerQuit, UnityClient  # ML-Agents' client, for this process only
 
-    scene = None
     try:
-        scene = simulation.Simulation(launch, number, seed, parameters)
-        pipe.send(scene.start())
-        while True:
-            pipe.send(scene.step(*pipe.recv()))
+        log_file = launch.make_log_file(number)
+        with UnityClient(
+            None if launch.path is None else find_player(Path(launch.path)),
+            port=launch.get_port(number),
+            start_limit=None if launch.path is None else launch.timeout,
+            limit=launch.timeout,
+            arguments=launch.make_arguments(log_file),
+            seed=seed,
+            engine=launch.engine,
+            parameters=parameters,
+            log=log_file,
+        ) as client:
+            pipe.send(client.reset())
+            while True:
+                pipe.send(client.step(*pipe.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the other end is closed
     except Exception as error:  # a scene may fail with any error
+        reason = str(error) if isinstance(error, SimulatorError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
-            pipe.send(simulation.make_player_exited(error))
-    finally:
-        if scene is not None:
-            scene.close()
-
-
-def _exit_with_parent() -> None:
-    """End this process when its parent ends, however that happens; the watchdog then ends the player."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+            pipe.send(PlayerExited(" ".join(reason.split()), isinstance(error, PlayerQuit)))

@@ -11,7 +11,6 @@ import numpy as np
 from algorithm.specs import ActionSpec, ObsSpec
 
 TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
-CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
 # ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
@@ -24,15 +23,6 @@ class AgentSpecs:
 
     obs_specs: dict[str, ObsSpec]
     action_spec: ActionSpec
-
-    def find_blank_cameras(self, batches: Sequence[Batch]) -> list[str]:
-        """Return the names of the cameras whose image has a single color for all agents of `batches`."""
-        return [
-            name
-            for name, spec in self.obs_specs.items()
-            if len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
-            if all(np.ptp(batch.obs[name]) == 0 for batch in batches if len(batch))
-        ]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,14 +9,13 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.client import UnityClient
-from algorithm.adapters.unity.communicator import STATUS_OK
+from algorithm.adapters.unity.client import API_VERSION, CAPABILITIES, STATUS_OK, UnityClient
 from algorithm.adapters.unity.os_process import LOOPBACK, find_free_port
 
 api = compat.load_api()
 
 CONNECT_SECONDS = 20.0  # seconds within which the trainer must listen
-VERSION, PACKAGE = "1.5.0", "3.0.0"  # of the protocol, and of Unity's package
+PACKAGE = "3.0.0"  # version of Unity's package
 BEHAVIOR = "Handshake?team=0"
 TIMEOUT = 15.0  # seconds for each message
 ACTION = 0.5  # the action that the trainer sends
@@ -38,15 +37,17 @@ class UnityStub:
         )
 
     def send_initialization(
-        self, scene: str, version: str = VERSION, package: str = PACKAGE, hybrid_actions: bool = True
+        self, scene: str, version: str = API_VERSION, package: str = PACKAGE, hybrid_actions: bool = True
     ) -> None:
         """Wait for the trainer and send it the name, versions and capabilities of the scene."""
-        message = api.UnityMessageProto()
-        message.header.status = STATUS_OK
-        start = message.unity_output.rl_initialization_output
-        start.name, start.communication_version, start.package_version = scene, version, package
-        start.capabilities.CopyFrom(api.UnityEnvironment._get_capabilities_proto())
-        start.capabilities.hybridActions = hybrid_actions
+        start = {
+            "name": scene,
+            "communication_version": version,
+            "package_version": package,
+            "capabilities": {**dict.fromkeys(CAPABILITIES, True), "hybridActions": hybrid_actions},
+        }
+        output = {"rl_initialization_output": start}
+        message = api.UnityMessageProto(header={"status": STATUS_OK}, unity_output=output)
         self._exchange(message.SerializeToString(), wait_for_ready=True, timeout=CONNECT_SECONDS)
 
     def exchange(self, message: bytes) -> Any:
@@ -56,9 +57,7 @@ class UnityStub:
 
 def make_header(status: int) -> bytes:
     """Return a serialized message that holds only a status."""
-    message = api.UnityMessageProto()
-    message.header.status = status
-    return message.SerializeToString()
+    return api.UnityMessageProto(header={"status": status}).SerializeToString()
 
 
 def run_self_test() -> str:
@@ -127,7 +126,5 @@ def _run_trainer(port: int) -> float:
     """Send the agent an action and return its next observation."""
     with UnityClient(None, port=port, start_limit=TIMEOUT, limit=TIMEOUT) as client:
         client.reset()
-        client.set_actions(BEHAVIOR, api.ActionTuple(continuous=np.array([[ACTION]], np.float32)))
-        client.step()
-        decisions, _ = client.get_steps(BEHAVIOR)
-        return float(decisions.obs[0][0, 0])
+        decisions, _ = client.step({BEHAVIOR: np.array([[ACTION]], np.float32)}).batches[BEHAVIOR]
+        return float(decisions.obs["action"][0, 0])

@@ -166,7 +166,7 @@ class Reactor(Agent):
         branch = self.policy.critic
         if branch.has_memory:
             raise ValueError("the critic has a memory, so that its values are no functions of the features of one row")
-        q = self.critic.compute_q(branch.head.compute_concatenated(branch.layers(features)))
+        q = self.critic.compute_q(branch.head(branch.layers(features)))
         return q.gather(-1, find_combination(raw_action, self.family.branches)).squeeze(-1).unsqueeze(0)
 
     def update_targets(self, update: int) -> None:

@@ -72,19 +72,19 @@ class Sac(Agent):
             self.target_networks = {"target": self.target}
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
-        self.actor: SacPolicyLearner = (
+        self.policy_learner: SacPolicyLearner = (
             EpsilonGreedy(settings, self.family, self.critics, role)
             if settings.discrete_dqn_like
             else SoftPolicy(settings, self.family, blueprint, torso, role)
         )
-        self.policy = self.actor.policy
+        self.policy = self.policy_learner.policy
         check_burn_in(settings.burn_in_step, torso)
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
         # parameters of the policy are contiguous.
         critic_group = make_parameter_group(
             settings, self.critics, settings.learning_rate_critic, settings.max_grad_norm_critic
         )
-        self.groups = {"critic": critic_group, **self.actor.groups}
+        self.groups = {"critic": critic_group, **self.policy_learner.groups}
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length,
             sequence_length=settings.sequence_length,
@@ -127,7 +127,7 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.actor.is_manual
+        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.policy_learner.is_manual
         with torch.inference_mode(is_manual):
             return self._compute_losses(rollout, features, target_features, acting_features)
 
@@ -148,24 +148,24 @@ class Sac(Agent):
             experience = self._make_experience(rollout, target_features, policy, critic_indices)
             critic = self.critic.evaluate(taken.outputs, next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
-        losses, actor_losses = {"critic": taken.make_loss(direction)}, PolicyLosses()
+        losses, policy_losses = {"critic": taken.make_loss(direction)}, PolicyLosses()
         if policy.learned:
             evaluate_actions = partial(
                 self.evaluator.evaluate_policy_actions, self.critic, acting_features[:-1], values, critic_indices
             )
-            actor_losses = self.actor.compute_losses(*policy.learned, weights, evaluate_actions)
-            losses |= actor_losses.by_group
+            policy_losses = self.policy_learner.compute_losses(*policy.learned, weights, evaluate_actions)
+            losses |= policy_losses.by_group
         # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
-        taken_values, compute_actor_metrics = taken.outputs, actor_losses.compute_metrics
+        taken_values, compute_policy_metrics = taken.outputs, policy_losses.compute_metrics
 
         def compute_metrics() -> dict[str, Tensor]:
             values = self.critic.compute_values(taken_values).mean(0)
             metric_values = {"train/critic_loss": critic.compute_loss(), "train/value": values}
-            further_values = {**compute_actor_metrics(), **self.critic.compute_metrics(experience)}
+            further_values = {**compute_policy_metrics(), **self.critic.compute_metrics(experience)}
             plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
             return {
                 **weighted_means(plain_weights, metric_values),
-                **self.actor.get_temperatures(),
+                **self.policy_learner.get_temperatures(),
                 **compute_diagnostics(plain_weights, critic.compute_target_values(), values, further_values),
             }
 
@@ -208,12 +208,14 @@ class Sac(Agent):
         """
         learned, obs = None, rollout.obs
         if self._updates_policy(self.update):
-            all_steps, outputs = self.actor.evaluate_for_update(features, obs, partial(select_statistics_rows, rollout))
+            all_steps, outputs = self.policy_learner.evaluate_for_update(
+                features, obs, partial(select_statistics_rows, rollout)
+            )
             learned = all_steps.select_rows(slice(-1)), outputs
-        if learned is None or self.actor.has_batch_norms or self.torso_has_batch_norms:
+        if learned is None or self.policy_learner.has_batch_norms or self.torso_has_batch_norms:
             first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
             next_obs = {name: value[first:] for name, value in obs.items()}
-            all_steps = self.actor.evaluate(acting_features[first:], next_obs)
+            all_steps = self.policy_learner.evaluate(acting_features[first:], next_obs)
         next_steps = all_steps.select_rows(slice(-len(rollout), None))
         return PolicySteps(
             learned=learned,
@@ -239,7 +241,7 @@ class Sac(Agent):
                 raw_action=raw_action,
                 policy=distribution,
                 behavior=self.family(rollout.behavior),
-                entropy_cost=alpha_scale * self.actor.compute_entropy_cost(distribution, raw_action),
+                entropy_cost=alpha_scale * self.policy_learner.compute_entropy_cost(distribution, raw_action),
             )
 
         def evaluate_target(indices: Sequence[int] | None) -> Tensor:

@@ -15,11 +15,10 @@ from algorithm.agents.agent import Agent
 from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.rng_state import preserve_process_state
-from algorithm.config.loader import resolve
+from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.parts.agent_config import AgentConfig, AgentConfigs
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.program import DEFAULT_ROLE
@@ -73,14 +72,14 @@ class ExportResult:
 
 
 def export_roles(
-    configs: AgentConfigs, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
+    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
 ) -> Iterator[ExportResult | ExportFailed]:
     """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
 
     The state of the process's random generators is restored afterwards.
 
     Args:
-        configs: Settings of the agents of the run.
+        settings: Settings of the run.
         folder: Folder of the run.
         checkpoint: Checkpoint whose weights are exported.
         target: Folder for the files.
@@ -97,18 +96,14 @@ def export_roles(
             raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
         role = known[name]
         result: ExportResult | ExportFailed
+        on_cpu = settings.for_role(name).base.model_copy(update={"device": "cpu"})
         with preserve_process_state():
-            agent = load_agent(_place_on_cpu(configs.for_role(name)), folder, checkpoint, name, role)
+            agent = load_agent(replace(settings.for_role(name), base=on_cpu), folder, checkpoint, name, role)
             try:
                 result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
             except ExportFailed as failed:
                 result = failed
         yield result
-
-
-def _place_on_cpu(config: AgentConfig) -> AgentConfig:
-    """Return the settings of an agent, with the CPU as device."""
-    return replace(config, placement=replace(config.placement, device="cpu"))
 
 
 def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Path, opset: int = OPSET) -> ExportResult:
@@ -163,24 +158,23 @@ class RunExporter(Callback):
     An export that fails logs a line and does not stop the run.
     """
 
-    def __init__(self, when: str, configs: AgentConfigs, folder: RunFolder, log: Callable[[str], None]):
+    def __init__(self, settings: Settings, folder: RunFolder, log: Callable[[str], None]):
         """Create the exporter.
 
         Args:
-            when: The setting `base_config.export`, other than never.
-            configs: Settings of the agents of the run.
+            settings: Settings of the run, in which `base_config.export` is not never.
             folder: Folder of the run.
             log: Receives lines for the user.
 
         Raises:
             UserError: If a package is missing.
         """
-        self._when, self._configs, self._folder, self._log = when, configs, folder, log
+        self._settings, self._folder, self._log = settings, folder, log
         check_packages()
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Export a saved checkpoint into its folder; the files are deleted together with the checkpoint."""
-        if self._when == EXPORT_CHECKPOINTS:
+        if self._settings.base.export == EXPORT_CHECKPOINTS:
             self._export(lambda: checkpoint, checkpoint.folder)
 
     def export_best(self) -> None:
@@ -194,7 +188,7 @@ class RunExporter(Callback):
         log_success: Callable[[str], None] = lambda line: None,
     ) -> None:
         try:
-            for result in export_roles(self._configs, self._folder, find_checkpoint(), target):
+            for result in export_roles(self._settings, self._folder, find_checkpoint(), target):
                 if isinstance(result, ExportFailed):
                     self._log(f"{result}: {'; '.join(result.violations)}")
                 else:
@@ -227,7 +221,7 @@ def run_export(
     folder, settings = find_run(request, log)
     checkpoint = folder.find_checkpoint(ckpt, log)
     log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(export_roles(AgentConfigs(settings), folder, checkpoint, folder.given_path, opset))
+    results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
     failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
     for result in results:
         for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithm.adapters.unity.client import UnityClient, api
+from algorithm.adapters.unity.client import UnityClient
+from algorithm.adapters.unity.scene_tick import SceneTick
 from tests.unity_player.launcher import make_player
 
 
@@ -16,18 +17,12 @@ def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit:
     return UnityClient(program, port=0, start_limit=start_limit, limit=limit, **how)
 
 
-def act(client: UnityClient, choose=None) -> None:
-    """Step with the actions of `choose(name, DecisionSteps)`, or with zeros."""
-    for name, spec in client.behavior_specs.items():
-        waiting, _ = client.get_steps(name)
-        agents, actions = len(waiting), spec.action_spec
-        action = choose(name, waiting) if choose else None
-        client.set_actions(
-            name,
-            action
-            or api.ActionTuple(
-                np.zeros((agents, actions.continuous_size), np.float32),
-                np.zeros((agents, actions.discrete_size), np.int32),
-            ),
-        )
-    client.step()
+def act(client: UnityClient, tick: SceneTick) -> SceneTick:
+    """Step with zeros as actions, and return the next tick."""
+    specs = client.agent_specs
+    return client.step(
+        {
+            name: np.zeros((len(decisions), specs[name].action_spec.size))
+            for name, (decisions, _) in tick.batches.items()
+        }
+    )

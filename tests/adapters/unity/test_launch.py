@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
 from algorithm.adapters.unity import launch  # noqa: E402
-from algorithm.adapters.unity.client import api  # noqa: E402
 from algorithm.adapters.unity.launch import find_player  # noqa: E402
 
 
@@ -91,8 +90,3 @@ def test_the_default_ports_are_checked(monkeypatch):
     for check in checks[:2]:
         assert "free" in check.run()
     assert checked == [launch.EDITOR_PORT, *range(5005, 5013)]
-
-
-def test_the_editor_has_the_port_of_ml_agents():
-    assert launch.EDITOR_PORT == api.UnityEnvironment.DEFAULT_EDITOR_PORT
-    assert launch.FIRST_PORT == api.UnityEnvironment.BASE_ENVIRONMENT_PORT

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("mlagents_envs")
-from algorithm.adapters.unity.client import api  # noqa: E402
+from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform  # noqa: E402
+from algorithm.adapters.unity.scene_tick import AVERAGE  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
 from tests.unity_player import ball, grid, small  # noqa: E402
 from tests.unity_player.__main__ import TASKS, parse  # noqa: E402
@@ -71,22 +72,18 @@ def test_reaching_the_goal_gives_one_and_walls_are_masked():
     assert min(returns) > 0.85 and seen == set(range(5)) - {0}
 
 
-@pytest.mark.parametrize("png", [(), ("--png",)])
-def test_the_camera_shows_the_same_in_either_layout(tmp_path, png):
+@pytest.mark.parametrize(("png", "scale"), [((), 255), (("--png",), 1)])
+def test_the_camera_shows_the_same_in_either_layout(tmp_path, png, scale):
     shown = []
     for layout in ("hwc", "chw"):
         with start(tmp_path, "grid", "--size", "12", "--seed", "5", "--layout", layout, *png) as client:
-            client.reset()
-            (name,) = client.behavior_specs
-            decisions, _ = client.get_steps(name)
-            shown.append(decisions.obs[0].copy())
-            assert client.behavior_specs[name].observation_specs[0].shape == (3, 12, 12)
-            assert len(decisions.action_mask) == 1 and decisions.action_mask[0].any()
-    np.testing.assert_allclose(*shown, rtol=1e-6)
-    cells = {
-        tuple(pixel) for pixel in (shown[0].transpose(0, 2, 3, 1).reshape(-1, 3) * 255).round().astype(int).tolist()
-    }
-    assert cells == {(230, 230, 230), *grid.COLORS.values()}
+            decisions, _ = client.reset().batches["GridWorld?team=0"]
+            shown.append(decisions.obs["CameraSensor"].copy())
+            assert not decisions.obs["action_mask"].all()
+    assert shown[0].shape[1:] == (3, 12, 12)
+    np.testing.assert_array_equal(*shown)
+    pixels = shown[0].transpose(0, 2, 3, 1).reshape(-1, 3) * scale
+    assert {tuple(pixel) for pixel in pixels.round().astype(int).tolist()} == {(230, 230, 230), *grid.COLORS.values()}
 
 
 def test_the_best_actions_give_two_at_every_decision():
@@ -105,15 +102,14 @@ def rows(*columns):
 def test_staggered_agents_follow_the_table(tmp_path):
     seen = []
     with start(tmp_path, "staggered") as client:
-        client.reset()
-        (name,) = client.behavior_specs
+        tick = client.reset()
         for _ in small.STAGGERED:
-            act(client)
-            waiting, done = client.get_steps(name)
+            tick = act(client, tick)
+            waiting, done = tick.batches["Staggered?team=0"]
             seen.append(
                 (
-                    rows(waiting.agent_id, np.rint(10 * waiting.reward), waiting.obs[0].tolist()),
-                    rows(done.agent_id, np.rint(10 * done.reward), done.interrupted),
+                    rows(waiting.agent, np.rint(10 * waiting.reward), waiting.obs["Vector"].tolist()),
+                    rows(done.agent, np.rint(10 * done.reward), done.interrupted),
                 )
             )
     assert seen == [
@@ -130,15 +126,7 @@ def test_staggered_agents_follow_the_table(tmp_path):
     ]
 
 
-def test_a_second_behavior_appears_later_with_group_rewards(tmp_path):
-    with start(tmp_path, "two_behaviors") as client:
-        client.reset()
-        names = []
-        for _ in range(small.TwoBehaviors.late + 1):
-            names.append(list(client.behavior_specs))
-            act(client)
-    assert names == [["Walker?team=0"]] * small.TwoBehaviors.late + [["Walker?team=0", "Watcher?team=1"]]
-
+def test_a_second_behavior_appears_later_with_group_rewards():
     def right(name, news):
         return Action(news.obs[0].tolist(), []) if "Walker" in name else Action([], [int(news.obs[0].argmax())])
 
@@ -148,38 +136,33 @@ def test_a_second_behavior_appears_later_with_group_rewards(tmp_path):
 
 
 def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
-    engine, parameters, stats = (
-        api.EngineConfigurationChannel(),
-        api.EnvironmentParametersChannel(),
-        api.StatsSideChannel(),
-    )
-    engine.set_configuration_parameters(width=40, height=30, time_scale=10.0, target_frame_rate=-1)
-    parameters.set_float_parameter("gravity", 2.5)
-    parameters.set_uniform_sampler_parameters("mass", 1.0, 2.0, seed=3)
-    parameters.set_gaussian_sampler_parameters("wind", 0.0, 0.5, seed=4)
-    parameters.set_multirangeuniform_sampler_parameters("size", [(0.0, 1.0), (4.0, 5.0)], seed=5)
+    engine = {"width": 40, "height": 30, "time_scale": 10.0, "target_frame_rate": -1}
+    parameters = {
+        "gravity": 2.5,
+        "mass": Uniform(1.0, 2.0),
+        "wind": Gaussian(0.0, 0.5),
+        "size": MultiRange(((0.0, 1.0), (4.0, 5.0))),
+    }
     record = tmp_path / "recorded.jsonl"
-    channels = [engine, parameters, stats]
-    with start(
-        tmp_path, "balance_ball", "--record", str(record), channels=channels, arguments=["-nographics"]
-    ) as client:
-        client.reset()
-        act(client)
+    how = {"engine": engine, "parameters": parameters, "seed": 3, "arguments": ["-nographics"]}
+    with start(tmp_path, "balance_ball", "--record", str(record), **how) as client:
+        statistics = [client.reset().statistics]
+        statistics.append(act(client, client.reset()).statistics)
     recorded = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
     assert recorded[0]["arguments"][-1] == "-nographics"
-    assert recorded[1:-1] == [
+    assert recorded[1:-2] == [
         {"engine": ["resolution", 40, 30]},
         {"engine": ["time_scale", 10.0]},
         {"engine": ["target_frame_rate", -1]},
         {"number": ["gravity", 2.5]},
         {"uniform": ["mass", 3, 1.0, 2.0]},
-        {"gaussian": ["wind", 4, 0.0, 0.5]},
-        {"multirange": ["size", 5, 0.0, 1.0, 4.0, 5.0]},
+        {"gaussian": ["wind", 3, 0.0, 0.5]},
+        {"multirange": ["size", 3, 0.0, 1.0, 4.0, 5.0]},
     ]
     drawn = recorded[-1]["reset"]
     assert drawn["gravity"] == 2.5 and 1 <= drawn["mass"] <= 2 and (0 <= drawn["size"] <= 1 or 4 <= drawn["size"] <= 5)
-    ((value, _), *more) = stats.get_and_reset_stats()["Ball/Distance"]
-    assert 0 < value < ball.EDGE and len(more) == 1
+    for ((value, aggregation),) in (tick["Ball/Distance"] for tick in statistics):
+        assert 0 < value < ball.EDGE and aggregation == AVERAGE
 
 
 def test_the_example_of_the_guide_plays(tmp_path):
@@ -194,6 +177,6 @@ def test_random_faults_happen_and_a_slow_player_sleeps(tmp_path):
     assert (parsed.fault, parsed.chance, parsed.slow, parsed.unity) == ("crash", 0.3, 0.02, ["-batchmode"])
     with start(tmp_path, "balance_ball", "--fault", "exit", "--chance", "0.5", "--slow", "0.01") as client:
         with pytest.raises(RuntimeError, match="exit code 3"):
-            client.reset()
+            tick = client.reset()
             for _ in range(200):
-                act(client)
+                tick = act(client, tick)

@@ -7,11 +7,20 @@ import torch
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Mlp
 from algorithm.replay import Replay
-from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import ReplayScheduler
 from algorithm.training.learner import Learner
-from tests.builders import PAIRS, make_acer, make_exact_acer, make_role, random_rollout, to_float64, update
+from tests.builders import (
+    PAIRS,
+    compute_gradient,
+    make_acer,
+    make_exact_acer,
+    make_role,
+    make_step,
+    random_rollout,
+    to_float64,
+    update,
+)
 from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, the dtype of a bool times a float.
@@ -24,16 +33,8 @@ OFF, LOGITS, PROBS = (
 )
 
 
-def gradients(scalar, module):
-    """Return the gradient of all parameters of `module` as one vector."""
-    found = torch.autograd.grad(
-        scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
-    )
-    return torch.cat([gradient.flatten() for gradient in found])
-
-
 def loss_gradients(agent, rollout):
-    return gradients(agent.loss(rollout)[0]["acer"], agent.policy)
+    return compute_gradient(agent.loss(rollout)[0]["acer"], agent.policy)
 
 
 def forward(network, obs):
@@ -119,7 +120,9 @@ def test_the_gradient_equals_the_papers_equations(region, seed):
     )
     rollout = to_float64(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
     loss, bound = literal_loss(agent, rollout)
-    torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        loss_gradients(agent, rollout), compute_gradient(loss, agent.policy), rtol=1e-8, atol=1e-10
+    )
 
     active = agent.loss(rollout)[1].compute_metrics()["train/trust_region_fraction"].item()
     assert active == pytest.approx(bound)
@@ -165,7 +168,9 @@ def test_the_gradient_of_every_estimator_and_critic_equals_its_definition(estima
     )
     rollout = to_float64(random_rollout(np.random.default_rng(seed), ROWS, COLUMNS))
     loss, _ = literal_loss(agent, rollout)
-    torch.testing.assert_close(loss_gradients(agent, rollout), gradients(loss, agent.policy), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        loss_gradients(agent, rollout), compute_gradient(loss, agent.policy), rtol=1e-8, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("estimator", ["retrace", "tree_backup", "q_lambda"])
@@ -186,7 +191,7 @@ def test_columns_have_their_weight():
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA)
     rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.weight = torch.tensor([0.5, 1, 0, 0.25]).double()
-    expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
+    expected = compute_gradient(literal_loss(agent, rollout)[0], agent.policy)
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
 
 
@@ -273,8 +278,8 @@ def test_repeating_columns_changes_nothing(region):
     )
     (once, report), (again, repeated) = agent.loss(to_float64(rollout)), agent.loss(to_float64(doubled))
     torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
-    expected = gradients(once["acer"], agent.policy)
-    torch.testing.assert_close(gradients(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
+    expected = compute_gradient(once["acer"], agent.policy)
+    torch.testing.assert_close(compute_gradient(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
     for name, value in report.compute_metrics().items():
         torch.testing.assert_close(repeated.compute_metrics()[name], value, rtol=0, atol=1e-12)
 
@@ -296,7 +301,7 @@ def test_without_valid_rows_the_gradient_is_0():
     rollout = to_float64(random_rollout(np.random.default_rng(0), 1, COLUMNS))
     rollout.first[:], rollout.alive[:] = True, True
     losses, report = agent.loss(rollout)
-    assert losses["acer"] == 0 and gradients(losses["acer"], agent.policy).eq(0).all()
+    assert losses["acer"] == 0 and compute_gradient(losses["acer"], agent.policy).eq(0).all()
     assert all(value == 0 for value in report.compute_metrics().values())
 
 
@@ -305,7 +310,7 @@ def test_actions_with_behavior_probability_0_give_finite_gradients(region):
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
     rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, (rollout.raw_action.long() + 1) % 3, -1e9)
-    expected = gradients(literal_loss(agent, rollout)[0], agent.policy)
+    expected = compute_gradient(literal_loss(agent, rollout)[0], agent.policy)
     torch.testing.assert_close(loss_gradients(agent, rollout), expected, rtol=1e-8, atol=1e-10)
     assert expected.isfinite().all()
 
@@ -365,10 +370,7 @@ def test_acting_samples_from_the_statistics_it_reports():
     agent, n = make_acer(), 5000
     torch.nn.init.normal_(agent.policy.heads.linear.weight)
     obs, memory = np.tile(np.float32([0.3, -1, 0.5]), (n, 1)), np.zeros((n, 0), np.float32)
-    no = np.zeros(n, bool)
-    step = Step(
-        lane=np.arange(n), obs={"obs": obs}, first=no, is_bootstrap_row=no, reward=np.zeros(n, np.float32), alive=~no
-    )
+    step = make_step({"obs": obs})
     decision, best = agent.act(step, memory), agent.greedy(step, memory)
 
     statistics = agent.policy({"obs": torch.from_numpy(obs)}, torch.from_numpy(memory))[0].detach().numpy()

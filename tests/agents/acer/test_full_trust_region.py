@@ -174,16 +174,6 @@ def test_the_natural_step_leaves_the_critic_unchanged_and_the_critic_the_policy(
         assert fixed.equal(other) and not moved.equal(before)
 
 
-def test_the_gradient_of_the_critic_does_not_reach_the_policy():
-    agent = make_learner("hybrid").agent
-    losses, _ = agent.loss(make_rollout(agent).convert(torch.from_numpy))
-    for name, others in (("critic", agent.policy), ("policy", agent.separate_critic)):
-        gradients = torch.autograd.grad(
-            losses[name], list(others.parameters()), retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        assert all(gradient.eq(0).all() for gradient in gradients)
-
-
 @pytest.mark.parametrize("spec", ["discrete", "hybrid"])
 def test_the_gradients_of_both_groups_are_those_of_one_network(spec):
     """With separate layers and no trust region, one network has the same gradients as two."""
@@ -262,19 +252,6 @@ def assert_equal_state(learner, twin, ignored=frozenset()):
     assert learner.parameters.all_parameters.equal(twin.parameters.all_parameters)
     states = [learner.state(), twin.state()]
     assert all(states[0][name].equal(states[1][name]) for name in states[0] if name not in ignored)
-
-
-def test_a_resumed_learner_continues_bit_for_bit():
-    learner, resumed = make_learner("hybrid", "gru"), make_learner("hybrid", "gru", seed=1)
-    for seed in range(3):
-        update(learner, make_rollout(learner.agent, seed))
-    resumed.parameters.load(learner.parameters.state())
-    resumed.restore(learner.state())
-    for seed in (3, 4):
-        for either in (learner, resumed):
-            torch.manual_seed(seed)
-            update(either, make_rollout(either.agent, seed))
-    assert_equal_state(learner, resumed)
 
 
 def test_an_update_without_valid_rows_leaves_the_policy_unchanged():

@@ -18,15 +18,6 @@ SCHEDULE = {
     "learning_starts": 11,
     "on_policy_updates": False,
 }
-OPTIMIZER = {
-    "learning_rate": 0.5,
-    "learning_rate_schedule": "linear",
-    "optimizer": "rmsprop",
-    "optimizer_decay": 0.7,
-    "optimizer_epsilon": 0.01,
-    "epsilon_inside": True,
-    "max_grad_norm": 3.0,
-}
 
 
 def test_the_schedule_follows_the_settings():
@@ -46,20 +37,6 @@ def test_each_step_is_replayed_equally_often_without_a_replay_ratio(shape, repla
     for rows in (1, 160, 320):
         assert schedule.count_batches(rows) * 16 * 20 == pytest.approx(replays * rows)
     assert make_acer(replay_ratio=1.5).schedule.count_batches(320) == 1.5
-
-
-def test_the_parameter_group_follows_the_settings():
-    agent = make_acer(**OPTIMIZER, optimizer_beta1=0.3)
-    (group,) = agent.groups.values()
-    assert {name: getattr(group, name) for name in OPTIMIZER} == OPTIMIZER
-    assert group.module is agent.policy and group.optimizer_beta1 == 0.3
-
-
-def test_the_reward_transform_follows_the_settings():
-    changes = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
-    transform = make_acer(**changes).reward_transform
-    expected = {"scale": 2.0, "clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5, "return_bound": None}
-    assert asdict(transform) == expected
 
 
 def test_rewards_without_a_scale_are_divided_by_the_standard_deviation_of_returns():

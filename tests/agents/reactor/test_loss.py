@@ -11,9 +11,9 @@ from torch import nn
 
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS, compute_gradient, make_literal_role
+from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS, make_literal_role
 from tests.agents.reactor.literal import compute_literal_loss, compute_literal_terms, compute_outputs_by_step
-from tests.builders import PassThrough, make_exact_reactor, random_rollout_of, to_float64
+from tests.builders import PassThrough, compute_gradient, make_exact_reactor, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 KINDS = {

@@ -18,10 +18,10 @@ from algorithm.losses import clipped_error
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.passes import AutogradPass
 from algorithm.returns import rescale, unscale
-from algorithm.rollout import Rollout, Step
+from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import PassThrough, make_sac, random_boundaries, to_float64, update
+from tests.builders import PassThrough, compute_gradient, make_sac, make_step, random_boundaries, to_float64, update
 from tests.oracles import explain_variance, retrace_by_definition, soft_vtrace_by_definition
 
 SPECS = {
@@ -44,7 +44,7 @@ def make_exact_sac(spec: ActionSpec, seed: int = 0, **changes) -> Sac:
     """Return an agent in float64 whose networks differ from their initial values and from each other."""
     blueprint = Blueprint(encoders={"*": PassThrough()}, policy=Mlp(8), critic=Mlp(8))
     agent = sac_of(spec, blueprint, seed=seed, **changes)
-    for network in (agent.policy, agent.critics, agent.target.network, agent.actor.temperature):
+    for network in (agent.policy, agent.critics, agent.target.network, agent.policy_learner.temperature):
         network.double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.4)
@@ -78,7 +78,7 @@ class Literal:
     def __init__(self, agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int):
         self.agent, self.spec, self.rollout = agent, spec, rollout
         self.combinations = list(product(*map(range, spec.branches)))
-        alphas = agent.actor.temperature.log_alpha.detach().exp().tolist()
+        alphas = agent.policy_learner.temperature.log_alpha.detach().exp().tolist()
         kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
         self.alpha = {"d": 0.0, "c": 0.0} | dict(zip(kinds, alphas, strict=True))
         obs = rollout.obs["obs"]
@@ -215,16 +215,9 @@ class Literal:
                 entropies["d"] -= (log_d.exp() * log_d).item()
                 entropies["c"] -= (log_d.exp() * log_c).item()
             kinds = ["d"] * bool(spec.branches) + ["c"] * bool(spec.continuous)
-            for log_alpha, kind in zip(agent.actor.temperature.log_alpha, kinds, strict=True):
+            for log_alpha, kind in zip(agent.policy_learner.temperature.log_alpha, kinds, strict=True):
                 alpha = alpha - weight * log_alpha * (wanted[kind] - entropies[kind])
         return {"critic": critic, "policy": policy, "alpha": alpha}
-
-
-def gradient(scalar, module: nn.Module) -> torch.Tensor:
-    found = torch.autograd.grad(
-        scalar, list(module.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True
-    )
-    return torch.cat([part.flatten() for part in found])
 
 
 def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int) -> None:
@@ -233,9 +226,9 @@ def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int)
     literal = Literal(agent, spec, rollout, seed)
     written = literal.losses()
     for name, group in agent.groups.items():
-        wanted = gradient(written[name], group.module)
+        wanted = compute_gradient(written[name], group.module)
         assert wanted.abs().max() > 1e-3
-        torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(compute_gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(report.compute_td_errors(), literal.errors(), rtol=1e-7)
 
 
@@ -315,7 +308,7 @@ def test_a_multi_step_target_does_not_depend_on_the_ratio_of_the_same_row():
                 behavior[row] += 0.3 * torch.randn_like(behavior[row])
             torch.manual_seed(0)
             losses, _ = agent.loss(replace(rollout, behavior=behavior))
-            gradients.append(gradient(losses["critic"], agent.critics))
+            gradients.append(compute_gradient(losses["critic"], agent.critics))
         assert torch.equal(gradients[0], gradients[1])
         assert (gradients[0] - gradients[2]).abs().max() > 1e-3
 
@@ -356,7 +349,7 @@ def test_groups_are_stepped_as_by_separate_optimizers():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
     for mine, other in zip(agent.policy.parameters(), twin.policy.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-    mine, other = (each.actor.temperature.log_alpha for each in (agent, twin))
+    mine, other = (each.policy_learner.temperature.log_alpha for each in (agent, twin))
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
@@ -384,10 +377,10 @@ def test_the_known_step_of_the_temperature(share, step):
         policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
     )
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
-    losses = agent.actor.compute_losses(
+    losses = agent.policy_learner.compute_losses(
         policy_output, AutogradPass(policy.statistics.clone()), weights, lambda numbers: (values, None)
     ).by_group
-    (found,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
+    (found,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
 
 
@@ -395,21 +388,21 @@ def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     """The temperature rises if the entropy is below its target, and falls if it is above."""
     agent = make_exact_sac(SPECS["discrete"], use_auto_alpha=True)
     rollout = to_float64(random_sequence(SPECS["discrete"], agent, 0, 1))
-    alpha = agent.actor.temperature.alpha()[0]
+    alpha = agent.policy_learner.temperature.alpha()[0]
     q = agent.critics(rollout.obs["obs"][:1]).mean(0).detach()
-    policy_output, completed = agent.actor.evaluate_for_update(
+    policy_output, completed = agent.policy_learner.evaluate_for_update(
         rollout.obs["obs"], rollout.obs, torch.ones(2, COLUMNS).bool()
     )
     policy_output = policy_output.select_rows(slice(-1))
     rest = agent.family(q / alpha)
     policy_output = replace(policy_output, policy=rest, entropy_cost=alpha * rest.log_probs)
     outputs = completed.outputs.clone().requires_grad_()
-    losses = agent.actor.compute_losses(
+    losses = agent.policy_learner.compute_losses(
         policy_output, AutogradPass(outputs), torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
     ).by_group
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
-    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
+    (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
     above = (rest.entropy - agent.settings.target_d_alpha * math.log(3)).sum()
     torch.testing.assert_close(of_alpha[0], above)  # gradient descent: down if the entropy is above its target
 
@@ -436,24 +429,16 @@ def test_forbidden_actions_are_never_taken_and_have_no_value(branches, changes):
     allowed = (rng.random((1000, sum(branches))) < 0.5).astype(np.uint8)
     allowed[:, np.cumsum((0, *branches[:-1])) + 1] = 1
     obs = {"obs": rng.normal(size=(1000, 3)).astype(np.float32), ACTION_MASK: allowed}
-    flags = np.zeros(1000, bool)
-    step = Step(
-        lane=np.arange(1000),
-        obs=obs,
-        first=~flags,
-        is_bootstrap_row=flags,
-        reward=np.zeros(1000, np.float32),
-        alive=~flags,
-    )
+    step = make_step(obs, first=True)
     for decide in (agent.act, agent.greedy):
         action = decide(step, np.zeros((1000, 0), np.float32)).action.astype(int)
         for branch, start in enumerate(np.cumsum((0, *branches[:-1]))):
             assert allowed[np.arange(1000), start + action[:, branch]].all()
     if not changes:
         tensors = {name: torch.from_numpy(np.stack((value, value))) for name, value in obs.items()}
-        policy_output = agent.actor.evaluate(tensors["obs"], tensors)
+        policy_output = agent.policy_learner.evaluate(tensors["obs"], tensors)
         assert torch.isfinite(policy_output.entropy_cost * policy_output.policy.probs).all()
-        (entropies,) = agent.actor._target_entropies(policy_output.policy)
+        (entropies,) = agent.policy_learner._target_entropies(policy_output.policy)
         parts = np.split(allowed, np.cumsum(branches[:-1]), -1)
         wanted = agent.settings.target_d_alpha * sum(np.log(part.sum(-1)) for part in parts)
         np.testing.assert_allclose(entropies[0], wanted, rtol=1e-5)
@@ -568,10 +553,7 @@ def test_uniform_actions_equal_those_by_the_masked_statistics_of_the_policy(name
     if mask:
         obs[ACTION_MASK] = np.ones((COLUMNS, sum(spec.branches)), np.uint8)
         obs[ACTION_MASK][1:3, 1] = 0
-    none = np.zeros(COLUMNS, np.float32)
-    step = Step(
-        lane=np.arange(COLUMNS), obs=obs, first=none > 0, is_bootstrap_row=none > 0, reward=none, alive=none == 0
-    )
+    step = make_step(obs)
     memory = numbers.normal(size=(COLUMNS, state_size)).astype(np.float32)
     statistics, next_memory = agent.policy.act(obs, memory)
     sample, behavior = agent.family.sample_uniformly(statistics, np.random.default_rng(2))
@@ -587,9 +569,5 @@ def test_uniform_actions_equal_those_by_the_masked_statistics_of_the_policy(name
 
 def test_uniform_actions_are_uniform_without_exploration_of_the_policy():
     agent = sac_of(SPECS["discrete"], discrete_dqn_like=True, discrete_dqn_epsilon=0.0)
-    memory, none = np.zeros((COLUMNS, 0), np.float32), np.zeros(COLUMNS, np.float32)
-    obs = {"obs": np.zeros((COLUMNS, 3), np.float32)}
-    step = Step(
-        lane=np.arange(COLUMNS), obs=obs, first=none > 0, is_bootstrap_row=none > 0, reward=none, alive=none == 0
-    )
+    memory, step = np.zeros((COLUMNS, 0), np.float32), make_step({"obs": np.zeros((COLUMNS, 3), np.float32)})
     assert {action for _ in range(20) for action in agent.act_uniformly(step, memory).action[:, 0]} == {0, 1, 2}

@@ -17,12 +17,11 @@ from tests.agents.sac.test_agent import (
     GAMMA,
     SPECS,
     Literal,
-    gradient,
     make_exact_sac,
     random_sequence,
     sac_of,
 )
-from tests.builders import random_boundaries, sac_settings, to_float64, update
+from tests.builders import compute_gradient, random_boundaries, sac_settings, to_float64, update
 
 ATOMS = {"critic": "categorical", "n_atoms": 21, "v_min": -8.0, "v_max": 8.0}
 CRITICS, ROWS = 3, 5
@@ -155,9 +154,9 @@ def test_the_gradients_equal_autograd_of_the_losses(spec):
     literal = CategoricalLiteral(agent, spec, rollout, 1)
     expected = {**literal.losses(), "critic": literal.critic_loss()}
     for name, group in agent.groups.items():
-        wanted = gradient(expected[name], group.module)
+        wanted = compute_gradient(expected[name], group.module)
         assert wanted.abs().max() > 1e-3
-        torch.testing.assert_close(gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(compute_gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
     errors = report.compute_td_errors()
     assert (errors >= 0).all() and (errors <= 1).all() and errors.max() > 0.01  # total variations
 

@@ -20,7 +20,7 @@ def make_agent(body=None, masked=False, **changes):
     specs = {"obs": ObsSpec((3,))} | ({ACTION_MASK: ObsSpec((ACTIONS,), "uint8")} if masked else {})
     role = Role(COLUMNS, specs, ActionSpec(branches=(ACTIONS,)))
     agent = make_sac(role, Blueprint(encoders={"obs": PassThrough()}, body=body), gamma=GAMMA, **changes)
-    for network in (agent.critics, agent.policy, agent.target.network, agent.actor.temperature):
+    for network in (agent.critics, agent.policy, agent.target.network, agent.policy_learner.temperature):
         network.double()
         for parameter in network.parameters():
             nn.init.normal_(parameter)
@@ -45,7 +45,7 @@ def compute_features(network, obs):
 
 def compute_error(agent, rollout, reduce):
     """Return |r + gamma V(x') - mean of Q(x, a)| of each lane; V(x') = sum_a pi (Q' - w alpha log pi) (Eq. 3 and 5)."""
-    obs, alpha = rollout.obs["obs"], agent.actor.temperature.log_alpha.exp()
+    obs, alpha = rollout.obs["obs"], agent.policy_learner.temperature.log_alpha.exp()
     logits = agent.policy.compute_outputs(compute_features(agent.critics, obs[1]))
     if ACTION_MASK in rollout.obs:
         logits = logits.masked_fill(rollout.obs[ACTION_MASK][1] == 0, -torch.inf)
@@ -82,7 +82,7 @@ def test_forbidden_actions_enter_neither_the_target_nor_the_temperature():
     logits = agent.policy.compute_outputs(rollout.obs["obs"][0]).masked_fill(allowed[0] == 0, -torch.inf)
     entropy = torch.distributions.Categorical(logits=logits).entropy()
     target = agent.settings.target_d_alpha * torch.tensor([math.log(int(row.sum())) for row in allowed[0]])
-    (gradient,) = torch.autograd.grad(losses["alpha"], agent.actor.temperature.log_alpha)
+    (gradient,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
     torch.testing.assert_close(gradient[0], (entropy - target.double()).mean().detach(), rtol=1e-6, atol=0)
 
 

@@ -37,7 +37,7 @@ def tabular_sac(spec: ActionSpec, states: int, alpha: float | tuple[float, ...],
         for parameter in network.parameters():
             nn.init.zeros_(parameter)
     if not agent.settings.discrete_dqn_like:
-        agent.actor.temperature.log_alpha.data = torch.as_tensor(alpha, dtype=torch.float64).log().reshape(-1)
+        agent.policy_learner.temperature.log_alpha.data = torch.as_tensor(alpha, dtype=torch.float64).log().reshape(-1)
     return agent
 
 
@@ -228,8 +228,8 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     weight, _ = agent.policy.heads.parameters()
     weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
     statistics = agent.policy.compute_outputs(torch.ones(1, 1).double())[0].detach().numpy()
-    rates = agent.actor.temperature.alpha().tolist()
-    of_kind = dict(zip(agent.actor.action_kinds, rates, strict=True))
+    rates = agent.policy_learner.temperature.alpha().tolist()
+    of_kind = dict(zip(agent.policy_learner.action_kinds, rates, strict=True))
     of_branches, of_values = entropies(agent, statistics)
     q = GAMMA / (1 - GAMMA) * (of_kind.get("d", 0) * of_branches + of_kind.get("c", 0) * of_values)
     for critics in (agent.critics, agent.target.network):

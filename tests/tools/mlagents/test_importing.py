@@ -19,7 +19,6 @@ from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
 from algorithm.config.unused_settings import check_effects
 from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import load_defaults
-from algorithm.parts.agent_config import make_agent_config
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
@@ -80,9 +79,7 @@ def test_an_example_becomes_folders_that_fit(name):
 def test_its_network_reads_every_sensor(name, action):
     for folder in import_file(write(EXAMPLES[name].text), force=False).folders:
         settings = settings_of(folder.name)
-        agent = make_agent(
-            make_agent_config(settings), RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0)
-        )
+        agent = make_agent(settings, RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0))
         assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from algorithm.population.lineage import LineageRow, PopulationRecord
+from algorithm.population.folder import LineageRow, PopulationFolder
 from algorithm.tools.reports import report_files
 from algorithm.tools.reports.report_files import MARK, make_report, write_files, write_report
 from algorithm.tools.reports.run_data import read_run
@@ -180,7 +180,7 @@ def test_a_member_of_a_population_has_its_lineage(run):
     ]
     population = run.with_name("many")
     population.mkdir()
-    PopulationRecord(population).write_lineage(rows)
+    PopulationFolder(population, 2).write_lineage(rows)
     (population / "population.json").write_text("{}")
     member.mkdir()
     found = read_run(member)

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import watchdog  # noqa: E402
-from algorithm.adapters.unity.client import PlayerQuit, UnityClient, api  # noqa: E402
-from algorithm.adapters.unity.communicator import Communicator  # noqa: E402
+from algorithm.adapters.unity import client as client_module  # noqa: E402
+from algorithm.adapters.unity import launch, watchdog  # noqa: E402
+from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
 from tests.unity_player.launcher import ROOT, make_player  # noqa: E402
 
@@ -79,11 +79,9 @@ def test_a_failure_is_an_error_of_one_line_and_leaves_no_process(tmp_path, fault
     limit = 1.0 if fault == "hang" else 5.0
     client = start(tmp_path, "balance_ball", "--fault", fault, "--at", "3", limit=limit)
     pid = client._process.pid
-    client.reset()
-    act(client)
-    act(client)
+    tick = act(client, act(client, client.reset()))
     with pytest.raises(PlayerQuit if fault == "quit" else EnvironmentCrashed) as error:
-        act(client)
+        act(client, tick)
     assert str(error.value).startswith(f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}")
     assert len(str(error.value).splitlines()) == 1
     assert not alive(pid)
@@ -150,58 +148,47 @@ def test_a_file_that_is_not_a_program_is_an_error_of_one_line(tmp_path):
         UnityClient(program, port=0, start_limit=5.0, limit=5.0)
 
 
-def test_a_taken_port_is_reported_at_once(port):
-    first = Communicator(port, 5.0, 5.0)
+def test_a_taken_port_is_reported_at_once(port, monkeypatch):
+    first = Server(port)
     with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Communicator(port, 5.0, 5.0)
+        Server(port)
+    monkeypatch.setattr(client_module, "is_taken", lambda port: False)  # as if both had found the port free
+    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
+        Server(port)
+    monkeypatch.undo()
     first.close()
     first.close()
-    Communicator(port, 5.0, 5.0).close()  # and it is free at once
+    Server(port).close()  # and it is free at once
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
         with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-            Communicator(port, 5.0, 5.0)
+            Server(port)
 
 
-def test_two_servers_never_share_a_port(port):
-    """Test this also for two communicators that have both found the port free."""
-
-    class Late(Communicator):
-        def check_port(self, port):
-            pass
-
-    first = Late(port, 5.0, 5.0)
-    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Late(port, 5.0, 5.0)
-    first.close()
-
-
-@pytest.mark.parametrize(("host", "reached"), [({}, False), ({"host": "0.0.0.0"}, True)])
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
-def test_other_addresses_are_used_only_on_request(host, reached):
-    wire = Communicator(0, 5.0, 5.0, **host)
-    for address, expected in (("127.0.0.1", True), ("127.0.0.2", reached)):
+def test_other_addresses_are_not_used():
+    server = Server(0)
+    for address, is_reached in (("127.0.0.1", True), ("127.0.0.2", False)):
         with socket.socket() as probe:
-            assert (probe.connect_ex((address, wire.port)) == 0) == expected
-    wire.close()
+            assert (probe.connect_ex((address, server.port)) == 0) == is_reached
+    server.close()
 
 
 def test_the_client_waits_for_the_editor_and_detects_its_end(port):
     player = connect(port)
     with UnityClient(None, port=port, start_limit=None, limit=20.0) as client:
-        client.reset()
-        act(client)
+        tick = act(client, client.reset())
         player.kill()
         player.wait()
         time.sleep(0.2)  # until gRPC detects it
         with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
-            act(client)  # long before the limit
+            act(client, tick)  # long before the limit
     player = connect(port, "--fault", "quit", "--at", "1")  # Stop, after another Play on the same port
     with UnityClient(None, port=port, start_limit=20.0, limit=20.0) as client:
-        client.reset()
+        tick = client.reset()
         with pytest.raises(PlayerQuit, match="^the editor quit$"):
-            act(client)
+            act(client, tick)
     assert player.wait(10) == 0
 
 
@@ -212,29 +199,25 @@ def test_the_last_message_reaches_the_player(port, tmp_path):
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer disconnected
 
 
-def test_the_communicator_can_replace_ml_agents_communicator(tmp_path):
-    class Environment(api.UnityEnvironment):
-        @staticmethod
-        def _get_communicator(worker_id, base_port, timeout_wait):
-            return Communicator(base_port + worker_id, timeout_wait, timeout_wait)
+def test_the_protocol_is_that_of_ml_agents_own_client():
+    pytest.importorskip("distutils.version")  # which ML-Agents' client needs
+    from mlagents_envs.environment import UnityEnvironment
 
-    environment = Environment(str(make_player(tmp_path, "balance_ball")), base_port=free_port(), timeout_wait=10)
-    environment.reset()
-    environment.step()
-    decisions, _ = environment.get_steps("3DBall?team=0")
-    assert decisions.obs[0].shape == (12, 8)
-    environment.close()
+    capabilities = api.UnityRLCapabilitiesProto(**dict.fromkeys(client_module.CAPABILITIES, True))
+    assert capabilities == UnityEnvironment._get_capabilities_proto()
+    assert client_module.API_VERSION == UnityEnvironment.API_VERSION
+    assert launch.EDITOR_PORT == UnityEnvironment.DEFAULT_EDITOR_PORT
+    assert launch.FIRST_PORT == UnityEnvironment.BASE_ENVIRONMENT_PORT
 
 
 def test_missing_actions_and_actions_of_another_shape_are_errors(tmp_path):
     with start(tmp_path, "hybrid") as client:
-        client.reset()
-        (name,) = client.behavior_specs
-        with pytest.raises(ValueError, match="6 agents of 'Hybrid.team=0' wait for an action"):
-            client.step()
-        with pytest.raises(ValueError, match="are of shapes"):
-            client.set_actions(name, api.ActionTuple(np.zeros((5, 2), np.float32), np.zeros((5, 2), np.int32)))
-        act(client)
+        tick = client.reset()
+        with pytest.raises(ValueError, match=r"actions of 'Hybrid.team=0' have the shape \(0, 4\), not \(6, 4\)"):
+            client.step({})
+        with pytest.raises(ValueError, match=r"shape \(5, 4\), not \(6, 4\)"):
+            client.step({"Hybrid?team=0": np.zeros((5, 4))})
+        act(client, tick)
 
 
 TRAINER = """
@@ -276,10 +259,10 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
 @posix
 def test_a_player_ends_with_a_killed_watchdog(tmp_path):
     client = start(tmp_path, "balance_ball", "--fault", "hang", "--at", "1")
-    client.reset()
+    tick = client.reset()
     client._process._watchdog.kill()
     with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
-        act(client)
+        act(client, tick)
     assert has_ended(client._process.pid)
 
 

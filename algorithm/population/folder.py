@@ -1,4 +1,4 @@
-"""The records of a population on disk: the plan of its current interval, and the lineage of its members."""
+"""The folder of a population: the plan of its current interval, the lineage of its members, and their run folders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pydantic import Field
 
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import POPULATION_FILE
+from algorithm.parts.lock import FolderLock
+from algorithm.parts.run_folder import RunFolder
 from algorithm.records_io import RecordError, read_json, read_json_lines, write_json, write_json_lines
 
 LINEAGE_FILE = "lineage.jsonl"
@@ -50,7 +52,7 @@ class PopulationState:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageRow:
-    """One interval of one member.
+    """One interval of one member: as it is planned, which is the task to train the member, and as it has ended.
 
     Attributes:
         interval: number of the interval, from 1.
@@ -58,9 +60,10 @@ class LineageRow:
         parent: number of the member whose checkpoint it started with.
         env_steps: env steps of the run at the end of the interval.
         settings: values of the settings that differ between members, by path.
-        mean_return: mean return of the evaluation at the end; None if the member failed. Its key is `return`.
+        mean_return: mean return of the evaluation at the end; None in a plan, or if the member failed. Its key is
+            `return`.
         goal_reached: whether it has reached and confirmed its goal.
-        goal: mean return that was its goal; None without one, or if the member failed.
+        goal: mean return that was its goal; None without one, in a plan, or if the member failed.
     """
 
     interval: int
@@ -73,11 +76,23 @@ class LineageRow:
     goal: float | None = None
 
 
-class PopulationRecord:
-    """The files population.json and lineage.jsonl in the folder of a population."""
+class PopulationFolder:
+    """The folder runs/<environment>/<name>/ of a population.
 
-    def __init__(self, folder: Path):
-        self.state_path, self.lineage_path = folder / POPULATION_FILE, folder / LINEAGE_FILE
+    Args:
+        path: the folder.
+        size: the number of members; the run folder of member k is <name>-<k>, next to it.
+    """
+
+    def __init__(self, path: Path, size: int):
+        self.path, self.size = path, size
+        self.members = [RunFolder(path.with_name(f"{path.name}-{k + 1}")) for k in range(size)]
+        self.lock = FolderLock(path, str(path))  # a process holds it while it trains the population
+        self.state_path, self.lineage_path = path / POPULATION_FILE, path / LINEAGE_FILE
+
+    def has_learned(self) -> bool:
+        """Return whether metrics or a checkpoint of a member exist."""
+        return any(member.has_learned() for member in self.members)
 
     def read_state(self) -> PopulationState:
         """Return the plan of the current interval. Raises UserError if it cannot be read."""
@@ -110,3 +125,9 @@ class PopulationRecord:
 
 def _make_record(row: LineageRow) -> dict[str, Any]:
     return {("return" if key == "mean_return" else key): value for key, value in asdict(row).items()}
+
+
+def find_best(rows: Sequence[LineageRow]) -> LineageRow | None:
+    """Return the row that reached the goal, or else the row with the highest return; of equal ones the last."""
+    evaluated = [row for row in rows if row.mean_return is not None]
+    return max(evaluated, key=lambda row: (bool(row.goal_reached), row.mean_return, row.interval), default=None)
