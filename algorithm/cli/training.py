@@ -53,7 +53,7 @@ class TrainCommand(Command):
             elif records:
                 output.result = records[0]
         if len(records) > 1:
-            from algorithm.tools.reports.compare_command import compare_repeats
+            from algorithm.tools.reports.comparison_output import compare_repeats
 
             compare_repeats([record["run"] for record in records], output)
 

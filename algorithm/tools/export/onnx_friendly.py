@@ -19,7 +19,7 @@ from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
 from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
-from algorithm.networks.heads import SeparateHeads, SharedHeads
+from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memory.attention import AttentionLayer, AttentionMemory
 from algorithm.networks.memory.frame_stack import FrameStackEncoder
 from algorithm.networks.memory.recurrent import GruMemory, LstmMemory
@@ -166,19 +166,6 @@ class OnnxBranchedActorCritic(nn.Module):
         return mixed.clamp(min=1e-30).log(), _concatenate(states) if states else memory
 
 
-class OnnxSharedHeads(nn.Module):
-    """The replacement of SharedHeads."""
-
-    def __init__(self, heads: SharedHeads):
-        super().__init__()
-        self.ends = list(accumulate(heads.sizes, initial=0))
-        self.joint = Affine(heads.linear, self.ends[-1])
-
-    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.joint(features)
-        return tuple(outputs[:, begin:end] for begin, end in pairwise(self.ends))
-
-
 class OnnxTorso(nn.Module):
     """One step of a Torso, without empty parts of the memory."""
 
@@ -279,7 +266,6 @@ REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
     ActorCritic: OnnxActorCritic,
     BranchedActorCritic: OnnxBranchedActorCritic,
     GreedyQPolicy: OnnxGreedyQPolicy,
-    SharedHeads: OnnxSharedHeads,
     Torso: OnnxTorso,
     VectorEncoder: OnnxVectorEncoder,
     Normalizer: OnnxNormalizer,
