@@ -1,17 +1,32 @@
-"""The sections of the settings as types with bounds and conditions, without defaults."""
+"""The sections of the settings as types with bounds and conditions, without defaults; and trees converted to them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from algorithm.annotations import FixedOnResume, OnlyIf, Range, Unless
-from algorithm.config.schema import MAX_SIZE, Section
-from algorithm.config.yaml_layers import load_defaults
+from algorithm.config.yaml_layers import Layer, Tree, find_source, iterate_paths, load_defaults
+from algorithm.errors import UserError
 
+MAX_INTEGER = 2**63 - 1
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_ENVS = 2**16
 MAX_WORKERS = 2**10
 MAX_PORT = 2**16 - 1
@@ -22,6 +37,52 @@ MAX_LEARNERS = 2**8
 MAX_MEMBERS = 2**10
 MAX_SEEDS = 1000
 ON_RAY = OnlyIf(host="ray")
+
+
+class Section(BaseModel):
+    """A section of typed settings without defaults.
+
+    Words match without case (YAML reads a bare `off` as False), 1e6 is an integer, and 1 is a float.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    max_integer: ClassVar[int] = MAX_INTEGER
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _convert(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return a value as its field needs it, if that is possible without loss."""
+        hint = cls.model_fields[str(info.field_name)].annotation
+        if words := find_words(hint):
+            spelled = "off" if value is False else str(value)
+            return next((word for word in words if word.casefold() == spelled.casefold()), value)
+        types = get_args(hint) or (hint,)
+        if isinstance(value, float) and value.is_integer() and int in types and float not in types:
+            return int(value)
+        return float(value) if type(value) is int and float in types and int not in types else value
+
+    @field_validator("*")
+    @classmethod
+    def _check_size(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > cls.max_integer:
+            raise ValueError(f"it must be at most {cls.max_integer:,}")
+        if isinstance(value, float) and abs(value) > MAX_FLOAT32:
+            raise ValueError(f"it must be at most {MAX_FLOAT32:g}, the largest float32")
+        return value
+
+
+class AgentSection(Section):
+    """A section of an algorithm, whose integers are lengths and sizes."""
+
+    max_integer = MAX_SIZE
+
+
+def find_words(hint: Any) -> tuple[str, ...]:
+    """Return the words that the type `hint` allows."""
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(word for one in get_args(hint) for word in find_words(one))
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def normalize_device(text: Any) -> Any:
@@ -293,3 +354,61 @@ SECTIONS: Mapping[str, type[Section]] = {
     "population_config": PopulationConfig,
     "report_config": ReportConfig,
 }
+
+
+def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the typed sections `SECTIONS` of a merged tree, by name. Raises UserError for an invalid value."""
+    try:
+        return {  # only the goal may be null
+            name: None if tree[name] is None and name == "goal" else section.model_validate(tree[name])
+            for name, section in SECTIONS.items()
+        }
+    except ValidationError as error:
+        raise UserError(describe_validation_error(error, layers)) from error
+
+
+@cache
+def _make_model(cls: type) -> type[AgentSection]:
+    """Return the model that checks the values of a dataclass."""
+    fields: dict[str, Any] = {key: (hint, ...) for key, hint in get_type_hints(cls, include_extras=True).items()}
+    return create_model(cls.__name__, __base__=AgentSection, **fields)
+
+
+def read_dataclass(cls: type, values: Tree, section: str, layers: Sequence[Layer]) -> Any:
+    """Return the settings of an algorithm from its section of the tree.
+
+    Args:
+        cls: Dataclass of the settings.
+        values: Values of the section; those that the dataclass does not have are ignored.
+        section: Name of the section in messages.
+        layers: Layers of the tree, which errors name as the source of a value.
+
+    Raises:
+        UserError: A value does not fit its type or bounds, or values do not fit together.
+    """
+    model = _make_model(cls)
+    try:
+        return cls(**dict(model.model_validate({key: values[key] for key in model.model_fields if key in values})))
+    except ValidationError as error:
+        raise UserError(describe_validation_error(error, layers, section)) from error
+    except ValueError as error:
+        raise UserError(f"{section}: {error}") from error
+
+
+def describe_validation_error(error: ValidationError, layers: Sequence[Layer], section: str | None = None) -> str:
+    """Return one line on the first value that does not fit, and the layer that set it."""
+    first = error.errors()[0]
+    section = section or error.title
+    location = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
+    if not location:  # values that do not fit together
+        return f"{section}: {first['ctx']['error']}"
+    path = f"{section}.{'.'.join(location[:2])}"
+    if path not in iterate_paths(load_defaults()):
+        path = f"{section}.{location[0]}"
+    return f"{find_source(layers, path)}: {path} is {first['input']!r}; {describe_failure(first['msg'])}"
+
+
+def describe_failure(message: str) -> str:
+    """Return the message of a validation, to follow the value."""
+    message = message.removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"

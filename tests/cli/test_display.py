@@ -8,10 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from algorithm.cli import display as module
-from algorithm.cli.bars import COLORS, SIGNS
 from algorithm.cli.display import LineDisplay, display_playing, live_display
-from algorithm.cli.panel import BAR_WIDTH, ProgressPanel, compute_goal_fraction
-from algorithm.cli.progress_texts import format_line, wrap_texts
+from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
 from algorithm.training.components import PHASES
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 
@@ -220,7 +218,7 @@ def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatc
     bar = re.search(r"e+a+l+s+", row).group()
     assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
     assert "e: environment 31%" in row and "l: learning 39%" in row
-    assert set(SIGNS) == set(COLORS) and len(set(SIGNS.values())) == len(SIGNS)
+    assert len({sign for _, sign in PARTS.values()}) == len(PARTS)
 
 
 def test_texts_are_wrapped_by_the_columns_that_a_terminal_needs_for_them():
@@ -245,7 +243,7 @@ def test_texts_have_colors():
     plain, shown = "\n".join(drawn(PROGRESS)), console.file.getvalue()
     assert "\x1b[" not in plain
     assert "\x1b[36m123.4" in shown and "\x1b[34menvironment 31%" in shown
-    assert set(COLORS) == set(PHASES)
+    assert set(PARTS) == set(PHASES)
     console.print(panel(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
     assert "\x1b[1;32m201.0\x1b[0m (best" in console.file.getvalue()  # the goal is reached
 
