@@ -69,8 +69,7 @@ def train(
     limits = _make_limits(settings, pause_at)
     fleet_class: type[Fleet] = find_class("runtime", base.runtime)
     fleet_class.check(settings)
-    if settings.report.video_every:
-        prepare_videos(environments, limits.evaluates)
+    prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
@@ -89,8 +88,7 @@ def train(
         _check_roles(settings, folder, fleet.adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
-        plan_episodes = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
-        evaluations = fleet.make_evaluations(eval_adapter, plan_episodes)
+        evaluations = fleet.make_evaluations(eval_adapter, partial(_plan_episodes, limits, seeds, counters))
         events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
         trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
@@ -173,10 +171,10 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _plan_episodes(episodes: int, seeds: RunSeeds, counters: Counters, confirmation_episodes: int) -> EpisodePlan:
+def _plan_episodes(limits: Limits, seeds: RunSeeds, counters: Counters, confirmation_episodes: int) -> EpisodePlan:
     """Return the episodes of an evaluation that starts now, whose seeds depend on the env steps only."""
     return EpisodePlan(
-        episodes=episodes,
+        episodes=limits.evaluation_episodes,
         seed=seeds.get_evaluation_seed(counters.env_steps),
         confirmation_episodes=confirmation_episodes,
         confirmation_seed=seeds.get_confirmation_seed(counters.env_steps),

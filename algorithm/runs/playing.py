@@ -140,15 +140,16 @@ def record_videos(play_episodes: PlayEpisodes, target: Path, log: Callable[[str]
     return results
 
 
-def prepare_videos(environments: Environments, evaluates: bool) -> None:
-    """Check that a run can record videos of its evaluations, before it opens environments, and prepare that.
+def prepare_videos(settings: Settings, environments: Environments, evaluates: bool) -> None:
+    """Prepare a run that records videos of its evaluations, before it opens environments.
 
     Raises:
         UserError: The run has no evaluations, or nothing can record videos of its environments.
     """
-    if not evaluates or environments.find_evaluation_obstacle():
-        raise UserError("report_config.video_every needs evaluations: set base_config.evaluate_every")
-    environments.prepare_recording()
+    if settings.report.video_every:
+        if not evaluates or environments.find_evaluation_obstacle():
+            raise UserError("report_config.video_every needs evaluations: set base_config.evaluate_every")
+        environments.prepare_recording()
 
 
 class VideoRecorder(Callback):
