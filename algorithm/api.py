@@ -72,7 +72,7 @@ def train(
         UserError: for settings or an environment that cannot be used; the other exceptions are those whose exit
             status the documentation of the command line lists.
     """
-    log = log or _ignore
+    log = log or (lambda line: None)
     _check_callbacks(callbacks)
     for argument, value in (("variant", variant), ("blueprint", blueprint), ("replace", replace or None)):
         if resume and value is not None:
@@ -202,7 +202,3 @@ def _expand(settings: Mapping[str, Any]) -> Tree:
     for path, value in settings.items():
         tree = merge(tree, nest(path, _expand(value) if isinstance(value, Mapping) else value))
     return tree
-
-
-def _ignore(line: str) -> None:
-    """Discard a line of text."""
