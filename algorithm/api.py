@@ -85,8 +85,7 @@ def train(
         request = _make_request(env, name=name, variant=variant, tree=tree, replace=replace, blueprint=blueprint)
         if resume:
             with resume_run(request, log) as (folder, resolved):
-                recorded = read_recorded_variant(folder.path / RESULT_FILE)
-                return run_training(request.env, folder, resolved, recorded, callbacks, log)
+                return run_training(request.env, folder, resolved, None, callbacks, log)
         ((run_name, resolved),) = plan_runs(request, log)
         if resolved.population.size is not None:
             raise UserError(
@@ -133,9 +132,10 @@ def run_training(
     """Train in a run folder that the caller has locked; result.json is written there in any case.
 
     With `pause_at`, training pauses at this number of env steps of the run, after an evaluation, and no report is
-    written: the run is a member of a population, which reports on its members when it ends.
+    written: the run is a member of a population, which reports on its members when it ends. Without `variant`, the
+    recorded one is kept.
     """
-    recorder = ResultRecorder()
+    recorder, variant = ResultRecorder(), variant or read_recorded_variant(folder.path / RESULT_FILE)
     status, failure = 0, None
     exporter = None
     if settings.base.export != "never":

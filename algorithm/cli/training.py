@@ -92,7 +92,7 @@ def _train_run(
     from algorithm.api import run_training
     from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
-    from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
+    from algorithm.runs.results import read_record
     from algorithm.tools.reports.run_result import describe_saved, report_result
 
     if options.logger_in_file:
@@ -101,9 +101,7 @@ def _train_run(
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     source = find_folder(options.env)
-    variant = (options.config or "default") if source else None
-    if options.resume:
-        variant = read_recorded_variant(folder.path / RESULT_FILE)
+    variant = (options.config or "default") if source and not options.resume else None
     limits = [TimeLimit(options.seconds)] if options.seconds else []
     try:
         with output.display_run(output.log, str(folder)) as display:

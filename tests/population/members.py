@@ -42,7 +42,7 @@ def train_quickly(environment, folder, settings, variant, callbacks, log, pause_
 
 
 class InThisProcess:
-    """A runner that trains members one after the other in this process."""
+    """A fleet that trains members one after the other in this process."""
 
     def __init__(self, members: Members, settings, log):
         self.members = members
@@ -63,15 +63,15 @@ def make_request(name: str = "pop", **layer) -> RunRequest:
     return RunRequest(env="mine/task", layers=[("settings", tree)])
 
 
-def train_new(name: str = "pop", train=run_training, make_runner=InThisProcess, **layer) -> list[LineageRow]:
+def train_new(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> list[LineageRow]:
     """Train a new population with further settings; return its lineage."""
     request = make_request(name, **layer)
     ((run_name, settings),) = plan_runs(request)
     with create_population(request, run_name, settings) as folder:
-        return train_population("mine/task", "default", folder, settings, train, print, make_runner)
+        return train_population("mine/task", "default", folder, settings, train, print, make_fleet)
 
 
-def resume(name: str = "pop", train=run_training, make_runner=InThisProcess, **layer) -> list[LineageRow]:
+def resume(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> list[LineageRow]:
     request = RunRequest(env="mine/task", name=name, layers=[("settings", layer)])
     with resume_population(request, name, print) as (folder, settings):
-        return train_population("mine/task", None, folder, settings, train, print, make_runner)
+        return train_population("mine/task", None, folder, settings, train, print, make_fleet)
