@@ -64,7 +64,7 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
         "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
         "Goalie": {"acer_config": {"gamma": 0.9}},
     }
-    write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
+    write(tmp_path, "two_behaviors", copies=2, steps=500, ma_config=own)
     folder = run()
     output = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: no role has this name so far; the roles are Walker" in output
@@ -86,14 +86,14 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
         expected = {int(row["env_steps"]): float(row[f"rollout/{column}/Walker"]) for row in logged}
         assert scalars == pytest.approx(expected)
 
-    run("--resume", "--max_step", "1300")
-    assert folder.find_latest().counters.env_steps >= 1300
+    run("--resume", "--max_step", "700")
+    assert folder.find_latest().counters.env_steps >= 700
     run("--run", "--disable_sample", "--max_iter", "5")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
 
 
 def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
-    write(tmp_path, "duel", copies=2, steps=600, goal={"return": 4, "evaluation_episodes": 4})
+    write(tmp_path, "duel", copies=2, steps=300, goal={"return": 4, "evaluation_episodes": 4})
     folder = run()
     checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Duel"]
@@ -108,8 +108,8 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
     assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 4
 
-    run("--resume", "--max_step", "900")
-    assert folder.find_latest().counters.env_steps >= 900
+    run("--resume", "--max_step", "400")
+    assert folder.find_latest().counters.env_steps >= 400
     capsys.readouterr()
     run("--run", "--max_iter", "2")
     output = " ".join(capsys.readouterr().out.split())
@@ -137,7 +137,7 @@ def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, caps
 
 
 def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys):
-    write(tmp_path, "duel", "--late", "7", copies=2, steps=400, goal={"return": 4, "evaluation_episodes": 4})
+    write(tmp_path, "duel", "--late", "7", copies=2, steps=200, goal={"return": 4, "evaluation_episodes": 4})
     folder = run()
     assert "agents of Duel: 4 -> 8" in " ".join(capsys.readouterr().out.split())
     assert folder.find_latest().roles == ["Duel"]
@@ -145,23 +145,23 @@ def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys)
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     record = json.loads((folder.path / "result.json").read_text())
     assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
-    run("--resume", "--max_step", "600")
+    run("--resume", "--max_step", "300")
     assert folder.read_roles()["Duel"] == role
     run("--run", "--max_iter", "2")
 
 
 def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
-    write(tmp_path, "duel", "--late", "20", steps=100, goal={"return": 99, "evaluation_episodes": 4})
+    write(tmp_path, "duel", "--late", "20", steps=60, goal={"return": 99, "evaluation_episodes": 4})
     every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
     folder = run("--set", *every)
     output = capsys.readouterr().out
     assert output.index("evaluation of Duel at 20 env steps") < output.index("agents of Duel: 2 -> 4")
     assert "best in evaluation" not in output
-    run("--resume", "--max_step", "120")
+    run("--resume", "--max_step", "80")
     assert not (folder.path / "checkpoints" / "best.json").exists()
     assert "best.json" not in capsys.readouterr().out
     run("--run", "--max_iter", "1")
-    assert "after 120 env steps" in capsys.readouterr().out
+    assert "after 80 env steps" in capsys.readouterr().out
 
 
 def test_a_role_that_appears_first_in_evaluation_is_evaluated(tmp_path, capsys):
