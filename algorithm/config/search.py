@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
@@ -100,12 +100,14 @@ def read_space(tree: Mapping[str, Any], layers: Sequence[Layer]) -> list[Dimensi
     return sorted(found, key=lambda dimension: isinstance(dimension, NumberRange))
 
 
-def iterate_dimensions(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each dimension of the setting `tune.space`, whose paths may be nested."""
+def iterate_dimensions(
+    tree: Mapping[str, Any], prefix: str = "", keys: Collection[str] = NUMBER_KEYS | CHOICE_KEYS
+) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each dimension of a space, whose paths may be nested; a dimension has some of `keys`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and not set(value) & (NUMBER_KEYS | CHOICE_KEYS):
-            yield from iterate_dimensions(value, f"{path}.")
+        if isinstance(value, Mapping) and value and not set(value) & set(keys):
+            yield from iterate_dimensions(value, f"{path}.", keys)
         else:
             yield path, value
 
