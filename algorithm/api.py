@@ -20,8 +20,7 @@ from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
-from algorithm.runs.run_requests import RunRequest, plan_runs
-from algorithm.runs.session import create_run, resume_run
+from algorithm.runs.run_requests import RunRequest, create_run, plan_runs, resume_run
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
 # Arguments of `train` by the option of the command line that errors of both name.

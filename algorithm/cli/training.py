@@ -61,7 +61,7 @@ class TrainCommand(Command):
 def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]]) -> None:
     """Train the runs of these names and settings, or with `--resume` an existing run, and report their results."""
     from algorithm.runs.results import format_repeats, summarize_repeats
-    from algorithm.runs.session import create_run, resume_run
+    from algorithm.runs.run_requests import create_run, resume_run
 
     request = make_request(options)
     records: list[dict] = []  # the record of each run, in order
@@ -191,7 +191,7 @@ def _make_lineage_table(rows: Sequence[LineageRow]) -> Any:
 class PlayCommand(Command):
     """`--run`: play the episodes of an evaluation with a trained run."""
 
-    heavy_module = "algorithm.runs.trained_agent"
+    heavy_module = "algorithm.runs.playing"
 
     def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
@@ -205,9 +205,9 @@ class PlayCommand(Command):
         from algorithm.config.sections import count_evaluation_episodes
         from algorithm.parts.lock import check_links
         from algorithm.parts.make_env import Environments
+        from algorithm.runs.playing import play
         from algorithm.runs.results import make_evaluation_record
-        from algorithm.runs.session import find_run
-        from algorithm.runs.trained_agent import play
+        from algorithm.runs.run_requests import find_run
         from algorithm.training.evaluator import get_mode_name
         from algorithm.training.metrics import format_number
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from contextlib import closing
@@ -17,19 +16,15 @@ import pytest
 
 from algorithm.api import run_training
 from algorithm.checkpointing.manifest import PackedFile
-from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member as member_module
 from algorithm.population.member import MemberFailed, MemberReply
 from algorithm.population.member_fleet import MemberFleet
-from algorithm.population.runner import resume_population, train_population
 from algorithm.processes.process_host import ProcessHost
-from algorithm.runs.run_requests import RunRequest
-from algorithm.training.progress import Counters
-from tests.population import test_runner as test_population
-from tests.population.test_runner import CONFIG
+from tests.population import members
+from tests.population.members import CONFIG, DRAWS, train_quickly
 from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
@@ -38,23 +33,7 @@ SHORT = {"base_config": {"max_step": 60}}
 Call = tuple[int, int, int]  # number of an actor, number of its replacements, number of a call
 
 
-def train_quickly(environment, folder, settings, variant, callbacks, log, pause_at):
-    """Train like `run_training`, a run whose state is one number, which depends on its history and its settings."""
-    folder.load_blueprint(settings.base.nn, {})
-    store = folder.checkpoints(settings.base.keep_checkpoints)
-    newest = store.latest(log)
-    state = json.loads((newest.folder / "counters.json").read_text())["state"] if newest else 0
-    state = (state * 31 + settings.base.seed + int(1e9 * settings.agent.learning_rate)) % 10007
-    with store.create(pause_at) as manifest, manifest.open_file("counters.json") as file:
-        file.write(json.dumps({"counters": {"env_steps": pause_at}, "state": state}).encode())
-    log(f"state {state}")
-    (folder.path / "metrics.csv").write_text(f"env_steps\n{pause_at}\n")
-    reached = settings.goal is not None and settings.goal.return_ is not None and state >= settings.goal.return_
-    counters = Counters(env_steps=pause_at)
-    return SimpleNamespace(returns={"agent": float(state)}, evaluation=None, counters=counters, goal_reached=reached)
-
-
-train_new = partial(test_population.train_new, train=train_quickly)
+train_new = partial(members.train_new, train=train_quickly)
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +87,7 @@ def read_state(name: str) -> dict[str, bytes]:
     }
 
 
-def resume(name: str, make_runner, **layer):
-    request = RunRequest(env="mine/task", name=name, layers=[("settings", layer)])
-    with resume_population(request, name, print) as (folder, settings):
-        return train_population("mine/task", None, folder, settings, train_quickly, print, make_runner)
+resume = partial(members.resume, train=train_quickly)
 
 
 def test_a_population_on_a_cluster_equals_one_in_this_process(make_runner, hosts):
@@ -129,9 +105,8 @@ def list_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("config", [{}, test_population.TestDraws.CONFIG], ids=["copies", "draws"])
-def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_runner, config):
-    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **config}, "train": run_training}
+def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_runner):
+    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **DRAWS}, "train": run_training}
     expected = train_new("here", **layers)
     assert train_new("there", **layers, make_runner=make_runner()) == expected
     for member in (1, 2):
@@ -143,8 +118,10 @@ def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_runner, c
 def test_a_population_that_moves_between_cluster_and_processes(make_runner):
     expected = train_new("whole")
     train_new("part", base_config={"max_step": 60}, make_runner=make_runner())
-    resume("part", test_population.InThisProcess, base_config={"max_step": 120})
-    rows = resume("part", make_runner(count=1), base_config={"max_step": 180}, population_config={"processes": 1})
+    resume("part", base_config={"max_step": 120})
+    rows = resume(
+        "part", make_runner=make_runner(count=1), base_config={"max_step": 180}, population_config={"processes": 1}
+    )
     assert rows == expected and read_state("part") == read_state("whole")
 
 
@@ -292,39 +269,8 @@ def test_a_member_that_is_stopped_receives_one_signal(fleet):
     assert signals == [1] and not fleet.supervisor.services[0].calls
 
 
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ("--set population_config.cpus_per_member=2", "population_config.cpus_per_member is for runtime CLUSTER"),
-            ("--ray local --set cluster_config.actors=2", "cluster_config.actors is for rollout actors, which the"),
-            ("--ray local --set cluster_config.max_lag=2", "cluster_config.max_lag is for rollout actors, which the"),
-            ("--set population_config.timeout=0", "population_config.timeout is 0.0; it must be above 0"),
-        ],
-    )
-    def test_a_setting_without_effect_is_one_line(self, arguments, message, capsys):
-        assert main.main(["mine/task", "--population", "2", *arguments.split()]) == 2
-        shown = capsys.readouterr().err.strip()
-        assert message in shown and "\n" not in shown
-
-    def test_members_train_like_single_runs(self, make_runner):
-        cluster = {"base_config": {"runtime": "RAY", "max_step": 60}, "cluster_config": {"timeout": 9.0}}
-        train_new("there", **cluster, make_runner=make_runner())
-        settings = RunFolder.find("mine/task", "there-1").load_settings()
-        assert settings.base.runtime == "LOCAL" and settings.cluster.timeout == 300
-
-    def test_a_run_in_the_editor_has_one_process(self, capsys):
-        unity = "default: {base_config: {env_type: UNITY, n_envs: 1}}\n"
-        Path("envs/mine/task/config.yaml").write_text(unity)
-        for arguments, message in (
-            (
-                "--ray local",
-                "base_config.runtime CLUSTER opens environments in several processes, but there is one Unity",
-            ),
-            ("--population 2", "a population opens environments in several processes, but there is one Unity editor"),
-            ("--population 2 --ray auto", "a population opens environments in several processes, but there is one"),
-        ):
-            assert main.main(["mine/task", "--editor", *arguments.split()]) == 2
-            shown = capsys.readouterr().err.strip()
-            assert message in shown and "\n" not in shown
-            assert not Path("runs/mine/task").exists()
+def test_members_train_like_single_runs(make_runner):
+    cluster = {"base_config": {"runtime": "RAY", "max_step": 60}, "cluster_config": {"timeout": 9.0}}
+    train_new("there", **cluster, make_runner=make_runner())
+    settings = RunFolder.find("mine/task", "there-1").load_settings()
+    assert settings.base.runtime == "LOCAL" and settings.cluster.timeout == 300
