@@ -27,15 +27,7 @@ from algorithm.errors import UserError
 MAX_INTEGER = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_SIZE = 2**31 - 1  # elements in memory
-MAX_ENVS = 2**16
-MAX_WORKERS = 2**10
-MAX_PORT = 2**16 - 1
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
-MAX_ACTORS = 2**14
-MAX_IN_FLIGHT = 2**6
-MAX_LEARNERS = 2**8
-MAX_MEMBERS = 2**10
-MAX_SEEDS = 1000
 ON_RAY = OnlyIf(host="ray")
 
 
@@ -119,7 +111,7 @@ class UnityArgs(Section):
     max_integer = MAX_SIZE
 
     build_path: str | dict[Platform, str]
-    base_port: Annotated[int | None, Range(at_least=1, at_most=MAX_PORT)]
+    base_port: Annotated[int | None, Range(at_least=1, at_most=2**16 - 1)]
     agents: AgentLimit | dict[str, AgentLimit] | None
     no_graphics: bool
     time_scale: Annotated[float, Range(above=0, at_most=100)]
@@ -150,11 +142,11 @@ class BaseConfig(Section, title="base_config"):
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     runtime: str
-    n_workers: Annotated[int, Range(at_least=1, at_most=MAX_WORKERS), OnlyIf(runtime="WORKERS")]
+    n_workers: Annotated[int, Range(at_least=1, at_most=2**10), OnlyIf(runtime="WORKERS")]
     worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
     n_envs: Annotated[
         int,
-        Range(at_least=1, at_most=MAX_ENVS),
+        Range(at_least=1, at_most=2**16),
         FixedOnResume("the saved replay has a lane for each environment"),
     ]
     env_groups: Annotated[int, Range(at_least=1)]
@@ -266,12 +258,12 @@ class ClusterConfig(Section, title="cluster_config"):
 
     host: Literal["processes", "ray"]
     address: Annotated[str, BeforeValidator(check_address), ON_RAY]
-    actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
+    actors: Annotated[int, Range(at_least=1, at_most=2**14)]
     cpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
     gpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
-    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
+    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=2**6)]
     max_lag: Annotated[int | None, Range(at_least=0)]
-    learners: Annotated[int, Range(at_least=1, at_most=MAX_LEARNERS)]
+    learners: Annotated[int, Range(at_least=1, at_most=2**8)]
     cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1), ON_RAY]
     gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1), ON_RAY]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
@@ -288,9 +280,7 @@ _COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
 class PopulationConfig(Section, title="population_config"):
     """The section `population_config`."""
 
-    size: Annotated[
-        int | None, Range(at_least=2, at_most=MAX_MEMBERS), FixedOnResume("each member has its own run folder")
-    ]
+    size: Annotated[int | None, Range(at_least=2, at_most=2**10), FixedOnResume("each member has its own run folder")]
     interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
     processes: Annotated[int | None, Range(at_least=1)]
     cpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
@@ -341,7 +331,7 @@ class Tune(Section, title="tune"):
 
     space: dict[str, Any]
     objective: Literal["return", "env_steps"]
-    seeds: Annotated[int, Range(at_least=1, at_most=MAX_SEEDS)]
+    seeds: Annotated[int, Range(at_least=1, at_most=1000)]
 
 
 SECTIONS: Mapping[str, type[Section]] = {

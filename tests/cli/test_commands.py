@@ -605,13 +605,6 @@ def test_env_args_reach_the_environment(task, capsys):
     assert RunFolder.find("mine/task", "a").load_settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
 
 
-@pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
-def test_devices_are_accepted_in_common_spellings(word, meaning):
-    from algorithm.config.loader import resolve
-
-    assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
-
-
 def test_a_skipped_checkpoint_is_reported_outside_of_the_json(capsys):
     call("mine/task -n a -c goal --max_step 400", capsys)
     places = sorted(Path("runs/mine/task/a/checkpoints").glob("0*"))

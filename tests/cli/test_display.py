@@ -255,16 +255,6 @@ def test_the_bar_of_the_goal_starts_at_the_first_mean_return(mean, cells):
     assert max(0.0, compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
 
 
-def test_the_picture_follows_the_width_of_the_terminal():
-    console = terminal(160)
-    picture = panel(PROGRESS)
-    console.print(picture)
-    wide = console.file.getvalue().count("\n")
-    console.width = 40
-    console.print(picture)
-    assert console.file.getvalue().count("\n") - wide > wide
-
-
 class Screen:
     """A terminal that wraps lines which are wider than it, again whenever its width changes.
 
@@ -415,16 +405,6 @@ def test_the_sparkline_is_of_the_whole_run():
     assert line[0] == "▁" and line[-1] == "█" and list(line) == sorted(line)
 
 
-def test_output_during_training_is_printed_above_the_picture():
-    console = terminal()
-    with live_display(console, console.print) as display:
-        display.on_progress(PROGRESS)
-        console.print("evaluation at 5")
-        display.on_progress(PROGRESS)
-    assert "evaluation at 5" in console.file.getvalue()
-    assert console.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
-
-
 def test_the_last_picture_stays():
     console = terminal()
     with live_display(console, console.print) as display:
@@ -435,6 +415,7 @@ def test_the_last_picture_stays():
     last = console.file.read()
     assert "in all" in last and "8,123 steps/s" in last and "123.4" in last
     assert "so far" not in last and "left" not in last
+    assert console.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])

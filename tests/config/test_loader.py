@@ -74,6 +74,11 @@ def test_words_match_in_any_case(spelling):
     assert resolve([("test", {"acer_config": {"optimizer": spelling}})]).agent.optimizer == "rmsprop"
 
 
+@pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
+def test_devices_are_accepted_in_common_spellings(word, meaning):
+    assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
+
+
 def test_unquoted_off_is_the_word_off():
     assert resolve([("test", read_assignments(["acer_config.trust_region=off"]))]).agent.trust_region == "off"
 
