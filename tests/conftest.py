@@ -75,7 +75,7 @@ def prepared_workers(monkeypatch):
 
 @pytest.fixture
 def prepared_scenes(monkeypatch):
-    """Start the processes of scenes in milliseconds; the tests of the adapter start them as users do."""
+    """Start the processes of scenes in milliseconds; the contract tests of the adapter start them as users do."""
     from algorithm.adapters.unity import scene_process
     from tests.prepared_processes import PREPARED
 

@@ -13,6 +13,7 @@ the spec of an observation and returns a function of rows of this observation.
 """
 
 from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
+from algorithm.networks.batch_rows import batch_statistics
 from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
 from algorithm.networks.branched import BranchedActorCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
@@ -24,7 +25,6 @@ from algorithm.networks.memory.attention import Attention
 from algorithm.networks.memory.frame_stack import FrameStack
 from algorithm.networks.memory.recurrent import Gru, Lstm
 from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
-from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
 from algorithm.networks.residual import Chain, Residual, UnitSphere
 from algorithm.networks.torso import Torso

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
-from algorithm.networks.passes import AutogradPass, Buffers, ManualPolicyPass, ManualStack, Pass, make_manual_stack
+from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -64,13 +64,13 @@ class ActorCritic(Policy):
         self.precision = torch.float32
         self._manual_stack: ManualStack | None = None  # the heads, if gradients are computed by hand
 
-    def use_manual_passes(self, buffers: Buffers) -> None:
+    def use_manual_passes(self) -> None:
         """Compute gradients by hand in passes of the policy, if its layers support it and there is no critic."""
         heads, layers = self.heads, [nn.Identity()]
         if isinstance(heads, SeparateHeads):
             layers, (heads, *_) = heads.layers, heads.heads
         if len(layers) == len(heads.sizes) == 1 and self.precision is torch.float32:
-            self._manual_stack = make_manual_stack(layers[0], heads.linear, buffers, by_output=True)
+            self._manual_stack = make_manual_stack(layers[0], heads.linear, by_output=True)
 
     @property
     def is_manual(self) -> bool:
@@ -80,29 +80,22 @@ class ActorCritic(Policy):
     def run(self, features: Tensor) -> Pass:
         """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
         if self._manual_stack:
-            return ManualPolicyPass(self._manual_stack, features, self.std_head)
+            return ManualPass([self._manual_stack], features, (*features.shape[:-1], -1), self.std_head)
         with torch.enable_grad():
             return AutogradPass(self.compute_outputs(features))
 
     @torch.no_grad()
     def compute(self, features: Tensor) -> Tensor:
         """Return the outputs of `run`, if no gradient is needed."""
-        if self._manual_stack:
-            return ManualPolicyPass(self._manual_stack, features, self.std_head).release()
-        return self.compute_outputs(features)
+        return self.run(features).outputs if self._manual_stack else self.compute_outputs(features)
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""
-        if self.precision is torch.float32:
-            return self._insert_std(self.heads.compute_concatenated(features))
-        return self._compute_outputs(self._compute_hidden(features))
+        return self._insert_std(self.heads.compute_outputs(self._compute_hidden(features)))
 
     @run_in_precision
     def _compute_hidden(self, features: Tensor) -> list[Tensor]:
         return self.heads.compute_hidden(features)
-
-    def _compute_outputs(self, hidden: list[Tensor]) -> Tensor:
-        return self._insert_std(self.heads.compute_outputs(hidden))
 
     def _insert_std(self, outputs: Tensor) -> Tensor:
         return self.std_head(outputs) if self.std_head else outputs
@@ -124,9 +117,8 @@ class ActorCritic(Policy):
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
-        return self.mask_logits(
-            self._compute_outputs(self.heads.compute_hidden(features))[..., : self.statistics_size], obs
-        ), memory
+        statistics = self._insert_std(self.heads(features))[..., : self.statistics_size]
+        return self.mask_logits(statistics, obs), memory
 
     def numpy(self) -> ActFunction | None:
         torso, head = self.torso.numpy(), self.heads.numpy()

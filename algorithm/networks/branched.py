@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
+from algorithm.networks.batch_rows import batch_statistics
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
-from algorithm.networks.fast_products import NumpyFunction, make_numpy_form
 from algorithm.networks.heads import HeadSpec, SharedHeads
-from algorithm.networks.normalization import batch_statistics
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
@@ -56,11 +56,7 @@ class Branch(nn.Module):
 
     def numpy(self) -> NumpyFunction | None:
         """Return the outputs in numpy, on views of the parameters; None if a part has no numpy form."""
-        head = self.head.numpy()
-        if isinstance(self.layers, nn.Identity):
-            return head
-        hidden = None if self.has_memory else make_numpy_form(self.layers)
-        return None if hidden is None else lambda x: head(hidden(x))
+        return None if self.has_memory else make_numpy_chain(self.layers, self.head)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,7 @@ class BranchedActorCritic(Policy):
         if self.critic.has_memory:  # its state is stored with the rollout
             _, critic_state = self.critic.step(features, critic_state)
         torso_state, frames = torso_memory.tensor_split([self.stored_sizes[0]], -1)
-        logits = self.mask_logits(self.policy.head.compute_concatenated(hidden), obs)
+        logits = self.mask_logits(self.policy.head(hidden), obs)
         return self.mix_with_uniform(logits), torch.cat((torso_state, policy_state, critic_state, frames), -1)
 
     def unroll(self, rollout: Rollout) -> BranchedOutputs:
@@ -139,7 +135,7 @@ class BranchedActorCritic(Policy):
         features, states = self._unroll_torso(rollout, (self.policy, self.critic))
         first = rollout.first[rollout.burn_in :]
         logits, values = (
-            branch.head.compute_concatenated(branch.unroll(branch_features, first, state)[0])
+            branch.head(branch.unroll(branch_features, first, state)[0])
             for branch, branch_features, state in zip(
                 (self.policy, self.critic), (features.detach(), features), states, strict=True
             )
@@ -150,7 +146,7 @@ class BranchedActorCritic(Policy):
         """Return the outputs of the critic [T+1, B, n_values] at the rows of a rollout after its burn-in."""
         features, states = self._unroll_torso(rollout, (self.critic,))
         hidden, _ = self.critic.unroll(features, rollout.first[rollout.burn_in :], states[-1])
-        return self.critic.head.compute_concatenated(hidden)
+        return self.critic.head(hidden)
 
     def unroll_features(self, rollout: Rollout) -> Tensor:
         """Return the features [T+1, B, F] at the rows of a rollout after its burn-in."""

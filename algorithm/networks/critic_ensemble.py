@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
-from algorithm.networks.mlp import Mlp, make_orthogonal_linear, run_with_head
-from algorithm.networks.passes import AutogradPass, Buffers, ManualPass, ManualStack, Pass, make_manual_stack
+from algorithm.networks.mlp import Mlp, make_orthogonal_linear
+from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
 from algorithm.networks.precision import run_in_precision
 from algorithm.networks.torso import Torso
 
@@ -47,10 +47,10 @@ class CriticEnsemble(nn.Module):
         self.precision = torch.float32
         self._manual_stacks: list[ManualStack] = []  # the critics of given actions, if gradients are computed by hand
 
-    def use_manual_passes(self, buffers: Buffers) -> None:
+    def use_manual_passes(self) -> None:
         """Compute gradients by hand in passes of given actions, if all layers support it."""
         if self.precision is torch.float32 and self.n_values == 1:
-            stacks = [make_manual_stack(critic.layers, critic.head, buffers) for critic in self.critics]
+            stacks = [make_manual_stack(critic.layers, critic.head) for critic in self.critics]
             found = [stack for stack in stacks if stack]
             self._manual_stacks = found if len(found) == len(stacks) else []
 
@@ -69,7 +69,7 @@ class CriticEnsemble(nn.Module):
             differentiates: Whether the gradient of the inputs is needed, which have none otherwise.
         """
         if stacks := self._select_stacks(inputs, critic_indices):
-            return ManualPass(stacks, inputs, self.value_shape)
+            return self._run_by_hand(stacks, inputs)
         with torch.enable_grad():
             inputs = inputs.requires_grad_() if differentiates else inputs
             return AutogradPass(self._evaluate(inputs, critic_indices, self.value_shape), inputs)
@@ -78,13 +78,16 @@ class CriticEnsemble(nn.Module):
     def compute(self, inputs: Tensor, critic_indices: Sequence[int] | None = None) -> Tensor:
         """Return the outputs of `run`, if no gradient is needed."""
         if stacks := self._select_stacks(inputs.detach(), critic_indices):
-            return ManualPass(stacks, inputs, self.value_shape).release()
+            return self._run_by_hand(stacks, inputs).outputs
         return self._evaluate(inputs, critic_indices, self.value_shape)
 
     def _select_stacks(self, inputs: Tensor, critic_indices: Sequence[int] | None) -> Sequence[ManualStack]:
         """Return the stacks of M critics; none if autograd is needed."""
         stacks = () if inputs.requires_grad else self._manual_stacks
         return [stacks[index] for index in critic_indices] if stacks and critic_indices is not None else stacks
+
+    def _run_by_hand(self, stacks: Sequence[ManualStack], inputs: Tensor) -> ManualPass:
+        return ManualPass(stacks, inputs, (len(stacks), *inputs.shape[:-1], *self.value_shape))
 
     def forward(
         self, features: Tensor, actions: Tensor | None = None, critic_indices: Sequence[int] | None = None
@@ -109,14 +112,9 @@ class CriticEnsemble(nn.Module):
         """Return the outputs [M, ..., *shape] of M critics at inputs [..., F]."""
         selected = self.critics if critic_indices is None else [self.critics[critic] for critic in critic_indices]
         # Flattened once here, otherwise every layer would flatten the rows.
-        values = torch.stack(self._compute_values(inputs.flatten(0, -2), selected))
+        hidden = self._compute_hidden(inputs.flatten(0, -2), selected)
+        values = torch.stack([critic.head.forward(x) for critic, x in zip(selected, hidden, strict=True)])
         return values.view(len(values), *inputs.shape[:-1], *shape)
-
-    def _compute_values(self, x: Tensor, critics: Sequence[_Critic]) -> list[Tensor]:
-        if self.precision is torch.float32:
-            return [critic.forward(x) for critic in critics]
-        hidden = self._compute_hidden(x, critics)  # the outputs are in float32
-        return [critic.head.forward(critic_hidden) for critic, critic_hidden in zip(critics, hidden, strict=True)]
 
     @run_in_precision
     def _compute_hidden(self, x: Tensor, critics: Iterable[_Critic]) -> list[Tensor]:
@@ -130,4 +128,4 @@ class _Critic(nn.Module):
         self.head = make_orthogonal_linear(getattr(self.layers, "size", inputs), outputs, gain=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return run_with_head(self.layers, self.head, x)
+        return self.head(self.layers(x))

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_linear
 
 # A product that is not left to torch has this many multiplications, or this many values in a factor or in the result.
 MIN_MULTIPLICATIONS = 8_000_000
@@ -28,8 +29,7 @@ MIN_VALUES = 2**17
 # number of columns on: with fewer, MKL sums in another order.
 MIN_ORDERED_MULTIPLICATIONS, MIN_ORDERED_COLUMNS = 1_000_000, 16
 
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-NumpyFunction = Callable[[np.ndarray], np.ndarray]  # the numpy form of a module, for acting
+Product = Callable[[Tensor, Tensor, Any], Tensor]  # of rows, weight and bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,43 +51,43 @@ def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Operations on few outputs, such as a softmax, are then several times as fast.
     """
     if not _is_large(x, weight):
-        return _multiply_by_output(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
-    return _multiply_large(_multiply_by_output, x, weight, bias)
-
-
-def make_numpy_form(module: Any) -> NumpyFunction | None:
-    """Return the numpy form of a module, on views of its parameters; None if it has none."""
-    return module.numpy() if hasattr(module, "numpy") else None
-
-
-def compute_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients g W of the inputs and g^T x of the weights of `linear`, without gradients of their own.
-
-    Args:
-        gradient: g, the gradient of the outputs [n, units].
-        x: Inputs [n, F].
-        weight: W [units, F].
-        needs_x: Whether the gradient of the inputs is needed; otherwise it is None.
-        needs_weight: Whether the gradient of the weights is needed; otherwise it is None.
-    """
-    is_large, is_ordered = _is_large(x, weight), is_ordered_product(x, weight)
-    x_gradient = weight_gradient = None
-    if needs_x and is_ordered and not is_large:
-        x_gradient = (weight.T @ gradient.T).T.contiguous()
-    elif needs_x:
-        x_gradient = linear(gradient, weight.T)
-    if needs_weight:
-        weight_gradient = multiply_transposed(gradient, x) if is_large or is_ordered else gradient.T @ x
-    return x_gradient, weight_gradient
+        return multiply_by_output(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+    return _multiply_large(multiply_by_output, x, weight, bias)
 
 
 class Linear(nn.Linear):
-    """A linear layer that computes with `linear`."""
+    """A linear layer that computes with `linear`; also as a layer of a fused operation (see FusedLayer)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy, on views of the parameters."""
+        return make_numpy_linear(self)
+
+    def run(self, x: Tensor, rows: object) -> tuple[Tensor, Tensor]:
+        """Return `forward` for rows x [n, F], and x."""
+        return linear(x, self.weight, self.bias), x
+
+    def differentiate(
+        self, gradient: Tensor, x: Tensor, needs_x: bool, needs_parameters: bool
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Return the gradients of x, and of weight and bias; those that are not needed are None."""
+        x_gradient = multiply_gradient(gradient, self.weight) if needs_x else None
+        gradients: list[Tensor | None] = [None] if self.bias is None else [None, None]
+        if needs_parameters:
+            is_special = _is_large(x, self.weight) or is_ordered_product(x, self.weight)
+            gradients[0] = multiply_transposed(gradient, x) if is_special else gradient.T @ x
+            if self.bias is not None:
+                gradients[1] = gradient.sum(0)
+        return x_gradient, gradients
+
+
+def multiply_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return g W, the gradient of the inputs of a layer [n, F], for that of its outputs [n, units]."""
+    if is_ordered_product(gradient, weight) and not uses_onednn(gradient, weight.T):
+        return (weight.T @ gradient.T).T.contiguous()
+    return linear(gradient, weight.T)
 
 
 class _LargeLinear(torch.autograd.Function):
@@ -134,15 +134,10 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
     return USES_ONEDNN and _is_large(x, weight)
 
 
-def multiply_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + b by oneDNN, which makes a new tensor for the result: [n, F] -> [n, units]."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
 def is_ordered_product(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the order of the factors matters in the gradients of a layer with inputs x [n, F]."""
+    """Return whether the order of the factors matters in the gradients of a layer with n rows x."""
     units, inputs = weight.shape
-    return MIN_ORDERED_COLUMNS <= inputs < units and x.shape[0] * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+    return MIN_ORDERED_COLUMNS <= inputs < units and len(x) * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -170,12 +165,12 @@ def _multiply_large(multiply: Product, x: Tensor, weight: Tensor, bias: Tensor |
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if USES_ONEDNN:
-        return multiply_by_onednn(x, weight, bias)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
 
-def _multiply_by_output(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    assert bias is not None
+def multiply_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return `linear_by_output` for rows x [n, F]."""
     return torch.addmm(bias.unsqueeze(1), weight, x.T).T
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.blueprint import BranchFactory, build_module
-from algorithm.networks.fast_products import NumpyFunction, linear_by_output, make_numpy_form
-from algorithm.networks.mlp import Mlp, make_numpy_linear, run_with_head
+from algorithm.networks.fast_products import linear_by_output
+from algorithm.networks.mlp import Mlp
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain, make_numpy_linear
 
 StdKind = Literal["fixed", "learned", "state_dependent"]
 # Bounds of the logarithm of a learned std above std_min. The upper bound is wider than tanh can resolve and finite.
@@ -43,9 +44,9 @@ class SharedHeads(nn.Module):
             for weight, head in zip(self.linear.weight.split(self.sizes), heads, strict=True):
                 weight.copy_(nn.init.orthogonal_(torch.empty_like(weight), head.gain))
 
-    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        """Return each output: [..., F] -> [..., size]."""
-        return self.compute_concatenated(features).split(self.sizes, -1)
+    def forward(self, features: Tensor) -> Tensor:
+        """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
+        return linear_by_output(features, self.linear.weight, self.linear.bias)
 
     def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """Return the inputs of the outputs: the features."""
@@ -53,11 +54,7 @@ class SharedHeads(nn.Module):
 
     def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         """Return all outputs concatenated, from the result of `compute_hidden`."""
-        return self.compute_concatenated(hidden[0])
-
-    def compute_concatenated(self, features: Tensor) -> Tensor:
-        """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
-        return linear_by_output(features, self.linear.weight, self.linear.bias)
+        return self.forward(hidden[0])
 
     def numpy(self) -> NumpyFunction:
         """Return the first output in numpy, on views of the parameters."""
@@ -77,37 +74,22 @@ class SeparateHeads(nn.Module):
             for layers, (_, head) in zip(self.layers, branches, strict=True)
         )
 
-    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        """Return each output: [..., F] -> [..., size]."""
-        return tuple(self._apply_heads(self.compute_hidden(features)))
-
-    def compute_concatenated(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """Return all outputs concatenated: [..., F] -> [..., sum of sizes]."""
-        outputs = [
-            run_with_head(layers, head.linear, features, by_output=True)
-            for layers, head in zip(self.layers, self.heads, strict=True)
-        ]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        return self.compute_outputs(self.compute_hidden(features))
 
     def compute_hidden(self, features: Tensor) -> list[Tensor]:
         """Return the input of each output: the features after its layers."""
-        return [layers(features) for layers in self.layers]
+        return [layers.forward(features) for layers in self.layers]
 
     def compute_outputs(self, hidden: list[Tensor]) -> Tensor:
         """Return all outputs concatenated, from the result of `compute_hidden`."""
-        outputs = self._apply_heads(hidden)
+        outputs = [head.forward(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-
-    def _apply_heads(self, hidden: list[Tensor]) -> list[Tensor]:
-        return [head.compute_concatenated(head_input) for head, head_input in zip(self.heads, hidden, strict=True)]
 
     def numpy(self) -> NumpyFunction | None:
         """Return the first output in numpy, on views of the parameters; None if its layers have no numpy form."""
-        layers, head = self.layers[0], self.heads[0].numpy()
-        if isinstance(layers, nn.Identity):
-            return head
-        hidden = make_numpy_form(layers)
-        return None if hidden is None else lambda x: head(hidden(x))
+        return make_numpy_chain(self.layers[0], self.heads[0])
 
 
 class AdvantageHead(nn.Module):
@@ -127,7 +109,7 @@ class AdvantageHead(nn.Module):
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:
         inputs = torch.cat((features.expand(*actions.shape[:-1], -1), actions), -1)
-        return self.head.compute_concatenated(self.layers(inputs)).squeeze(-1)
+        return self.head(self.layers(inputs)).squeeze(-1)
 
 
 class StdAboveMinimum:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.constraints import limit_spectral_norm
-from algorithm.networks.fast_products import Linear, NumpyFunction, linear, linear_by_output
+from algorithm.networks.fast_products import Linear, linear
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.fused_norms import FusedBatchNorm, FusedLinear, FusedSequence, can_fuse, run_fused
+from algorithm.networks.fused_layers import FusedRelu, FusedSequence, can_fuse, run_fused
 from algorithm.networks.normalization import BatchNorm, check_norm, make_norm
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_linear
 
 MAX_SIZE = 2**31 - 1
 
@@ -58,26 +59,16 @@ class Mlp:
                 limit_spectral_norm(layer)
         if self.norm:
             return NormalizedStack(layers, [make_norm(self.norm, size) for size in sizes], self.activation)
-        return LayerStack(layers, make_numpy_linear, self.units[-1], self.activation)
+        return LayerStack(layers, self.units[-1], self.activation)
 
 
 class LayerStack(nn.Module):
-    """A sequence of layers with an activation after each: [..., F] -> [..., size].
+    """A sequence of layers with an activation after each: [..., F] -> [..., size]."""
 
-    `make_numpy_layer` returns a layer as a function of numpy arrays on views of its parameters.
-    """
-
-    def __init__(
-        self,
-        layers: Iterable[nn.Module],
-        make_numpy_layer: Callable[[Any], NumpyFunction],
-        size: int,
-        activation: str,
-    ):
+    def __init__(self, layers: Iterable[nn.Module], size: int, activation: str):
         super().__init__()
         self.size = size
         self.layers: Any = nn.ModuleList(layers)
-        self.make_numpy_layer = make_numpy_layer
         self.activate, self.activate_numpy = ACTIVATIONS[activation]
         self.is_linear = activation == "relu" and all(type(layer) is Linear for layer in self.layers)
 
@@ -88,7 +79,7 @@ class LayerStack(nn.Module):
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters."""
-        layers = [self.make_numpy_layer(layer) for layer in self.layers]
+        layers = [layer.numpy() for layer in self.layers]
         activate = self.activate_numpy
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -102,16 +93,15 @@ class LayerStack(nn.Module):
 class NormalizedStack(LayerStack):
     """A sequence of linear layers, with a norm before each of them and one after the last activation."""
 
-    def __init__(self, layers: list[Linear], norms: list[nn.Module], activation: str):
-        super().__init__(layers, make_numpy_linear, layers[-1].out_features, activation)
+    def __init__(self, layers: list[Linear], norms: list[Any], activation: str):
+        super().__init__(layers, layers[-1].out_features, activation)
         self.is_linear = False
         self.norms: Any = nn.ModuleList(norms)
-        self.fused: FusedSequence | None = None  # the layers as one operation, if they have batch norms and ReLUs
-        batch_norms = [norm for norm in norms if isinstance(norm, BatchNorm)]
-        if activation == "relu" and len(batch_norms) == len(norms):
-            pairs = zip(layers, batch_norms[1:], strict=True)
-            fused = [(FusedLinear(layer, activates=True), FusedBatchNorm(norm)) for layer, norm in pairs]
-            self.fused = FusedSequence(FusedBatchNorm(batch_norms[0]), *chain.from_iterable(fused))
+        # The layers as one operation, if they have batch norms and ReLUs.
+        self.fused: FusedSequence | None = None
+        if activation == "relu" and all(isinstance(norm, BatchNorm) for norm in norms):
+            parts = (part for layer, norm in zip(layers, norms[1:], strict=True) for part in (layer, FusedRelu(), norm))
+            self.fused = FusedSequence(norms[0], *parts)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.fused and can_fuse(x, self.fused):
@@ -124,7 +114,7 @@ class NormalizedStack(LayerStack):
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters and running statistics."""
         first, *norms = (norm.numpy() for norm in self.norms)
-        layers = [self.make_numpy_layer(layer) for layer in self.layers]
+        layers = [layer.numpy() for layer in self.layers]
         activate = self.activate_numpy
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -134,22 +124,6 @@ class NormalizedStack(LayerStack):
             return x
 
         return forward
-
-
-def run_with_head(layers: nn.Module, head: nn.Linear, x: Tensor, *, by_output: bool = False) -> Tensor:
-    """Return the outputs of a head after layers: [..., F] -> [..., outputs].
-
-    Args:
-        layers: The layers before the head.
-        head: The head.
-        x: Inputs [..., F].
-        by_output: Whether the result has the layout of `linear_by_output`.
-    """
-    if body := getattr(layers, "fused", None):
-        fused = FusedSequence(body, FusedLinear(head, by_output=by_output))
-        if can_fuse(x, fused):
-            return run_fused(x, fused)
-    return (linear_by_output if by_output else linear)(layers.forward(x), head.weight, head.bias)
 
 
 def check_activation(name: str) -> str:
@@ -184,20 +158,6 @@ def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> Linear:
     return layer
 
 
-def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> NumpyFunction:
-    """Return a linear layer in numpy, on views of its parameters: later updates of the layer have effect.
-
-    Args:
-        layer: The layer, on the CPU.
-        outputs: The number of outputs to compute, the first of the layer; None: all.
-    """
-    weight = layer.weight.detach().numpy()[:outputs].T
-    if layer.bias is None:
-        return lambda x: x @ weight
-    bias = layer.bias.detach().numpy()[:outputs]
-    return lambda x: x @ weight + bias
-
-
 class NoisyMlp:
     """A factory of noisy hidden layers for exploration, in place of Mlp: `NoisyMlp(64, 64)`.
 
@@ -222,7 +182,7 @@ class NoisyMlp:
 
     def __call__(self, size: int) -> LayerStack:
         layers = [NoisyLinear(inputs, units, self.std) for inputs, units in pairwise((size, *self.units))]
-        return LayerStack(layers, NoisyLinear.numpy, self.units[-1], self.activation)
+        return LayerStack(layers, self.units[-1], self.activation)
 
 
 class NoisyLinear(nn.Module):

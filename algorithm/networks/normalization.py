@@ -1,13 +1,9 @@
-"""Layers that normalize features: over the rows of a batch, or over the features of each row.
-
-Batch norms use their running statistics, unless a pass through the network is within a block of `batch_statistics`.
-"""
+"""Layers that normalize features: over the rows of a batch, or over the features of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,99 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_rows import RowWeights, select_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
-from algorithm.networks.fast_products import NumpyFunction
-
-ValidRows = Tensor | Callable[[], Tensor]  # bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowWeights:
-    """The weights of the rows of a batch in its statistics.
-
-    Without any valid row, the weights are those of all rows, and nothing is committed.
-    """
-
-    weights: Tensor | None  # [N] float32; the sum is 1; None for equal weights, which are found on the CPU only
-    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: factor that makes the variance of the batch unbiased
-    commits: Tensor  # 1 if statistics of this batch are committed, otherwise 0, a scalar
-
-
-class BatchRows:
-    """The rows of the batches that pass through a network in a block of `batch_statistics`."""
-
-    def __init__(self, valid: ValidRows, commits: bool):
-        self._valid, self.commits = valid, commits
-        self._weights: dict[torch.Size, RowWeights] = {}
-
-    def select(self, shape: torch.Size) -> RowWeights:
-        """Return the weights of the rows of an input [*shape, F], as `batch_statistics` describes them.
-
-        Raises:
-            ValueError: The shape of the input does not fit the rows of the batch.
-        """
-        if shape not in self._weights:
-            # Inference tensors could not be saved for the gradient of another pass.
-            with torch.inference_mode(False), torch.no_grad():
-                self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1))
-        return self._weights[shape]
-
-    def _expand(self, shape: torch.Size) -> Tensor:
-        """Return the valid rows in the shape of an input."""
-        if not isinstance(self._valid, Tensor):
-            self._valid = self._valid()
-        valid, axes = self._valid, self._valid.ndim
-        if len(shape) == 1 or axes == 1:
-            if shape.numel() % valid.numel() == 0:
-                return valid.reshape(-1, 1).expand(-1, shape.numel() // valid.numel())
-        elif len(shape) >= axes and shape[1 - axes :] == valid.shape[1:] and shape[-axes] <= len(valid):
-            return valid[: shape[-axes]].expand(shape)
-        raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
-
-
-_BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=None)
-
-
-@contextmanager
-def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Iterator[None]:
-    """Normalize with the statistics of each batch, in all passes through networks within the block.
-
-    Without batch normalization in the network, the block has no effect.
-
-    Args:
-        valid: The rows [T, B], or [n], bool whose values count in the statistics; all rows are normalized. A layer
-            whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
-            [..., T, B], the same for each; for [T * B * K], K values for each row. A function that returns them is
-            called only if a layer needs them. None: running statistics, as outside of a block.
-        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). Of
-            several passes through the same layer, the last one counts.
-    """
-    token = _BATCH_ROWS.set(None if valid is None else BatchRows(valid, commits))
-    try:
-        yield
-    finally:
-        _BATCH_ROWS.reset(token)
-
-
-def get_batch_rows() -> BatchRows | None:
-    """Return the rows of the innermost block of `batch_statistics`; None for running statistics."""
-    return _BATCH_ROWS.get()
-
-
-def _weigh_rows(valid: Tensor) -> RowWeights:
-    """Return the weights of rows [N] bool, without waiting for the device."""
-    rows = valid.float()
-    n = rows.sum()
-    has_rows = (n > 0).float()
-    weights: Tensor | None = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
-    if _are_all_valid(valid):
-        weights = None
-    return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), commits=has_rows)
-
-
-def _are_all_valid(valid: Tensor) -> bool:
-    """Return whether all rows are valid, if that is known without waiting for the device."""
-    return valid.device.type == "cpu" and bool(valid.all())
+from algorithm.networks.fused_layers import Gradients, run_fused
+from algorithm.networks.numpy_forms import NumpyFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +46,7 @@ class BatchMoments:
         return torch.addcmul(shift, self.x, scale)
 
     def differentiate(
-        self, gradient: Tensor, weight: Tensor, *, needs_x: bool, needs_weight: bool
+        self, gradient: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the gradients of x, weight and bias, given that of the result of `normalize`; None if not needed."""
         if self.weights is None:
@@ -165,28 +72,6 @@ class BatchMoments:
         x_gradient = torch.addcmul(scale * bias_gradient, self.x, by_std, out=products)
         x_gradient.mul_(self.weights.neg().unsqueeze(1)).addcmul_(gradient, scale)
         return x_gradient, weight_gradient, bias_gradient
-
-
-class BatchNormalization(torch.autograd.Function):
-    """The normalization of x [N, F] by its moments, weight and bias [F]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, batch: BatchMoments, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.batch = batch
-        ctx.save_for_backward(weight)
-        return batch.normalize(weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, Tensor | None]:
-        (gradient,), (weight,) = gradients, ctx.saved_tensors
-        x_gradient, weight_gradient, bias_gradient = ctx.batch.differentiate(
-            gradient, weight, needs_x=ctx.needs_input_grad[0], needs_weight=True
-        )
-        return x_gradient, None, weight_gradient, bias_gradient
-
-
-Correction = tuple[Tensor, Tensor]  # r and d [F] of batch renormalization
 
 
 class BatchNorm(nn.Module):
@@ -216,64 +101,59 @@ class BatchNorm(nn.Module):
         self.constraint = _make_constraint(size, unit_weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = get_batch_rows()
-        if rows is None:
-            scale, shift = self.compute_affine()
+        if select_batch_rows(x.shape[:-1]) is None:
+            scale, shift = self._compute_affine()
             return torch.addcmul(shift, x.float(), scale)
-        flat = x.reshape(-1, self.size).float()
-        with torch.no_grad(), _disable_autocast(flat.device.type):
-            row_weights = rows.select(x.shape[:-1])
-            batch = BatchMoments.compute(flat, row_weights.weights, self.epsilon)
-        correction = self.prepare_batch(batch, row_weights if rows.commits else None)
-        weight, bias = self.correct_parameters(correction)
-        return BatchNormalization.apply(flat, batch, weight, bias).view(x.shape)
+        with _disable_autocast(x.device.type):
+            return run_fused(x.float(), self)
 
-    @torch.no_grad()
-    def prepare_batch(self, batch: BatchMoments, commits: RowWeights | None) -> Correction | None:
-        """Set the increment if the pass commits, and return the correction for a batch with these moments.
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
+        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
+        if rows is None:
+            scale, shift = self._compute_affine()
+            return torch.addcmul(shift, x, scale), (x, None, scale, None)
+        batch = BatchMoments.compute(x, rows.weights, self.epsilon)
+        if rows.commits:
+            self._set_increment(batch, rows)
+        weight, bias, correction = self.weight, self.bias, self._compute_correction(batch)
+        if correction:
+            r, d = correction
+            weight, bias = weight * r, torch.addcmul(bias, weight, d)
+        return batch.normalize(weight, bias), (x, batch, weight, correction)
 
-        Args:
-            batch: The moments.
-            commits: The weights of the rows; None if the pass does not commit.
-        """
-        if commits:
-            self._set_increment(batch, commits)
-        return self._compute_correction(batch)
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
+        """Return the gradients of x, and of weight and bias; see FusedLayer."""
+        x, batch, weight, correction = saved
+        if batch is None:
+            x_gradient = gradient * weight if needs_x else None
+            if not needs_parameters:
+                return x_gradient, [None, None]
+            mean, variance = self.running[: 2 * self.size].chunk(2)
+            weight_gradient = ((x - mean) * gradient).sum(0) * torch.rsqrt(variance + self.epsilon)
+            return x_gradient, [weight_gradient, gradient.sum(0)]
+        x_gradient, weight_gradient, bias_gradient = batch.differentiate(gradient, weight, needs_x, needs_parameters)
+        if correction and needs_parameters:
+            r, d = correction
+            weight_gradient = torch.addcmul(weight_gradient * r, bias_gradient, d)
+        return x_gradient, [weight_gradient, bias_gradient]
 
-    def correct_parameters(self, correction: Correction | None) -> tuple[Tensor, Tensor]:
-        """Return weight and bias [F] with the correction r, d: weight r, and bias + weight d."""
-        if correction is None:
-            return self.weight, self.bias
-        r, d = correction
-        return self.weight * r, torch.addcmul(self.bias, self.weight, d)
-
-    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+    def _compute_correction(self, batch: BatchMoments) -> tuple[Tensor, Tensor] | None:
         """Return r and d [F] of batch renormalization; None without it."""
         return None
 
-    def compute_affine(self) -> tuple[Tensor, Tensor]:
+    def _compute_affine(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
         mean, variance = self.running[: 2 * self.size].chunk(2)
         scale = self.weight * torch.rsqrt(variance + self.epsilon)
         return scale, self.bias - mean * scale
 
-    def differentiate_affine(
-        self, gradient: Tensor, x: Tensor, scale: Tensor, needs_x: bool, needs_weight: bool
-    ) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Return the gradients of x, and of weight and bias, given that of x * scale + shift (see `compute_affine`)."""
-        x_gradient = gradient * scale if needs_x else None
-        if not needs_weight:
-            return x_gradient, [None, None]
-        mean, variance = self.running[: 2 * self.size].chunk(2)
-        weight_gradient = ((x - mean) * gradient).sum(0) * torch.rsqrt(variance + self.epsilon)
-        return x_gradient, [weight_gradient, gradient.sum(0)]
-
     def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
+        """Write to `increment` by how much a batch changes `running`."""
         part = slice(2 * self.size)
         increment = torch.cat((batch.mean, batch.variance * rows.unbiased), out=self.increment[part])
         increment.sub_(self.running[part]).mul_(self.momentum)
         if batch.weights is not None:
-            increment.mul_(rows.commits)
+            increment.mul_(rows.has_rows)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` with running statistics in numpy, on views: later updates have effect."""
@@ -315,7 +195,7 @@ class BatchRenorm(BatchNorm):
         self.running = torch.cat((self.running, torch.zeros(1)))
         self.increment = torch.zeros_like(self.running)
 
-    def _compute_correction(self, batch: BatchMoments) -> Correction | None:
+    def _compute_correction(self, batch: BatchMoments) -> tuple[Tensor, Tensor]:
         running_mean, running_variance = self.running[:-1].chunk(2)
         inverse_running_std = torch.rsqrt(running_variance + self.epsilon)
         is_warm = self.running[-1] >= self.warmup
@@ -325,7 +205,7 @@ class BatchRenorm(BatchNorm):
 
     def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
         super()._set_increment(batch, rows)
-        self.increment[-1] = rows.commits
+        self.increment[-1] = rows.has_rows
 
 
 class LayerNorm(nn.LayerNorm):
@@ -367,9 +247,25 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
-        return x * self.compute_inverse(x) * self.weight
+        return x * self._compute_inverse(x) * self.weight
 
-    def compute_inverse(self, x: Tensor) -> Tensor:
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
+        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
+        inverse = self._compute_inverse(x)
+        normalized = x * inverse
+        return normalized * self.weight, (normalized, inverse)
+
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
+        """Return the gradients of x and of the weight; see FusedLayer."""
+        normalized, inverse = saved
+        weight_gradient = (gradient * normalized).sum(0) if needs_parameters else None
+        if not needs_x:
+            return None, [weight_gradient]
+        scaled = gradient * self.weight
+        mean = (scaled * normalized).mean(-1, keepdim=True)
+        return scaled.addcmul_(normalized, mean, value=-1).mul_(inverse), [weight_gradient]
+
+    def _compute_inverse(self, x: Tensor) -> Tensor:
         """Return 1 / the root mean square [..., 1] of each row."""
         return torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 

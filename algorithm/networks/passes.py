@@ -1,9 +1,9 @@
 """Passes through networks whose losses are known by their gradients with respect to the outputs.
 
 A pass is recorded by autograd, or its gradients are computed by hand. The latter is for linear layers with ReLUs, in
-float32 on the CPU: autograd would only repeat a fixed sequence of operations. Biases, ReLUs and their gradients are
-computed in place, in buffers that exist, and the gradients of parameters are added to those that exist. All numbers are
-those of autograd up to rounding. No tensor here requires a gradient; `torch.inference_mode` saves further time.
+float32 on the CPU: autograd would only repeat a fixed sequence of operations. ReLUs and their gradients are computed in
+place, and the gradients of parameters are added to those that exist. All numbers are those of autograd up to rounding.
+`torch.inference_mode` saves further time.
 
 `use_manual_passes` is called once parameters and gradients are in place. It has an effect on the networks that have a
 method of this name. The loss of a pass is a scalar tensor in both cases.
@@ -12,8 +12,7 @@ method of this name. The loss of a pass is a scalar tensor in both cases.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,14 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.losses import surrogate_loss
-from algorithm.networks.fast_products import is_ordered_product, multiply_by_onednn, multiply_transposed, uses_onednn
+from algorithm.networks.fast_products import (
+    is_ordered_product,
+    linear,
+    multiply_by_output,
+    multiply_gradient,
+    multiply_transposed,
+    uses_onednn,
+)
 from algorithm.networks.heads import StdHead
 from algorithm.networks.mlp import LayerStack
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
 MAX_SELECTED = 0.75
-
-threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Pass(ABC):
@@ -74,34 +78,10 @@ def use_manual_passes(networks: Iterable[nn.Module]) -> None:
     Args:
         networks: The networks, whose precision is set, and whose parameters and gradients stay in place.
     """
-    buffers = Buffers()
     modules: Iterable[Any] = (module for network in networks for module in network.modules())
     for module in modules:
         if hasattr(module, "use_manual_passes"):
-            module.use_manual_passes(buffers)
-
-
-class Buffers:
-    """Buffers [rows, columns] float32, which passes through networks take and release.
-
-    The buffer that was released last is taken first, since it is most likely in the cache of the processor.
-    """
-
-    def __init__(self) -> None:
-        self._free: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
-
-    def take(self, rows: int, columns: int) -> Tensor:
-        """Return a buffer with any values."""
-        if free := self._free[rows, columns]:
-            return free.pop()
-        with torch.inference_mode(False):  # others may write to it outside of inference mode
-            return torch.empty(rows, columns)
-
-    def release(self, buffers: Sequence[Tensor]) -> None:
-        """Make buffers available again."""
-        for buffer in buffers:
-            rows, columns = buffer.shape
-            self._free[rows, columns].append(buffer)
+            module.use_manual_passes()
 
 
 class ManualPass(Pass):
@@ -110,68 +90,42 @@ class ManualPass(Pass):
     Args:
         stacks: The stacks.
         inputs: The inputs [..., F].
-        value_shape: The shape of the values of a row. The outputs are [M, ..., *value_shape].
+        shape: The shape of the outputs: [M, ..., *value_shape], or [..., S] for a single stack.
+        std_head: The standard deviations of continuous actions, which depend on the state; None without them.
     """
 
-    def __init__(self, stacks: Sequence[ManualStack], inputs: Tensor, value_shape: tuple[int, ...]):
-        self._rows = inputs.shape[:-1]
-        self._parts = [stack.run(inputs.flatten(0, -2)) for stack in stacks]
-        first, *others = (part.values for part in self._parts)
-        values = torch.stack([first, *others]) if others else first.unsqueeze(0)  # which keeps the layout
-        self.outputs = values.view(len(stacks), *self._rows, *value_shape)
-
-    def make_loss(self, direction: Tensor) -> Tensor:
-        def add_gradients(scale: Tensor) -> None:
-            for part, rows in self._split(direction * -scale):
-                part.add_gradients(rows)
-
-        with torch.inference_mode(False):
-            return _LossByHand.apply(self._parts[0].parameter, add_gradients)
-
-    def differentiate(self, gradient: Tensor) -> Tensor:
-        parts = [part.differentiate(rows) for part, rows in self._split(gradient)]
-        return reduce(torch.add, parts).view(*self._rows, -1)
-
-    def release(self) -> Tensor:
-        """End the pass, of which no gradient is needed, and return the outputs."""
-        for part in self._parts:
-            part.release()
-        return self.outputs
-
-    def _split(self, gradient: Tensor) -> list[tuple[_StackPass, Tensor]]:
-        """Return the pass of each stack, with the gradient of its outputs [n, outputs]."""
-        rows = gradient.reshape(len(self._parts), self._rows.numel(), -1)
-        return list(zip(self._parts, rows, strict=True))
-
-
-class ManualPolicyPass(Pass):
-    """A pass of rows through a single stack, and the standard deviations of continuous actions: [..., F] -> [..., S].
-
-    Args:
-        stack: The stack.
-        inputs: The inputs [..., F].
-        std_head: The standard deviations, which depend on the state; None without continuous actions.
-    """
-
-    def __init__(self, stack: ManualStack, inputs: Tensor, std_head: StdHead | None):
-        self._pass, self._std_head = ManualPass([stack], inputs, (-1,)), std_head
-        self._values = self._pass.outputs[0]
+    def __init__(
+        self, stacks: Sequence[ManualStack], inputs: Tensor, shape: tuple[int, ...], std_head: StdHead | None = None
+    ):
+        self._stacks, self._rows, self._std_head = stacks, inputs.shape[:-1], std_head
+        results = [stack.run(inputs.flatten(0, -2)) for stack in stacks]
+        self._hidden = [hidden for hidden, _ in results]
+        first, *others = (values for _, values in results)
+        self._values = (torch.stack([first, *others]) if others else first).view(shape)  # a single one in its layout
         self.outputs = std_head(self._values) if std_head else self._values
 
     def make_loss(self, direction: Tensor) -> Tensor:
-        return self._pass.make_loss(self._convert(direction))
+        gradient = self._convert(direction)
+
+        def add_gradients(scale: Tensor) -> None:
+            for stack, hidden, rows in self._split(gradient * -scale):
+                stack.add_gradients(hidden, rows)
+
+        with torch.inference_mode(False):
+            return _LossByHand.apply(self._stacks[0].layers[-1].weight, add_gradients)
 
     def differentiate(self, gradient: Tensor) -> Tensor:
-        return self._pass.differentiate(self._convert(gradient))
-
-    def release(self) -> Tensor:
-        """End the pass, of which no gradient is needed, and return the outputs."""
-        self._pass.release()
-        return self.outputs
+        parts = [stack.differentiate(hidden, rows) for stack, hidden, rows in self._split(self._convert(gradient))]
+        return reduce(torch.add, parts).view(*self._rows, -1)
 
     def _convert(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the values [1, ..., columns], given that of the outputs."""
-        return (self._std_head.differentiate(self._values, gradient) if self._std_head else gradient).unsqueeze(0)
+        """Return the gradient of the values of the stacks, given that of the outputs."""
+        return self._std_head.differentiate(self._values, gradient) if self._std_head else gradient
+
+    def _split(self, gradient: Tensor) -> Iterator[tuple[ManualStack, list[Tensor], Tensor]]:
+        """Iterate over the stacks, each with the inputs of its layers and the gradient of its values [n, outputs]."""
+        rows = gradient.reshape(len(self._stacks), self._rows.numel(), -1)
+        return zip(self._stacks, self._hidden, rows, strict=True)
 
 
 class _LossByHand(torch.autograd.Function):
@@ -197,123 +151,63 @@ class ManualStack:
     """Linear layers with a ReLU after each but the last: [n, F] -> [n, outputs].
 
     Args:
-        layers: The layers. Their parameters and, if they are trained, the gradients of these exist and stay in place.
-        buffers: Buffers, which several networks may share.
+        layers: The layers. If they are trained, the gradients of their parameters exist and stay in place.
         by_output: Whether the outputs have the layout of `linear_by_output`.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], buffers: Buffers, *, by_output: bool = False):
-        self.layers = [_Layer(layer) for layer in layers]
-        self.parameter = layers[-1].weight
-        self.buffers, self.by_output = buffers, by_output
+    def __init__(self, layers: Sequence[nn.Linear], *, by_output: bool = False):
+        self.layers, self.by_output = layers, by_output
 
-    def run(self, x: Tensor) -> _StackPass:
-        """Return a pass for x [n, F]."""
-        rows, hidden, taken = x.shape[0], [x], []
+    @torch.no_grad()
+    def run(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the inputs of each layer for x [n, F], and the outputs [n, outputs]."""
+        hidden = [x]
         *layers, head = self.layers
         for layer in layers:
-            if uses_onednn(x, layer.weight):
-                x = multiply_by_onednn(x, layer.weight, layer.bias)
-            else:
-                taken.append(self.buffers.take(rows, layer.units))
-                x = torch.addmm(layer.bias, x, layer.transposed, out=taken[-1])
-            hidden.append(x.relu_())
+            hidden.append(linear(hidden[-1], layer.weight, layer.bias).relu_())
         if self.by_output:
-            values = torch.addmm(head.bias.unsqueeze(1), head.weight, x.T).T
-        else:
-            values = torch.addmm(head.bias, x, head.transposed)
-        return _StackPass(self, values, hidden, taken)
+            return hidden, multiply_by_output(hidden[-1], head.weight, head.bias)
+        return hidden, torch.addmm(head.bias, hidden[-1], head.weight.T)
 
-
-class _StackPass:
-    """A pass of n rows through a stack: its outputs, and the gradients of a loss of them.
-
-    Attributes:
-        values: The outputs [n, outputs].
-    """
-
-    def __init__(self, stack: ManualStack, values: Tensor, hidden: list[Tensor], taken: list[Tensor]):
-        self.values, self.parameter = values, stack.parameter
-        self._layers, self._buffers = stack.layers, stack.buffers
-        self._hidden = hidden  # the inputs of each layer
-        self._taken = taken  # those of them that are buffers
-
-    def add_gradients(self, gradient: Tensor) -> None:
-        """Add the gradients of the parameters, for that of the outputs, to those that exist, and end the pass."""
-        self._differentiate(gradient, self._hidden, adds=True)
-        self.release()
-
-    def differentiate(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the inputs [n, F] for that of the outputs [n, outputs], and end the pass."""
-        hidden, rows = self._hidden, gradient.any(-1).nonzero().squeeze(-1)
-        if rows.shape[0] > MAX_SELECTED * gradient.shape[0]:
-            result = self._layers[0].differentiate(self._differentiate(gradient, hidden, adds=False))
-        else:
-            selected = [hidden[0], *(x.index_select(0, rows) for x in hidden[1:])]  # the inputs are not read
-            gradient = self._differentiate(gradient.index_select(0, rows), selected, adds=False)
-            result = torch.zeros_like(hidden[0]).index_copy_(0, rows, self._layers[0].differentiate(gradient))
-        self.release()
-        return result
-
-    def release(self) -> None:
-        """End the pass: others may take its buffers."""
-        self._buffers.release(self._taken)
-        self._taken, self._hidden = [], []
-
-    def _differentiate(self, gradient: Tensor, hidden: list[Tensor], *, adds: bool) -> Tensor:
-        """Return the gradient of the outputs of the first layer, before its ReLU, in the memory of these outputs.
+    @torch.no_grad()
+    def add_gradients(self, hidden: list[Tensor], gradient: Tensor) -> None:
+        """Add the gradients of the parameters to those that exist.
 
         Args:
-            gradient: That of the outputs of the last layer [m, outputs].
-            hidden: The inputs [m, ...] of each layer; gradients replace those of all layers but the first.
-            adds: Whether to add the gradients of the parameters to those that exist.
+            hidden: The inputs of each layer.
+            gradient: The gradient of the outputs [n, outputs].
         """
-        for layer, x in zip(reversed(self._layers[1:]), reversed(hidden[1:]), strict=True):
-            if adds:
-                layer.add_gradients(gradient, x)
-            if uses_onednn(gradient, layer.transposed):
-                product = multiply_by_onednn(gradient, layer.transposed, None)
-                gradient = threshold_backward(product, x, 0, grad_input=x)
+        for layer, x, g in self._backpropagate(hidden, gradient):
+            weight, bias = layer.weight, layer.bias
+            assert weight.grad is not None and bias.grad is not None
+            bias.grad.add_(g.sum(0))
+            if uses_onednn(x, weight) or is_ordered_product(x, weight):
+                weight.grad.add_(multiply_transposed(g, x))
             else:
-                buffer = self._buffers.take(self.values.shape[0], layer.inputs)
-                product = torch.mm(gradient, layer.weight, out=buffer[: x.shape[0]])
-                gradient = threshold_backward(product, x, 0, grad_input=x)
-                self._buffers.release([buffer])
-        if adds:
-            self._layers[0].add_gradients(gradient, hidden[0])
-        return gradient
+                weight.grad.addmm_(g.T, x)
+
+    @torch.no_grad()
+    def differentiate(self, hidden: list[Tensor], gradient: Tensor) -> Tensor:
+        """Return the gradient of the inputs [n, F], given that of the outputs [n, outputs]."""
+        rows = gradient.any(-1).nonzero().squeeze(-1)
+        is_selected = len(rows) <= MAX_SELECTED * len(gradient)
+        if is_selected:
+            hidden = [hidden[0], *(x.index_select(0, rows) for x in hidden[1:])]  # the inputs are not read
+            gradient = gradient.index_select(0, rows)
+        *_, (layer, x, g) = self._backpropagate(hidden, gradient)
+        result = multiply_gradient(g, layer.weight)
+        return torch.zeros_like(x).index_copy_(0, rows, result) if is_selected else result
+
+    def _backpropagate(self, hidden: list[Tensor], gradient: Tensor) -> Iterator[tuple[nn.Linear, Tensor, Tensor]]:
+        """Iterate over the layers, the last one first: each with its inputs, and the gradient of its outputs."""
+        for layer, x in zip(reversed(self.layers), reversed(hidden), strict=True):
+            yield layer, x, gradient
+            if layer is not self.layers[0]:
+                product = linear(gradient, layer.weight.T)
+                gradient = torch.ops.aten.threshold_backward.grad_input(product, x, 0, grad_input=product)
 
 
-class _Layer:
-    """The tensors of a linear layer, without autograd."""
-
-    def __init__(self, layer: nn.Linear):
-        self.units, self.inputs = layer.weight.shape
-        self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
-        self.transposed = self.weight.T
-        self.weight_gradient, self.bias_gradient = layer.weight.grad, layer.bias.grad
-
-    def add_gradients(self, gradient: Tensor, x: Tensor) -> None:
-        """Add the gradients g^T x and sum g, for the gradient g of the outputs."""
-        assert self.weight_gradient is not None and self.bias_gradient is not None
-        self.bias_gradient += gradient.sum(0)
-        if uses_onednn(x, self.weight) or is_ordered_product(x, self.weight):
-            self.weight_gradient += multiply_transposed(gradient, x)
-        else:
-            self.weight_gradient.addmm_(gradient.T, x)
-
-    def differentiate(self, gradient: Tensor) -> Tensor:
-        """Return g W, the gradient of the inputs."""
-        if uses_onednn(gradient, self.transposed):
-            return multiply_by_onednn(gradient, self.transposed, None)
-        if is_ordered_product(gradient, self.weight):
-            return torch.mm(self.transposed, gradient.T).T
-        return torch.mm(gradient, self.weight)
-
-
-def make_manual_stack(
-    layers: nn.Module, head: nn.Linear, buffers: Buffers, *, by_output: bool = False
-) -> ManualStack | None:
+def make_manual_stack(layers: nn.Module, head: nn.Linear, *, by_output: bool = False) -> ManualStack | None:
     """Return layers and a head as a `ManualStack`; None unless they are linear with ReLUs, in float32 on the CPU.
 
     None, too, for networks of which a learner has the gradient, but does not train all parameters.
@@ -321,7 +215,6 @@ def make_manual_stack(
     Args:
         layers: The layers before the head; an Identity for none.
         head: The head.
-        buffers: See ManualStack.
         by_output: See ManualStack.
     """
     if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
@@ -330,7 +223,7 @@ def make_manual_stack(
     if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
         return None
     if isinstance(layers, nn.Identity):
-        return ManualStack([head], buffers, by_output=by_output)
+        return ManualStack([head], by_output=by_output)
     if isinstance(layers, LayerStack) and layers.is_linear:
-        return ManualStack([*layers.layers, head], buffers, by_output=by_output)
+        return ManualStack([*layers.layers, head], by_output=by_output)
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,18 +11,11 @@ from torch import Tensor, nn
 
 from algorithm.networks.blueprint import LayersFactory, build_module
 from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
-from algorithm.networks.fast_products import Linear, NumpyFunction, make_numpy_form
-from algorithm.networks.fused_norms import (
-    FusedBatchNorm,
-    FusedLinear,
-    FusedResidual,
-    FusedRmsNorm,
-    FusedSequence,
-    can_fuse,
-    run_fused,
-)
-from algorithm.networks.mlp import check_sizes, make_numpy_linear
+from algorithm.networks.fast_products import Linear
+from algorithm.networks.fused_layers import FusedRelu, FusedResidual, FusedSequence, can_fuse, run_fused
+from algorithm.networks.mlp import check_sizes
 from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,10 @@ class ResidualLayers(nn.Module):
         self.blocks: Any = nn.ModuleList(ResidualBlock(settings) for _ in range(settings.blocks))
         self.output_norm: Any = RmsNorm(width, unit_weights=settings.unit_weights) if settings.norm else None
         # The layers as one operation, if they have batch norms.
-        self.fused: FusedSequence | None = self._make_fused() if normalizes_batches else None
+        self.fused: FusedSequence | None = None
+        if normalizes_batches:
+            blocks = [block.make_fused() for block in self.blocks]
+            self.fused = FusedSequence(self.input_norm, self.input, *blocks, self.output_norm)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.fused and can_fuse(x, self.fused):
@@ -93,17 +87,9 @@ class ResidualLayers(nn.Module):
             x = block(x)
         return self.output_norm(x) if self.output_norm else x
 
-    def _make_fused(self) -> FusedSequence:
-        blocks = [block.make_fused() for block in self.blocks]
-        return FusedSequence(
-            FusedBatchNorm(self.input_norm), FusedLinear(self.input), *blocks, FusedRmsNorm(self.output_norm)
-        )
-
-    def numpy(self) -> NumpyFunction:
+    def numpy(self) -> NumpyFunction | None:
         """Return `forward` in numpy, on views of the parameters and running statistics."""
-        norms = [norm.numpy() if norm else None for norm in (self.input_norm, self.output_norm)]
-        blocks = [block.numpy() for block in self.blocks]
-        return _chain_functions([part for part in (norms[0], make_numpy_linear(self.input), *blocks, norms[1]) if part])
+        return make_numpy_chain(self.input_norm, self.input, *self.blocks, self.output_norm)
 
 
 class ResidualBlock(nn.Module):
@@ -114,27 +100,22 @@ class ResidualBlock(nn.Module):
         width, hidden = settings.width, settings.width * settings.expansion
         self.expand, self.expand_norm = _make_linear(settings, width, hidden, gain=2**0.5), _make_norm(settings, hidden)
         self.reduce, self.reduce_norm = _make_linear(settings, hidden, width, gain=2**0.5), _make_norm(settings, width)
+        self.layers = ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
-        for linear, norm in ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm)):
+        for linear, norm in self.layers:
             y = linear(y)
             y = torch.relu_(norm(y) if norm else y)
         return x + y
 
     def make_fused(self) -> FusedResidual:
         """Return the block, with batch norms, as a layer of a fused operation."""
-        layers = ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
-        return FusedResidual(
-            *(part for linear, norm in layers for part in (FusedLinear(linear), FusedBatchNorm(norm, activates=True)))
-        )
+        return FusedResidual(*(part for linear, norm in self.layers for part in (linear, norm, FusedRelu())))
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on views of the parameters and running statistics."""
-        layers = [
-            (make_numpy_linear(linear), norm.numpy() if norm else lambda x: x)
-            for linear, norm in ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
-        ]
+        layers = [(linear.numpy(), norm.numpy() if norm else lambda x: x) for linear, norm in self.layers]
 
         def forward(x: np.ndarray) -> np.ndarray:
             y = x
@@ -222,13 +203,7 @@ class ChainedLayers(nn.Sequential):
 
     def numpy(self) -> NumpyFunction | None:
         """Return `forward` in numpy, on views of the parameters; None if a part has no numpy form."""
-        parts = [part for layer in self if (part := make_numpy_form(layer))]
-        return _chain_functions(parts) if len(parts) == len(self) else None
-
-
-def _chain_functions(functions: Sequence[NumpyFunction]) -> NumpyFunction:
-    """Return a function that applies several functions, one after the other."""
-    return lambda x: reduce(lambda value, function: function(value), functions, x)
+        return make_numpy_chain(*self)
 
 
 def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> Linear:

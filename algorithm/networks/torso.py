@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from algorithm.networks.batch_rows import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
-from algorithm.networks.fast_products import make_numpy_form
-from algorithm.networks.normalization import batch_statistics
+from algorithm.networks.numpy_forms import make_numpy_chain, make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 
@@ -216,7 +216,7 @@ class Torso(nn.Module):
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """Return `step` without memory in numpy, on views of the parameters; None if a part has no numpy form."""
         encoders = [make_numpy_form(encoder) for encoder in self.encoders]
-        body = make_numpy_form(self.body) if self.body else lambda x: x
+        body = make_numpy_chain(self.body)
         if self.state_size or body is None or None in encoders:
             return None
         encode_by_name: Any = dict(zip(self.names, encoders, strict=True))

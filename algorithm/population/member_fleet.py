@@ -61,9 +61,7 @@ class MemberFleet:
         UserError: Ray is not installed, or there is no cluster.
     """
 
-    def __init__(
-        self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None
-    ) -> None:
+    def __init__(self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None):
         config, cluster = settings.population, settings.cluster
         self.host = host or open_host(settings, (config.processes or 1) * config.cpus_per_member)
         is_local = self.host.shares_files

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
+from algorithm.checkpointing.manifest import Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.parts.lock import make_temporary_folder

@@ -268,7 +268,7 @@ def test_action_values_of_acer_and_reactor_are_those_of_their_losses():
     reactor = make_reactor(ROLE, PLAIN, v_min=-2.0, v_max=2.0, n_atoms=5)
     with torch.no_grad():
         reactor.policy.critic.head.linear.weight.normal_()
-    outputs = reactor.policy.critic.head.compute_concatenated(features)
+    outputs = reactor.policy.critic.head(features)
     state, *advantages = outputs.split(5, -1)
     expected = [((state + advantage).softmax(-1) * torch.arange(-2.0, 3)).sum(-1) for advantage in advantages]
     expected = torch.stack(expected, -1).gather(-1, action.long())[:, 0]

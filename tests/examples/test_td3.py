@@ -44,7 +44,7 @@ def test_the_gradient_of_the_policy_is_that_of_the_first_critic():
     assert all(parameter.grad is None for parameter in agent.critics.parameters())
     agent.policy.zero_grad()
     x = rollout.obs["obs"][:1]
-    action = agent.network.heads.compute_concatenated(x)[..., :2].tanh()
+    action = agent.network.heads(x)[..., :2].tanh()
     q = agent.critics(x, action.unsqueeze(-2))[0].squeeze(-1)
     (-(q * rollout.valid * rollout.weight).sum() / rollout.valid.sum()).backward()
     for parameter, gradient in zip(agent.policy.parameters(), found, strict=True):
@@ -60,7 +60,7 @@ def test_the_target_is_the_smaller_value_of_the_smoothed_action():
     x = rollout.obs["obs"]
     targets = [target.network for target in (agent.target_policy, agent.target_critics)]
     noise = (10 * torch.randn_like(x[1:, :, :2])).clamp(-0.25, 0.25)
-    action = (targets[0].heads.compute_concatenated(x[1:])[..., :2].tanh() + noise).clamp(-1, 1)
+    action = (targets[0].heads(x[1:])[..., :2].tanh() + noise).clamp(-1, 1)
     y = rollout.reward + 0.9 * rollout.alive * targets[1](x[1:], action.unsqueeze(-2)).squeeze(-1).min(0).values
     q = agent.critics(x[:1], rollout.raw_action.clamp(-1, 1).unsqueeze(-2)).squeeze(-1)
     expected = (0.5 * (y - q).square().sum(0) * rollout.valid * rollout.weight).sum() / rollout.valid.sum()
@@ -79,7 +79,7 @@ def test_actions_are_within_their_range_and_the_deterministic_ones_are_those_of_
     agent = make_td3(exploration_std=3.0)
     step = random_rollout_of(agent, ROLE).obs["obs"][0]
     statistics, _ = agent.policy.act({"obs": step}, np.zeros((len(step), 0), np.float32))
-    expected = agent.network.heads.compute_concatenated(torch.from_numpy(step))[:, :2].tanh()
+    expected = agent.network.heads(torch.from_numpy(step))[:, :2].tanh()
     np.testing.assert_allclose(statistics[:, :2], expected.detach(), atol=1e-6)
     np.testing.assert_allclose(statistics[:, 2:], np.log(3.0), atol=1e-6)
 

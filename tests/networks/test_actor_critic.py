@@ -144,8 +144,7 @@ def test_heads_return_the_statistics_and_the_values():
         torch.manual_seed(0)
         network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
         features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state_size))
-        statistics, values = network.heads(features)
-        assert (statistics.shape, values.shape) == ((4, 2), (4, 7))
+        assert network.compute_outputs(features).shape == (4, 9)
 
 
 def test_the_first_policy_is_close_to_uniform():
@@ -173,7 +172,7 @@ def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first_rows(name
         )
         rows.append(statistics)
     features = network.torso.unroll(tensors(obs), torch.from_numpy(first), torch.from_numpy(start))
-    unrolled = network.heads(features)[0].detach().numpy()
+    unrolled = network.compute_outputs(features)[..., :ACTIONS].detach().numpy()
     scale = np.abs(unrolled).max()
     np.testing.assert_allclose(np.stack(rows) / scale, unrolled / scale, rtol=0, atol=1e-6)
 

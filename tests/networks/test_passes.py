@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Mlp, NoisyMlp, passes
+from algorithm.networks import Mlp, NoisyMlp
 from algorithm.networks.flat_parameters import FlatParameters
-from algorithm.networks.mlp import make_orthogonal_linear, run_with_head
-from algorithm.networks.passes import Buffers, ManualStack, make_manual_stack
+from algorithm.networks.mlp import make_orthogonal_linear
+from algorithm.networks.passes import ManualStack, make_manual_stack
 
 SIZES = {"no layer": (5, (), 3), "narrow": (5, (8, 7), 2), "deep": (4, (16, 9, 8), 1), "wide": (23, (256, 256), 1)}
 ROWS = 160  # of which a product with 256 x 256 weights is large
@@ -28,12 +28,12 @@ class Network(nn.Module):
         self.flat = FlatParameters({"network": self}, {}, {})
 
     def forward(self, x: Tensor) -> Tensor:
-        return run_with_head(self.layers, self.head, x)
+        return self.head(self.layers(x))
 
-    def make_stack(self, buffers: Buffers, **options: bool) -> ManualStack:
-        plain = make_manual_stack(self.layers, self.head, buffers, **options)
-        assert plain is not None
-        return plain
+    def make_stack(self, **options: bool) -> ManualStack:
+        stack = make_manual_stack(self.layers, self.head, **options)
+        assert stack is not None
+        return stack
 
 
 def compute_by_autograd(network: Network, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,14 +67,14 @@ def test_outputs_and_gradients_are_those_of_autograd(sizes, by_output):
     network = Network(*SIZES[sizes])
     x, gradient = torch.randn(ROWS, SIZES[sizes][0]), torch.randn(ROWS, SIZES[sizes][2])
     outputs, of_inputs, of_parameters = compute_by_autograd(network, x, gradient)
-    plain = network.make_stack(Buffers(), by_output=by_output)
+    stack = network.make_stack(by_output=by_output)
     with torch.inference_mode():
-        completed = plain.run(x)
-        assert_close(completed.values, outputs)
-        assert completed.values.T.is_contiguous() or not by_output
-        assert_close(completed.differentiate(gradient), of_inputs)
+        hidden, values = stack.run(x)
+        assert_close(values, outputs)
+        assert values.T.is_contiguous() or not by_output
+        assert_close(stack.differentiate(hidden, gradient), of_inputs)
         network.flat.gradient.fill_(1.0)
-        plain.run(x).add_gradients(gradient)  # to those that exist
+        stack.add_gradients(hidden, gradient)  # to those that exist
     assert_close(network.flat.gradient - 1, of_parameters)
 
 
@@ -87,56 +87,22 @@ def test_rows_without_gradient_change_nothing(n):
     x, gradient = torch.randn(ROWS, 23), torch.zeros(ROWS, 1)
     gradient[torch.randperm(ROWS)[:n]] = 1.5
     _, of_inputs, _ = compute_by_autograd(network, x, gradient)
-    assert_close(network.make_stack(Buffers()).run(x).differentiate(gradient), of_inputs)
-
-
-def test_passes_that_overlap_have_buffers_of_their_own(monkeypatch):
-    """Buffers are taken again only after their pass has ended; further passes make none."""
-    monkeypatch.setattr("algorithm.networks.fast_products.USES_ONEDNN", False)
-    network, buffers = Network(*SIZES["narrow"]), Buffers()
-    plain = network.make_stack(buffers)
-    batches, gradient = [torch.randn(ROWS, 5) for _ in range(3)], torch.randn(ROWS, 2)
-    expected = [compute_by_autograd(network, x, gradient)[1] for x in batches]
-    made = []
-    empty = torch.empty
-    monkeypatch.setattr(passes.torch, "empty", lambda *shape: made.append(shape) or empty(*shape))
-    for _ in range(3):
-        first, second, third = (plain.run(x) for x in batches)
-        second.release()
-        assert_close(third.differentiate(gradient), expected[2])
-        assert_close(first.differentiate(gradient), expected[0])
-        plain.run(batches[1]).release()
-    assert made == [(ROWS, 8), (ROWS, 7)] * 3  # of two layers in each of three passes
-
-
-def test_a_buffer_made_in_inference_mode_serves_outside_of_it():
-    network, buffers = Network(*SIZES["narrow"]), Buffers()
-    stack, x = network.make_stack(buffers), torch.randn(ROWS, 5)
-    with torch.inference_mode():
-        stack.run(x).release()
-    stack.run(x).release()
+    stack = network.make_stack()
+    assert_close(stack.differentiate(stack.run(x)[0], gradient), of_inputs)
 
 
 @pytest.mark.parametrize("layers", [Mlp(8, activation="tanh"), Mlp(8, norm="layer"), Mlp(8, norm="batch"), NoisyMlp(8)])
 def test_other_layers_remain_modules(layers):
-    assert make_manual_stack(layers(5), make_orthogonal_linear(8, 1, 1.0), Buffers()) is None
+    assert make_manual_stack(layers(5), make_orthogonal_linear(8, 1, 1.0)) is None
 
 
 def test_another_dtype_remains_a_module():
-    assert make_manual_stack(nn.Identity(), make_orthogonal_linear(8, 1, 1.0).double(), Buffers()) is None
+    assert make_manual_stack(nn.Identity(), make_orthogonal_linear(8, 1, 1.0).double()) is None
 
 
 def test_layers_that_are_trained_in_part_remain_modules():
     network = Network(*SIZES["narrow"])
     network.layers.layers[0].weight.requires_grad_(False)
-    assert make_manual_stack(network.layers, network.head, Buffers()) is None
+    assert make_manual_stack(network.layers, network.head) is None
     target = Mlp(8)(5).requires_grad_(False)
-    assert make_manual_stack(target, make_orthogonal_linear(8, 1, 1.0).requires_grad_(False), Buffers())
-
-
-def test_a_pass_that_has_ended_has_no_gradients():
-    network = Network(*SIZES["narrow"])
-    ended = network.make_stack(Buffers()).run(torch.randn(ROWS, 5))
-    ended.release()
-    with pytest.raises(ValueError, match="shorter"):
-        ended.add_gradients(torch.randn(ROWS, 2))
+    assert make_manual_stack(target, make_orthogonal_linear(8, 1, 1.0).requires_grad_(False))

@@ -18,8 +18,7 @@ from algorithm.processes.cluster import check_cluster
 from algorithm.processes.host import Failure, Reply
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
-from algorithm.runs.run_requests import RunRequest
-from algorithm.runs.session import resume_run
+from algorithm.runs.run_requests import RunRequest, resume_run
 from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
 from algorithm.training.metrics import read_table

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.fast_products import NumpyFunction
 from algorithm.networks.mlp import check_sizes
+from algorithm.networks.numpy_forms import NumpyFunction
 from algorithm.specs import ObsSpec
 
 

@@ -39,11 +39,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one thing. `run` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too."""
+    """A check of one thing. `run` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too.
+
+    What is missing is broken if it is required.
+    """
 
     name: str
     run: Callable[[], Outcome]
     limit: float = 200.0
+    is_required: bool = False
 
     def __call__(self) -> Finding:
         """Run the check: `broken` if it raises, `timeout` if it does not return within `limit`."""
@@ -53,16 +57,11 @@ class Check:
         thread.start()
         thread.join(self.limit)
         state, line = outcomes[0] if outcomes else (TIMEOUT, describe_timeout(self.limit))
-        return Finding(self.name, state, " ".join(line.split()))
+        return Finding(self.name, BROKEN if self.is_required and state == MISSING else state, " ".join(line.split()))
 
     def as_required(self) -> Check:
-        """Return this check for something that is required, so that `missing` is `broken`."""
-
-        def run() -> Outcome:
-            state, line = self.run()
-            return BROKEN if state == MISSING else state, line
-
-        return replace(self, run=run)
+        """Return this check for something that is required."""
+        return replace(self, is_required=True)
 
     def _run_safely(self) -> Outcome:
         try:
@@ -105,7 +104,9 @@ def run_in_subprocess(function: str, *arguments: Any, limit: float = CALL_LIMIT)
     try:
         reply = json.loads(process.stdout)
     except ValueError as error:
-        raise SubprocessFailed(_describe_end(process)) from error
+        lines = process.stderr.decode(errors="replace").strip().splitlines()
+        end = "it " + describe_exit(process.returncode) + (f": {lines[-1].strip()}" if lines else "")
+        raise SubprocessFailed(end) from error
     if "error" in reply:
         raise SubprocessFailed(reply["error"])
     return reply["value"]
@@ -122,9 +123,3 @@ def serve_call() -> None:
         reply = {"error": describe_error(error)}
     print(json.dumps(reply), file=output, flush=True)
     os._exit(0)  # even if other threads are still running
-
-
-def _describe_end(process: subprocess.CompletedProcess) -> str:
-    """Return how a process without a result ended, with the last line of its standard error."""
-    lines = process.stderr.decode(errors="replace").strip().splitlines()
-    return "it " + describe_exit(process.returncode) + (f": {lines[-1].strip()}" if lines else "")

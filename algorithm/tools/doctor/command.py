@@ -16,8 +16,8 @@ from algorithm.runs.commands import (
     add_setting_options,
     spell,
 )
-from algorithm.tools.doctor.check import BROKEN, MISSING, TIMEOUT, Check, Finding, describe_error
-from algorithm.tools.doctor.machine import list_machine_checks
+from algorithm.tools.doctor.check import BROKEN, MISSING, TIMEOUT, Check, describe_error
+from algorithm.tools.doctor.machine import MACHINE_CHECKS
 from algorithm.tools.doctor.requirements import (
     list_adapter_checks,
     list_core_checks,
@@ -56,26 +56,19 @@ class DoctorCommand(Command):
             UserError: The settings are not valid.
             DoctorFailed: A check found something broken, or took too long.
         """
-        checks = [
-            *list_core_checks(),
-            *list_machine_checks(),
-            *(_list_run_checks(options) if options.env else _list_all_checks()),
-        ]
+        own_checks = _list_run_checks(options) if options.env else _list_all_checks()
+        checks = [*list_core_checks(), *MACHINE_CHECKS, *own_checks]
         width = max(len(check.name) for check in checks)
-        findings: list[Finding] = []
         output.result = {"environment": options.env, "checks": []}
+        problems: dict[str, list[str]] = {BROKEN: [], TIMEOUT: []}
         for check in checks:
             finding = check()
-            findings.append(finding)
+            problems.get(finding.state, []).append(finding.name)
             output.result["checks"].append(asdict(finding))
             output.log_plain(f"{finding.name:<{width}}  {finding.state:<{len(MISSING)}}  {finding.line}")
-        problems = [
-            f"{state}: {', '.join(found)}"
-            for state in (BROKEN, TIMEOUT)
-            if (found := [finding.name for finding in findings if finding.state == state])
-        ]
-        if problems:
-            raise DoctorFailed(f"{'; '.join(problems)}; the lines above say what to do")
+        lines = [f"{state}: {', '.join(names)}" for state, names in problems.items() if names]
+        if lines:
+            raise DoctorFailed(f"{'; '.join(lines)}; the lines above say what to do")
         output.log_plain(f"all that {options.env} needs is there" if options.env else "nothing is broken")
 
 

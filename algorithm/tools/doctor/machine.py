@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,6 @@ GB = 10**9
 LEAST_DISK = 0.2 * GB  # for checkpoints and logs of a small run
 LEAST_MEMORY = 0.5 * GB  # what torch and a small run take
 THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL"))
-
-
-def list_machine_checks() -> Iterator[Check]:
-    """Yield the checks of every machine."""
-    yield Check("python", check_python)
-    yield Check("devices", check_devices)
-    yield Check("threads", check_threads)
-    yield Check("disk", check_disk)
-    yield Check("memory", check_memory)
 
 
 def check_python() -> Outcome:
@@ -83,13 +73,11 @@ def check_devices() -> Outcome:
     found = [f"{os.cpu_count()} cores of {torch_info['processor']}"]
     found += [f"cuda:{index} ({name})" for index, (name, _) in enumerate(torch_info["devices"])]
     found += ["mps"] * torch_info["mps"]
-    build = (
-        f"torch {torch_info['version']} is built for CUDA {torch_info['cuda']}"
-        if torch_info["cuda"]
-        else "this torch has no CUDA"
-    )
-    driver = ", which finds no device" if torch_info["cuda"] and not torch_info["devices"] else ""
-    return OK, f"{', '.join(found)}; {build}{driver}"
+    build = "this torch has no CUDA"
+    if torch_info["cuda"]:
+        build = f"torch {torch_info['version']} is built for CUDA {torch_info['cuda']}"
+        build += "" if torch_info["devices"] else ", which finds no device"
+    return OK, f"{', '.join(found)}; {build}"
 
 
 def check_threads() -> Outcome:
@@ -130,15 +118,22 @@ def check_memory() -> Outcome:
     free = measure_free_memory()
     if free is None:
         return OK, "the free memory is unknown on this system"
+    line = f"{format_size(free)} are free"
     if free < LEAST_MEMORY:
-        return (
-            BROKEN,
-            f"{format_size(free)} are free: a run takes {format_size(LEAST_MEMORY)} in addition to its replay, "
-            "so close other programs",
-        )
-    return OK, f"{format_size(free)} are free"
+        needed = f"a run takes {format_size(LEAST_MEMORY)} in addition to its replay"
+        return BROKEN, f"{line}: {needed}, so close other programs"
+    return OK, line
 
 
 def format_size(bytes_: float) -> str:
     """Return a number of bytes as text."""
     return f"{bytes_ / GB:,.1f} GB" if bytes_ >= GB else f"{bytes_ / 10**6:,.0f} MB"
+
+
+MACHINE_CHECKS = (
+    Check("python", check_python),
+    Check("devices", check_devices),
+    Check("threads", check_threads),
+    Check("disk", check_disk),
+    Check("memory", check_memory),
+)

@@ -56,15 +56,14 @@ def _run_setup_file() -> dict[str, Any]:
     fakes: dict[str, Any] = {name: ModuleType(name) for name in SETUPTOOLS_MODULES}
     fakes["setuptools"].setup, fakes["setuptools"].find_packages = arguments.update, lambda **_: []
     fakes["setuptools.command.build_py"].build_py = object
-    originals = {name: sys.modules.get(name) for name in fakes}
+    originals = {name: sys.modules[name] for name in fakes if name in sys.modules}
     sys.modules.update(fakes)
     try:
         runpy.run_path(str(SETUP_FILE))
     finally:
-        for name, original in originals.items():
+        for name in fakes:
             del sys.modules[name]
-            if original:
-                sys.modules[name] = original
+        sys.modules.update(originals)
     return arguments
 
 
@@ -74,14 +73,8 @@ def _read_metadata() -> dict[str, Any]:
     extras: dict[str, list[str]] = {name: [] for name in package.get_all("Provides-Extra") or ()}
     core: list[str] = []
     for text in package.get_all("Requires-Dist") or ():
-        requirement, _, marker = text.partition(";")
-        conditions = [condition.strip() for condition in marker.split(" and ") if condition.strip()]
-        others = [condition for condition in conditions if not condition.startswith("extra ")]
-        extra = next(
-            (condition.split("==")[1].strip(" \"'") for condition in conditions if condition not in others), None
-        )
-        line = "; ".join(filter(None, (requirement.strip(), " and ".join(others))))
-        (core if extra is None else extras[extra]).append(line)
+        extra = re.search(r"""( and |; )extra == ["']([\w-]+)["']""", text)
+        (extras[extra[2]] if extra else core).append(text.replace(extra[0], "") if extra else text)
     return {"python_requires": package["Requires-Python"], "install_requires": core, "extras_require": extras}
 
 
@@ -89,7 +82,7 @@ def list_core_checks() -> Iterator[Check]:
     """Yield a check for each package that is always required."""
     for text in read_setup()["install_requires"]:
         name = re.split(r"[^\w.-]", text)[0]
-        yield Check(name, partial(check_installed, [text], get_install_command())).as_required()
+        yield Check(name, partial(check_installed, [text], get_install_command()), is_required=True)
 
 
 def list_extras() -> list[str]:
@@ -99,9 +92,11 @@ def list_extras() -> list[str]:
 
 def make_extra_check(name: str) -> Check:
     """Return the check of all packages of an extra."""
-    return Check(
-        f"extra {name}", partial(check_installed, read_setup()["extras_require"][name], get_install_command(name))
-    )
+    return Check(f"extra {name}", partial(_check_extra, name))
+
+
+def _check_extra(name: str) -> Outcome:
+    return check_installed(read_setup()["extras_require"][name], get_install_command(name))
 
 
 def check_installed(texts: list[str], command: str) -> Outcome:
@@ -109,23 +104,17 @@ def check_installed(texts: list[str], command: str) -> Outcome:
 
     `command` is the command that installs them, for messages.
     """
-    requirements = {
-        (requirement.name, str(requirement.specifier)): requirement
-        for text in texts
-        for requirement in _list_requirements(text)
-    }
-    versions = {requirement.name: _find_version(requirement.name) for requirement in requirements.values()}
+    requirements = [requirement for text in texts for requirement in _list_requirements(text)]
+    versions = {requirement.name: _find_version(requirement.name) for requirement in requirements}
     if not requirements:
         return MISSING, f"none of its packages supports Python {sys.version_info[0]}.{sys.version_info[1]}"
     if missing := [name for name, version in versions.items() if version is None]:
         return MISSING, f"{command} (not installed: {', '.join(missing)})"
-    for requirement in requirements.values():
-        if not requirement.specifier.contains(versions[requirement.name], prereleases=True):
-            note = f" ({VERSION_NOTES[requirement.name]})" if requirement.name in VERSION_NOTES else ""
-            return (
-                BROKEN,
-                f"{requirement.name} {versions[requirement.name]} is not {requirement.specifier}{note}: {command}",
-            )
+    for requirement in requirements:
+        name, version = requirement.name, versions[requirement.name]
+        if not requirement.specifier.contains(version, prereleases=True):
+            note = f" ({VERSION_NOTES[name]})" if name in VERSION_NOTES else ""
+            return BROKEN, f"{name} {version} is not {requirement.specifier}{note}: {command}"
     for name in versions:
         for module in _find_modules(name)[:1]:
             if error := find_import_error(module):
@@ -161,19 +150,18 @@ def import_packaging(module: str) -> Any:
 def _list_requirements(text: str) -> Iterator[Any]:
     """Yield a requirement, and the requirements of its extras, as far as they are for this Python."""
     Requirement = import_packaging("requirements").Requirement  # noqa: N806
+
+    def is_for(requirement: Any, extra: str) -> bool:
+        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
     requirement = Requirement(text)
-    if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+    if not is_for(requirement, ""):
         return
     yield requirement
-    for other in (
-        metadata.requires(requirement.name) or () if requirement.extras and _find_version(requirement.name) else ()
-    ):
-        extra_requirement = Requirement(other)
-        if extra_requirement.marker and any(
-            extra_requirement.marker.evaluate({"extra": extra}) for extra in requirement.extras
-        ):
-            if not extra_requirement.marker.evaluate({"extra": ""}):  # required by an extra alone
-                yield extra_requirement
+    if requirement.extras and _find_version(requirement.name):
+        for other in map(Requirement, metadata.requires(requirement.name) or ()):
+            if not is_for(other, "") and any(is_for(other, extra) for extra in requirement.extras):
+                yield other
 
 
 def _find_version(name: str) -> str | None:
@@ -224,11 +212,10 @@ def make_adapter_check(check: StartCheck) -> Check:
 
 
 def make_onnx_check() -> Check:
-    """Return the check of an export: a file is written from torch, and run by onnxruntime."""
-    return Check("onnx round trip", _check_round_trip)
+    """Return the check of an export: a file is written from torch, and run by onnxruntime, if both are installed."""
 
+    def run() -> Outcome:
+        state, line = _check_extra("onnx")
+        return (OK, run_in_subprocess("algorithm.tools.export.export:run_round_trip")) if state == OK else (state, line)
 
-def _check_round_trip() -> Outcome:
-    """Export if the extra onnx is installed completely."""
-    state, line = check_installed(read_setup()["extras_require"]["onnx"], get_install_command("onnx"))
-    return (OK, run_in_subprocess("algorithm.tools.export.export:run_round_trip")) if state == OK else (state, line)
+    return Check("onnx round trip", run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
@@ -20,6 +19,7 @@ from algorithm.networks.precision import CPU
 from algorithm.parts.components_builder import get_agent_settings, make_agent, make_auxiliaries
 from algorithm.parts.make_env import Environments
 from algorithm.parts.memory_budget import MemoryBudget, compute_agent_replay_size
+from algorithm.parts.network_record import count_parameters
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
 from algorithm.program import DEFAULT_ROLE, role_suffix
@@ -51,13 +51,17 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
     """Yield the checks of the run that the options request. Raises UserError if the settings are not valid."""
     ((_, settings),) = plan_runs(make_request(options))
     read_outcomes = cache(partial(_read_outcomes, vars(options)))  # one trial for all of its checks
+
+    def get_outcome(name: str) -> Outcome:
+        return read_outcomes().get(name, (MISSING, "not checked, since an earlier check failed"))
+
     extra = settings.base.env_type.casefold().replace("_", "-")
     if extra in list_extras():
         yield make_extra_check(extra).as_required()
     if settings.base.export != "never":
         yield make_extra_check("onnx").as_required()
         yield make_onnx_check().as_required()
-    yield _make_trial_check("device", read_outcomes)
+    yield Check("device", partial(get_outcome, "device"))
     environments = Environments(settings, RunFolder(find_environment_folder(options.env)))
     if environments.adapter_class.starts_programs:
         # The adapter raises an error for settings that do not fit, and starts nothing before its first reset.
@@ -66,23 +70,16 @@ def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
             yield make_adapter_check(check).as_required()
     else:
         for name in ("environment", "agent", "replay", "checkpoints"):
-            yield _make_trial_check(name, read_outcomes)
-
-
-def _make_trial_check(name: str, read_outcomes: Callable[[], Mapping[str, Outcome]]) -> Check:
-    """Return the check of one outcome of `run_trial`."""
-    return Check(name, lambda: read_outcomes().get(name, (MISSING, "not checked, since an earlier check failed")))
+            yield Check(name, partial(get_outcome, name))
 
 
 def _read_outcomes(options: dict[str, Any]) -> Mapping[str, Outcome]:
     """Return what `run_trial` returns, in a subprocess."""
     try:
-        outcomes: Mapping[str, Outcome] = run_in_subprocess(f"{__name__}:run_trial", options)
-        return outcomes
-    except SubprocessTimeout as error:
-        return {"device": (TIMEOUT, f"the start of a run: {error}")}
+        return run_in_subprocess(f"{__name__}:run_trial", options)
     except SubprocessFailed as error:
-        return {"device": (BROKEN, f"the start of a run fails: {error}")}
+        is_late = isinstance(error, SubprocessTimeout)
+        return {"device": (TIMEOUT if is_late else BROKEN, f"the start of a run{'' if is_late else ' fails'}: {error}")}
 
 
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
@@ -100,23 +97,20 @@ def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:
     try:
         with closing(environments.open(settings.base.n_envs)) as adapter:
             adapter.reset(settings.base.seed)
-            outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in adapter.roles.items())
+            roles = adapter.roles
+            outcomes[stage] = OK, "; ".join(_describe_role(name, role) for name, role in roles.items())
             stage = "agent"
-            by_role = {name: get_agent_settings(settings, name) for name in adapter.roles}
-            agents = {name: _make_agent(by_role[name], folder, role) for name, role in adapter.roles.items()}
-            auxiliaries = {
-                name: AuxiliarySet(make_auxiliaries(by_role[name]), agents[name], role)
-                for name, role in adapter.roles.items()
+            sets = {
+                name: _make_auxiliaries(get_agent_settings(settings, name), folder, role)
+                for name, role in roles.items()
             }
-            parameters = sum(map(_count_parameters, agents.values()))
+            parameters = sum(count_parameters(each.agent.policy) for each in sets.values())
             outcomes[stage] = OK, f"{settings.base.algorithm} with {parameters:,} parameters"
             stage = "replay"
-            replay_bytes, description = _check_replays(settings, auxiliaries, adapter.roles)
-            outcomes[stage] = OK, description
+            replay_bytes, outcomes[stage] = _check_replays(settings, sets, roles)
             stage = "checkpoints"
-            outcomes[stage] = _check_disk(
-                replay_bytes + BYTES_PER_VALUE * VALUES_PER_PARAMETER * parameters, settings.base.keep_checkpoints
-            )
+            checkpoint_bytes = replay_bytes + BYTES_PER_VALUE * VALUES_PER_PARAMETER * parameters
+            outcomes[stage] = _check_disk(checkpoint_bytes, settings.base.keep_checkpoints)
     except Exception as error:  # a simulator or a network may raise anything
         outcomes[stage] = BROKEN, describe_error(error)
     return outcomes
@@ -135,36 +129,31 @@ def _describe_role(name: str, role: Role) -> str:
     return f"{role.lanes} lanes{role_suffix(name)}, observes {', '.join(role.obs_specs)}, acts with {role.action_spec}"
 
 
-def _make_agent(settings: Settings, folder: RunFolder, role: Role) -> Agent:
+def _make_auxiliaries(settings: Settings, folder: RunFolder, role: Role) -> AuxiliarySet:
+    """Build an agent, and its auxiliaries."""
     agent = make_agent(settings, folder, role, np.random.default_rng(settings.base.seed))
     if settings.base.precision != "float32":
         choose_placement(settings.base, agent, role)
-    return agent
-
-
-def _count_parameters(agent: Agent) -> int:
-    return sum(parameter.numel() for parameter in agent.policy.parameters())
+    return AuxiliarySet(make_auxiliaries(settings), agent, role)
 
 
 def _check_replays(
-    settings: Settings, auxiliaries: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
-) -> tuple[int, str]:
-    """Return the bytes of all replays, and a line on them. Raises UserError if they do not fit into memory."""
+    settings: Settings, sets: Mapping[str, AuxiliarySet], roles: Mapping[str, Role]
+) -> tuple[int, Outcome]:
+    """Return the bytes of all replays, and their outcome. Raises UserError if they do not fit into memory."""
     lines: list[str] = []
     budget = MemoryBudget(lines.append, find_runs_folder() if settings.replay.memory_map else None)
-    for name, auxiliary_set in auxiliaries.items():
-        replay, n_records = get_agent_settings(settings, name).replay, auxiliary_set.n_records
-        budget.reserve(name, compute_agent_replay_size(replay, auxiliary_set.agent, roles[name], n_records))
-    return budget.reserved_bytes, "; ".join(line.removeprefix("replay: ") for line in lines)
+    for name, each in sets.items():
+        replay = get_agent_settings(settings, name).replay
+        budget.reserve(name, compute_agent_replay_size(replay, each.agent, roles[name], each.n_records))
+    return budget.reserved_bytes, (OK, "; ".join(line.removeprefix("replay: ") for line in lines))
 
 
 def _check_disk(checkpoint_bytes: int, kept: int) -> Outcome:
     """Check that checkpoints of this size fit on the disk when the replay is full."""
-    free, needed = shutil.disk_usage(find_runs_folder()).free, checkpoint_bytes * (kept + EXTRA_CHECKPOINTS)
-    if needed > free:
-        return BROKEN, (
-            f"{kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)} do not fit on the disk, "
-            f"{format_size(free)} are free: "
-            "lower base_config.keep_checkpoints or replay_config.capacity"
-        )
-    return OK, f"at most {kept + EXTRA_CHECKPOINTS} of {format_size(checkpoint_bytes)}, {format_size(free)} are free"
+    free, count = shutil.disk_usage(find_runs_folder()).free, kept + EXTRA_CHECKPOINTS
+    sizes = f"{count} of {format_size(checkpoint_bytes)}"
+    if checkpoint_bytes * count > free:
+        advice = "lower base_config.keep_checkpoints or replay_config.capacity"
+        return BROKEN, f"{sizes} do not fit on the disk, {format_size(free)} are free: {advice}"
+    return OK, f"at most {sizes}, {format_size(free)} are free"

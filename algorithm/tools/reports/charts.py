@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from textwrap import wrap
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from algorithm.tools.reports.figure import CHARACTER_WIDTH, Figure, Path, Text, get_color, make_box, make_segments
-from algorithm.training.metrics import format_number
 
 SIZE = (480.0, 260.0)  # width and height of a chart, in pixels of the page
 # Pixels around the axes, which are the same for all charts of lines, so that charts in a column are aligned.
@@ -27,26 +26,15 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class LegendEntry:
-    """An entry of a legend, with the last value of its line.
+    """An entry of a legend: the number of its color, its name, the column of metrics.csv that it shows, its last value.
 
-    Attributes:
-        color: number of its color.
-        label: its name.
-        column: the column of metrics.csv that it shows; empty if it shows no column.
-        exact: its last value; None without one.
-        text: text instead of a last value.
+    Without a column and a last value, it is the name alone.
     """
 
     color: int
     label: str
     column: str = ""
-    exact: float | None = None
-    text: str | None = None
-
-    @property
-    def value(self) -> str | None:
-        """Its last value as text; None without one."""
-        return self.text if self.exact is None else format_number(self.exact)
+    value: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,15 +186,15 @@ def _draw_points(plot: Plot, line: Line) -> None:
     plot.draw(make_segments(plot.locate(x, line.y[shown])), color, **style)
 
 
-def draw_shares(x: np.ndarray, shares: Mapping[str, np.ndarray], x_label: str = "env steps") -> Figure:
+def draw_shares(x: np.ndarray, shares: Sequence[np.ndarray], x_label: str = "env steps") -> Figure:
     """Return a chart of areas that are stacked on each other.
 
     Args:
         x: right end of each step [n], ascending; the first step begins at 0.
-        shares: height of each area at each step [n], by its label; at least 0.
+        shares: height of each area at each step [n]; at least 0.
         x_label: text below the x axis.
     """
-    edges, heights = average_groups(x, np.stack(list(shares.values())) if shares else np.zeros((0, len(x))))
+    edges, heights = average_steps(x, np.reshape(shares, (len(shares), len(x))))
     tops = np.cumsum(heights, 0)
     plot = Plot(SIZE, find_range([edges], 0.0), (0.0, max(1.0, tops.max(initial=0.0))), x_label, "", LEFT_MARGIN, "y")
     corners = np.repeat(edges, 2)[1:-1]  # of the steps
@@ -214,6 +202,14 @@ def draw_shares(x: np.ndarray, shares: Mapping[str, np.ndarray], x_label: str = 
         ends = plot.locate(corners, np.repeat(top, 2)), plot.locate(corners, np.repeat(bottom, 2))[::-1]
         plot.draw(np.concatenate(ends), get_color(index), 0)
     return plot.figure
+
+
+def average_steps(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` steps instead of those [k, n] up to x."""
+    ends = np.cumsum([0.0, *np.diff(x, prepend=0.0).clip(min=1e-12)])
+    edges = np.interp(np.linspace(0, len(x), min(max_steps, len(x)) + 1), np.arange(len(ends)), ends)
+    sums = [np.interp(edges, ends, [0.0, *np.cumsum(each * np.diff(ends))]) for each in heights]
+    return edges, np.diff(np.reshape(sums, (len(heights), len(edges)))) / np.diff(edges)
 
 
 def draw_rows(
@@ -343,19 +339,3 @@ def find_robust_range(lines: Sequence[Line], level: float | None) -> Range | Non
     if margin == 0 or (lowest >= low and highest <= high):
         return None
     return float(max(low, lowest - 0.1 * margin)), float(min(high, highest + 0.1 * margin))
-
-
-def average_groups(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` groups of successive steps.
-
-    Args:
-        x: right end of each step [n]; the first step begins at 0.
-        heights: heights of each step [k, n], which count by the width of their step.
-        max_steps: largest number of groups.
-    """
-    if not len(x):
-        return np.array([0.0, 1.0]), np.zeros((len(heights), 1))
-    widths = np.maximum(np.diff(x, prepend=0.0), 1e-12)
-    starts = np.linspace(0, len(x), min(max_steps, len(x)), endpoint=False).astype(int)
-    means = np.add.reduceat(heights * widths, starts, axis=1) / np.add.reduceat(widths, starts)
-    return np.array([0.0, *x[starts[1:] - 1], x[-1]]), means

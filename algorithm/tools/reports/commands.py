@@ -78,7 +78,7 @@ class CompareCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Compare the runs."""
-        from algorithm.tools.reports.compare_command import compare_runs
+        from algorithm.tools.reports.comparison_output import compare_runs
 
         compare_runs(options.runs, options.metric, output)
 
@@ -103,6 +103,6 @@ class GalleryCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Train what is not on the page yet, and write the page."""
-        from algorithm.tools.reports.gallery_command import show_gallery
+        from algorithm.tools.reports.gallery import show_gallery
 
         show_gallery(options.folder, options.env, options.seconds, options.force, output)

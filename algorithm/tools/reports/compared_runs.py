@@ -21,15 +21,8 @@ from algorithm.tools.reports.run_data import RETURN_COLUMN, Log, RunData
 from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE
 
 # Settings and sections that do not change what is learned.
-WITHOUT_EFFECT = (
-    *(
-        f"base_config.{name}"
-        for name in ("name", "seed", "log_every", "save_every", "keep_checkpoints", "export", "tracker", "histograms")
-    ),
-    "report_config",
-    "tracker_config",
-    "tune",
-)
+BASE_SETTINGS = ("name", "seed", "log_every", "save_every", "keep_checkpoints", "export", "tracker", "histograms")
+WITHOUT_EFFECT = {*(f"base_config.{name}" for name in BASE_SETTINGS), "report_config", "tracker_config", "tune"}
 MAX_VALUE_LENGTH = 40  # characters of the value of a setting in a label
 
 
@@ -65,15 +58,12 @@ class Curve:
 
 
 class ComparedRun(RunData):
-    """A run of a comparison."""
+    """A run of a comparison; `curve` is the metric that is compared, once it is chosen."""
+
+    curve: Curve
 
     def __str__(self) -> str:
         return self.folder.as_posix()
-
-    @property
-    def label(self) -> str:
-        """Its algorithm, with its variant."""
-        return format_algorithm({"algorithm": self.algorithm.upper(), **self.record})
 
     @property
     def seed(self) -> Any:
@@ -110,19 +100,12 @@ class ComparedRun(RunData):
         return Curve(env_steps=env_steps, values=means[order], gaps=gaps, is_held=self.has_reached_goal)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Runs of one environment with the same algorithm, variant and settings.
-
-    Attributes:
-        environment: name of the environment folder.
-        label: algorithm, variant, and the settings that differ from those of other groups with both.
-        runs: the runs.
-    """
-
-    environment: str
-    label: str
-    runs: Sequence[ComparedRun]
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
@@ -133,10 +116,10 @@ def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
         log: receives a line for each folder and each run that is left out, and for each damaged file.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run, or a path does not exist.
     """
     folders = {path.resolve(): path for pattern in patterns for path in _find_runs(pattern, log)}
-    runs = [run for run in (_read_run(folder, log) for folder in folders.values()) if run]
+    runs = [run for run in (ComparedRun(folder, log) for folder in folders.values()) if _is_readable(run)]
     if not runs:
         raise UserError(
             f"there is no run with metrics in {', '.join(patterns)}; name folders such as runs/gym/cartpole/*"
@@ -144,21 +127,19 @@ def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
     return runs
 
 
-def _find_runs(pattern: str, log: Log) -> list[Path]:
-    """Return the run folders of a path or pattern, sorted by name. Raises UserError for a path that does not exist."""
+def _find_runs(pattern: str, log: Log) -> Iterator[Path]:
+    """Yield the run folders of a path or pattern, sorted by name."""
     path = Path(pattern)
     matches = [path] if path.exists() else Path(path.anchor).glob(pattern[len(path.anchor) :])
     places = _sort(place for place in matches if place.is_dir())  # and not the files of comparisons alongside runs
     if not places:
         raise UserError(f"{pattern}: there is no such folder; name run folders, such as runs/gym/cartpole/*")
-    found = []
     for place in places:
         inside = _sort(path.parent for path in place.rglob(ORIGIN_FILE) if not path.parent.name.startswith("."))
         runs = [place] if _is_run(place) else list(filter(_is_run, inside))
         if not runs:
             log(f"{place.as_posix()} has no run (a folder with {CONFIG_FILE} and {ORIGIN_FILE}): it is left out")
-        found += runs
-    return found
+        yield from runs
 
 
 def _is_run(folder: Path) -> bool:
@@ -176,23 +157,22 @@ def _split_name(name: str) -> tuple[str, int]:
     return (stem, int(number)) if stem and number.isdecimal() else (name, 0)
 
 
-def _read_run(folder: Path, log: Log) -> ComparedRun | None:
-    """Return a run; None if it cannot be compared, of which `log` receives the reason."""
-    run = ComparedRun(folder, log)
-    if not (folder / TABLE_FILE).exists():
-        log(f"{folder.as_posix()} has no {TABLE_FILE} yet: it is left out")
+def _is_readable(run: ComparedRun) -> bool:
+    """Return whether a run can be compared; its log receives the reason if it cannot."""
+    if not (run.folder / TABLE_FILE).exists():
+        problem = f"{run} has no {TABLE_FILE} yet"
     elif not (run.record and run.table.rows):
-        log(f"{folder.as_posix()} has no row of metrics that can be read: it is left out")
+        problem = f"{run} has no row of metrics that can be read"
     elif not isinstance(run.get_setting("base_config.algorithm"), str) or "seed" not in run.settings["base_config"]:
-        config = (folder / CONFIG_FILE).as_posix()
-        log(f"{config} is damaged (no base_config with algorithm and seed): it is left out")
+        problem = f"{run}/{CONFIG_FILE} is damaged (no base_config with algorithm and seed)"
     else:
-        return run
-    return None
+        return True
+    run.log(f"{problem}: it is left out")
+    return False
 
 
 def choose_metric(runs: Sequence[ComparedRun], requested: str | None) -> str:
-    """Return the metric to compare, which every run has.
+    """Return the metric to compare, which every run has, and read the curve of each run.
 
     By default it is the return of evaluation episodes if all runs are evaluated regularly, and the return of training
     episodes otherwise. Raises UserError if a run does not have it.
@@ -200,57 +180,53 @@ def choose_metric(runs: Sequence[ComparedRun], requested: str | None) -> str:
     are_evaluated = all(run.get_setting("base_config.evaluate_every") is not None for run in runs)
     metric = requested or (EVALUATION_COLUMN if are_evaluated else RETURN_COLUMN)
     for run in runs:
-        if not len(run.read_curve(metric).values):
+        run.curve = run.read_curve(metric)
+        if not len(run.curve.values):
             known = ", ".join(name for name in run.table.columns if name != STEPS_COLUMN)
             raise UserError(f"{run} has no value of {metric}; compare another metric (--metric), it has {known}")
     return metric
 
 
-def group_runs(runs: Iterable[ComparedRun], log: Log) -> list[Group]:
-    """Return the groups of runs by environment, algorithm, variant and settings, in the order of their first runs.
+def group_runs(runs: Iterable[ComparedRun], log: Log) -> dict[str, dict[str, list[ComparedRun]]]:
+    """Return the runs by environment, and by a label of their algorithm, variant and settings that differ.
 
-    Runs with the same settings and seeds are independent only if something else has changed, such as the version of
-    the code. A group that has a seed twice is therefore divided by the names of its runs, which are `NAME-1`, `NAME-2`
-    for those of `--repeat`. `log` receives a line for each group that still has a seed twice.
+    Groups are in the order of their first runs. Runs with the same settings and seeds are independent only if something
+    else has changed, such as the version of the code. A group that has a seed twice is therefore divided by the names
+    of its runs, which are `NAME-1`, `NAME-2` for those of `--repeat`. `log` receives a line for each group that still
+    has a seed twice.
     """
-    groups = []
-    for (environment, algorithm), members in _collect(runs, lambda run: (run.environment, run.label)):
+    groups: dict[str, dict[str, list[ComparedRun]]] = {}
+    for (environment, algorithm), members in _collect(runs, _identify_algorithm):
         by_settings = [same for _, same in _collect(members, lambda run: _make_key(run.effective_settings))]
         firsts = [same[0] for same in by_settings]
         paths = _find_differing(firsts, dict.fromkeys(path for run in firsts for path in run.effective_settings))
         for same in by_settings:
-            settings = same[0].effective_settings
-            label = " ".join([algorithm, *(_format_setting(path, settings, paths) for path in paths)])
+            label = " ".join([algorithm, *(_format_setting(path, same[0], paths) for path in paths)])
             by_name = _collect(same, lambda run: _split_name(run.folder.name)[0])
             if not _find_repeated_seeds(same) or len(by_name) == 1:
                 by_name = [("", same)]
-            groups += [
-                Group(environment=environment, label=clean_text(f"{label} {name}".rstrip()), runs=part)
-                for name, part in by_name
-            ]
-    for group in groups:
-        if repeated := _find_repeated_seeds(group.runs):
-            log(
-                f"{group.environment} {group.label} has several runs with seed {', '.join(map(str, repeated))}: they "
-                "are not independent, its interval is too narrow"
-            )
+            for name, part in by_name:
+                groups.setdefault(environment, {})[clean_text(f"{label} {name}".rstrip())] = part
+    for environment, labeled in groups.items():
+        for label, part in labeled.items():
+            if repeated := _find_repeated_seeds(part):
+                log(
+                    f"{environment} {label} has several runs with seed {', '.join(map(str, repeated))}: they are not "
+                    "independent, its interval is too narrow"
+                )
     return groups
 
 
-def list_differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the settings that all groups have and whose values differ between them, with their values as text."""
-    trees = [group.runs[0].effective_settings for group in groups]
+def list_differing_settings(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
+    """Return the settings that all runs have and whose values differ between them, with their values as text."""
+    trees = [run.effective_settings for run in runs]
     shared = [path for path in trees[0] if all(path in tree for tree in trees)]
-    paths = _find_differing([group.runs[0] for group in groups], shared)
-    return {path: [_format_value(tree[path]) for tree in trees] for path in paths}
+    return {path: [_format_value(tree[path]) for tree in trees] for path in _find_differing(runs, shared)}
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _identify_algorithm(run: ComparedRun) -> tuple[str, str]:
+    """Return the environment of a run, and its algorithm with its variant."""
+    return run.environment, format_algorithm({"algorithm": run.algorithm.upper(), **run.record})
 
 
 def _collect(runs: Iterable[ComparedRun], key: Callable[[ComparedRun], Any]) -> list[tuple[Any, list[ComparedRun]]]:
@@ -270,11 +246,11 @@ def _find_differing(runs: Sequence[ComparedRun], paths: Iterable[str]) -> list[s
     return [path for path in paths if len({_make_key(run.effective_settings.get(path)) for run in runs}) > 1]
 
 
-def _format_setting(path: str, settings: Mapping[str, Any], paths: Sequence[str]) -> str:
+def _format_setting(path: str, run: ComparedRun, paths: Sequence[str]) -> str:
     """Return name=value of a setting; the name is the last part of its path, if no other path ends with it."""
     name = path.rpartition(".")[2]
     is_unique = sum(other.rpartition(".")[2] == name for other in paths) == 1
-    return f"{name if is_unique else path}={_format_value(settings.get(path))}"
+    return f"{name if is_unique else path}={_format_value(run.effective_settings.get(path))}"
 
 
 def _format_value(value: Any) -> str:

@@ -1,19 +1,17 @@
-"""A comparison of groups of runs: curves, scores, goals and probabilities of improvement; and its record in JSON."""
+"""A comparison of groups of runs: curves, scores, goals and probabilities of improvement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import numpy as np
 
 from algorithm.errors import UserError
 from algorithm.runs.results import describe_state
-from algorithm.tools.reports.compared_runs import ComparedRun, Curve, Group, choose_metric, group_runs, read_runs
+from algorithm.tools.reports.compared_runs import ComparedRun, choose_metric, group_runs, read_runs
 from algorithm.tools.reports.run_data import Log
 from algorithm.tools.reports.statistics import (
     Estimate,
@@ -33,31 +31,26 @@ FEW_RUNS = 5  # with fewer, an interval covers the mean in less than 90% of all 
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupResult:
+class GroupResult(Performance):
     """The result of a group in one environment.
 
     Attributes:
-        group: the group.
-        curves: the curve of each run.
+        runs: the runs.
+        scores: return of each run at the same env steps as those of the other groups [runs].
+        reached: the number of runs that reached their goal.
+        env_steps_to_goal: env steps of each run to its goal; infinity for a run that did not reach it.
+        cpu_seconds_to_goal: CPU seconds of each run to its goal, likewise; None if they are unknown.
         env_steps: [points] of the mean curve.
         mean_curve: [points] mean over runs; NaN in the gap of a run.
-        performance: statistics of the returns at the same env steps as those of the other groups.
-        steps_to_goal: env steps of each run to its goal; infinity for a run that did not reach it.
-        cpu_seconds_to_goal: CPU seconds of each run to its goal, likewise; None if they are unknown.
     """
 
-    group: Group
-    curves: Sequence[Curve]
+    runs: Sequence[ComparedRun]
+    scores: np.ndarray
+    reached: int
+    env_steps_to_goal: Sequence[float] | None
+    cpu_seconds_to_goal: Sequence[float] | None
     env_steps: np.ndarray
     mean_curve: Estimate
-    performance: Performance
-    steps_to_goal: Sequence[float] | None
-    cpu_seconds_to_goal: Sequence[float] | None
-
-    @property
-    def n_reached(self) -> int:
-        """Return the number of runs that reached their goal."""
-        return sum(run.has_reached_goal for run in self.group.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +60,15 @@ class EnvironmentResult:
     Attributes:
         environment: name of its folder.
         goal: mean return that is the goal of all runs; None if they have none, or different ones.
-        score_at: env steps at which returns are compared.
-        groups: results by label.
+        env_steps: env steps at which returns are compared.
+        groups: result of each group.
         improvements: of each pair of groups.
     """
 
     environment: str
     goal: float | None
-    score_at: int
-    groups: Mapping[str, GroupResult]
+    env_steps: int
+    groups: Sequence[GroupResult]
     improvements: Sequence[Improvement]
 
 
@@ -84,14 +77,15 @@ class OverallResult:
     """The results over all environments of the groups that every environment has.
 
     Attributes:
-        references: {environment: (return at the start of training, goal)}, which have the normalized scores 0 and 1.
-        groups: performance of normalized scores by label; empty if scores cannot be normalized.
+        references: return at the `start` of training and `goal` of each environment, whose normalized scores are 0
+            and 1.
+        groups: performance of normalized scores of each group; empty if scores cannot be normalized.
         improvements: of each pair of groups.
         obstacle: why scores cannot be normalized; None if they are.
     """
 
-    references: Mapping[str, tuple[float, float]]
-    groups: Mapping[str, Performance]
+    references: Mapping[str, Mapping[str, float]]
+    groups: Sequence[Performance]
     improvements: Sequence[Improvement]
     obstacle: str | None
 
@@ -102,7 +96,6 @@ class Comparison:
 
     Attributes:
         metric: the column of metrics.csv whose values are compared.
-        labels: labels of all groups, in the order in which they are shown.
         environments: the results of each environment.
         overall: the results over all environments; None if no two groups are in all of them, or for one environment.
         notes: lines on runs that are left out or end early, on damaged files, and on intervals.
@@ -110,11 +103,10 @@ class Comparison:
     """
 
     metric: str
-    folder: Path
-    labels: Sequence[str]
     environments: Sequence[EnvironmentResult]
     overall: OverallResult | None
     notes: Sequence[str]
+    folder: Path
 
 
 def compare(patterns: Sequence[str], metric: str | None, log: Log) -> Comparison:
@@ -138,33 +130,30 @@ def compare(patterns: Sequence[str], metric: str | None, log: Log) -> Comparison
     metric = choose_metric(runs, metric)
     for run in runs:
         if run.record["status"] != 0:
-            end = run.read_curve(metric).env_steps[-1]
+            end = run.curve.env_steps[-1]
             note(f"{run} is not complete ({describe_state(run.record)}): its curve ends at {end:,.0f} env steps")
-    groups = group_runs(runs, note)
     environments = []
-    for name in dict.fromkeys(group.environment for group in groups):
-        members = [group for group in groups if group.environment == name]
-        _note_few_runs(name, members, note)
-        environments.append(_compare_environment(name, members, metric, note))
+    for environment, groups in group_runs(runs, note).items():
+        _note_few_runs(environment, groups, note)
+        environments.append(_compare_environment(environment, groups, metric, note))
     return Comparison(
         metric=metric,
         folder=(runs[0].folder if runs[0].folder.name else runs[0].folder.absolute()).parent,
-        labels=list(dict.fromkeys(group.label for group in groups)),
         environments=environments,
         overall=_compare_overall(environments) if len(environments) > 1 else None,
         notes=notes,
     )
 
 
-def _note_few_runs(environment: str, groups: Sequence[Group], note: Log) -> None:
+def _note_few_runs(environment: str, groups: Mapping[str, Sequence[ComparedRun]], note: Log) -> None:
     """Note which groups of an environment have no interval, or one that covers too little.
 
     An interval within the range of n runs misses the center of a symmetric distribution if all runs are on one side.
     """
-    for group in groups:
-        if len(group.runs) == 1:
-            note(f"{environment}: {group.label} is a single run and has no interval")
-    few = {group.label: len(group.runs) for group in groups if 1 < len(group.runs) < FEW_RUNS}
+    for label, runs in groups.items():
+        if len(runs) == 1:
+            note(f"{environment}: {label} is a single run and has no interval")
+    few = {label: len(runs) for label, runs in groups.items() if 1 < len(runs) < FEW_RUNS}
     if few:
         counts = ", ".join(f"{label} {count}" for label, count in few.items())
         note(
@@ -173,68 +162,69 @@ def _note_few_runs(environment: str, groups: Sequence[Group], note: Log) -> None
         )
 
 
-def _compare_environment(environment: str, groups: Sequence[Group], metric: str, note: Log) -> EnvironmentResult:
+def _compare_environment(
+    environment: str, groups: Mapping[str, Sequence[ComparedRun]], metric: str, note: Log
+) -> EnvironmentResult:
     """Return the results of the groups of an environment.
 
     Raises:
         UserError: a run ends before another one has its first value.
     """
-    runs = [run for group in groups for run in group.runs]
-    curves = {group.label: [run.read_curve(metric) for run in group.runs] for group in groups}
-    ends = {label: _find_end(found) for label, found in curves.items()}
-    score_at = min(ends.values())
-    first = max(curve.env_steps[0] for found in curves.values() for curve in found)
+    all_runs = [run for runs in groups.values() for run in runs]
+    ends = {label: _find_end(runs) for label, runs in groups.items()}
+    score_at, first = min(ends.values()), max(run.curve.env_steps[0] for run in all_runs)
     if first > score_at * (1 + MAX_OVERSHOOT):
         raise UserError(
             f"the runs of {environment} have no env steps in common: one ends at {score_at:,.0f} env steps, another "
             f"has its first value of {metric} at {first:,.0f}; leave out one of them, or give another --metric"
         )
+    compared_at = f"{environment}: values are compared at {score_at:,.0f} env steps"
     if first > score_at:
-        note(
-            f"{environment}: values are compared at {score_at:,.0f} env steps; the first value of {metric} of a run at "
-            f"{first:,.0f} counts as its value there"
-        )
-    for run in runs:
-        if run.record["status"] != 0 and run.read_curve(metric).env_steps[-1] == score_at:
-            note(f"{environment}: values are compared at {score_at:,.0f} env steps, where {run} ends")
-    goals = {run.goal for run in runs}
-    scores = {label: [np.array([curve.read_at(score_at) for curve in found])] for label, found in curves.items()}
-    performances = measure_groups(scores)
+        note(f"{compared_at}; the first value of {metric} of a run at {first:,.0f} counts as its value there")
+    for run in all_runs:
+        if run.record["status"] != 0 and run.curve.env_steps[-1] == score_at:
+            note(f"{compared_at}, where {run} ends")
+    goals = {run.goal for run in all_runs}
+    scores = {label: [np.array([run.curve.read_at(score_at) for run in runs])] for label, runs in groups.items()}
     return EnvironmentResult(
         environment=environment,
         goal=goals.pop() if len(goals) == 1 else None,
-        score_at=int(score_at),
-        groups={
-            group.label: _summarize_group(group, curves[group.label], ends[group.label], performances[group.label])
-            for group in groups
-        },
+        env_steps=int(score_at),
+        groups=[
+            _summarize_group(groups[each.label], scores[each.label][0], ends[each.label], each)
+            for each in measure_groups(scores)
+        ],
         improvements=compare_pairs(scores),
     )
 
 
-def _find_end(curves: Sequence[Curve]) -> float:
+def _find_end(runs: Sequence[ComparedRun]) -> float:
     """Return the env steps at which the shortest run ends; a run that reached its goal does not end before others."""
-    open_ends = [curve.env_steps[-1] for curve in curves if not curve.is_held]
-    return float(min(open_ends) if open_ends else max(curve.env_steps[-1] for curve in curves))
+    ends = [run.curve.env_steps[-1] for run in runs]
+    open_ends = [end for run, end in zip(runs, ends, strict=True) if not run.has_reached_goal]
+    return float(min(open_ends) if open_ends else max(ends))
 
 
-def _summarize_group(group: Group, curves: Sequence[Curve], end: float, performance: Performance) -> GroupResult:
-    env_steps = np.linspace(min(end, max(curve.env_steps[0] for curve in curves)), end, CURVE_POINTS)
-    values = np.stack([curve.interpolate(env_steps) for curve in curves], -1)
+def _summarize_group(
+    runs: Sequence[ComparedRun], scores: np.ndarray, end: float, performance: Performance
+) -> GroupResult:
+    env_steps = np.linspace(min(end, max(run.curve.env_steps[0] for run in runs)), end, CURVE_POINTS)
+    values = np.stack([run.curve.interpolate(env_steps) for run in runs], -1)
     return GroupResult(
-        group=group,
-        curves=curves,
+        **vars(performance),
+        runs=runs,
+        scores=scores,
+        reached=sum(run.has_reached_goal for run in runs),
+        env_steps_to_goal=_list_until_goal(runs, "env_steps"),
+        cpu_seconds_to_goal=_list_until_goal(runs, "cpu_seconds"),
         env_steps=env_steps,
         mean_curve=estimate(compute_mean, [values]),
-        performance=performance,
-        steps_to_goal=_list_until_goal(group.runs, "env_steps"),
-        cpu_seconds_to_goal=_list_until_goal(group.runs, "cpu_seconds"),
     )
 
 
 def _list_until_goal(runs: Sequence[ComparedRun], name: str) -> list[float] | None:
     """Return a number of each record; infinity for a run that did not reach its goal; None if one is not known."""
-    numbers: list[Any] = [run.record.get(name) for run in runs]
+    numbers = [run.record.get(name) for run in runs]
     if None in numbers:
         return None
     return [number if run.has_reached_goal else inf for run, number in zip(runs, numbers, strict=True)]
@@ -245,93 +235,29 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
 
     The score 0 is the mean of the first values of all compared runs of an environment, and the score 1 its goal.
     """
-    labels = [label for label in environments[0].groups if all(label in each.groups for each in environments)]
-    if not labels:
+    scores = [{group.label: group.scores for group in each.groups} for each in environments]
+    returns = {label: [each[label] for each in scores] for label in scores[0] if all(label in each for each in scores)}
+    if not returns:
         return None
-    returns = {label: [each.groups[label].performance.scores[0] for each in environments] for label in labels}
-    improvements = compare_pairs(returns)
     references, obstacle = {}, None
     for each in environments:
-        start = float(np.mean([curve.values[0] for result in each.groups.values() for curve in result.curves]))
+        start = float(np.mean([run.curve.values[0] for group in each.groups for run in group.runs]))
         if each.goal is None:
             obstacle = f"the runs of {each.environment} have no goal in common"
         elif start >= each.goal:
             obstacle = f"the runs of {each.environment} start above their goal, at {format_number(start)}"
         else:
-            references[each.environment] = (start, each.goal)
+            references[each.environment] = {"start": start, "goal": each.goal}
     normalized: dict[str, Scores] = {}
     if obstacle is None:
+        scales = [(ends["start"], ends["goal"] - ends["start"]) for ends in references.values()]
         normalized = {
-            label: [(task - low) / (goal - low) for task, (low, goal) in zip(tasks, references.values(), strict=True)]
+            label: [(task - low) / extent for task, (low, extent) in zip(tasks, scales, strict=True)]
             for label, tasks in returns.items()
         }
     return OverallResult(
         references=references,
         groups=measure_groups(normalized),
-        improvements=improvements,
+        improvements=compare_pairs(returns),
         obstacle=obstacle,
     )
-
-
-def find_median(values: Sequence[float] | None) -> float | None:
-    """Return the median to the goal; None if it is unknown, or if half of the runs or more did not reach the goal."""
-    if values is None or not np.isfinite(middle := median(values)):
-        return None
-    return middle
-
-
-def make_record(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a comparison in JSON, with null for the interval of a single run and an unknown number."""
-    overall = comparison.overall
-    record = {
-        "metric": comparison.metric,
-        "environments": [
-            {
-                "environment": result.environment,
-                "goal": result.goal,
-                "env_steps": result.score_at,
-                "groups": [
-                    {
-                        "label": label,
-                        "runs": list(map(str, group.group.runs)),
-                        "mean": vars(group.performance.mean),
-                        "iqm": vars(group.performance.iqm),
-                        "scores": group.performance.scores[0],
-                        "reached": group.n_reached,
-                        "env_steps_to_goal": group.steps_to_goal,
-                        "cpu_seconds_to_goal": group.cpu_seconds_to_goal,
-                    }
-                    for label, group in result.groups.items()
-                ],
-                "improvements": _describe_improvements(result.improvements),
-            }
-            for result in comparison.environments
-        ],
-        "overall": overall
-        and {
-            "references": {name: {"start": low, "goal": goal} for name, (low, goal) in overall.references.items()},
-            "groups": [
-                {"label": label, "mean": vars(found.mean), "iqm": vars(found.iqm)}
-                for label, found in overall.groups.items()
-            ],
-            "improvements": _describe_improvements(overall.improvements),
-            "obstacle": overall.obstacle,
-        },
-        "notes": comparison.notes,
-    }
-    return _to_json(record)
-
-
-def _describe_improvements(improvements: Sequence[Improvement]) -> list[dict[str, Any]]:
-    return [{"label": each.label, "other": each.other, **vars(each.probability)} for each in improvements]
-
-
-def _to_json(value: Any) -> Any:
-    """Return values of JSON for mappings, lists, arrays and numbers; null for a number that is not finite."""
-    if isinstance(value, Mapping):
-        return {name: _to_json(each) for name, each in value.items()}
-    if isinstance(value, np.ndarray):
-        return _to_json(value.tolist())
-    if isinstance(value, list):
-        return list(map(_to_json, value))
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,25 +1,44 @@
-"""The gallery: a page with the curves, the videos and the figures of runs in many environment folders.
+"""The gallery: it trains environment folders, each for a limited time, and shows their runs on a page.
 
 A record next to the page has all that the page shows, so that later calls add folders to it, on any machine.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from algorithm.atomic_io import replace_bytes, replace_text
+from algorithm.config.variants import read_variant
 from algorithm.errors import UserError
+from algorithm.parts.env_folder import (
+    CONFIG_FILE,
+    RUNS,
+    find_folder,
+    get_run_group,
+    list_environments,
+    make_unknown_error,
+)
+from algorithm.program import PACKAGE
 from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
+from algorithm.runs.commands import Output
 from algorithm.tools.reports.charts import draw_picture
-from algorithm.tools.reports.headline import Fact, list_facts
-from algorithm.tools.reports.page import render
-from algorithm.tools.reports.run_data import RunData
+from algorithm.tools.reports.page import format_duration, render
+from algorithm.tools.reports.run_data import RunData, read_run
 from algorithm.tools.reports.run_figures import draw_returns
-from algorithm.tools.reports.run_tables import list_machine
+from algorithm.tools.reports.run_summary import Fact, list_facts, list_machine
 
+NAME = "gallery"  # of every run
+VARIANT = "default"
+STOP_SECONDS = 60  # in which a run whose time is over starts or ends: it is evaluated, and saves its checkpoint
 PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
 COLUMNS = 3  # of the grid of pictures
 SHOWN_VIDEO = "-median.gif"  # end of its name: neither the best nor the worst episode
@@ -62,6 +81,17 @@ class GalleryEntry:
         """The anchor of its heading, as GitHub and the documentation site make it."""
         return re.sub(r"[^\w-]", "", self.environment.lower().replace(" ", "-"))
 
+    @property
+    def picture(self) -> str | None:
+        """The file that stands for it in the grid of pictures; None without one."""
+        return self.video or self.curve
+
+    def __str__(self) -> str:
+        """Return its result in a few words."""
+        reached = "goal reached" if self.reached else "goal not reached"
+        seconds = "" if self.seconds is None else f" in {format_duration(self.seconds)}"
+        return f"{reached}, {self.env_steps:,} env steps{seconds}"
+
 
 class GalleryRecord(OpenRecord):
     """The content of gallery.json."""
@@ -70,12 +100,102 @@ class GalleryRecord(OpenRecord):
     left_out: dict[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Gallery:
     """What a page shows: runs, and the reason why an environment folder has none, each by the name of the folder."""
 
-    entries: Mapping[str, GalleryEntry] = field(default_factory=dict)
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    entries: dict[str, GalleryEntry] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, output: Output) -> None:
+    """Train the environment folders that `part` selects, each for at most `seconds`, and add them to the page.
+
+    A folder that is on the page, or has a complete run of an earlier call, is trained again only if `is_forced`; the
+    run is shown as it is now. The page is written after each folder, so that it is complete if the command is
+    interrupted; a run that was interrupted is not shown, and trained again by a later call.
+    """
+    gallery = read_gallery(folder)
+    for environment in select_environments(part):
+        entry, run, reason = gallery.entries.get(environment), read_complete_run(environment), None
+        limit = entry.limit if entry else None
+        if is_forced or not (entry or run):
+            reason = train_within(environment, seconds, output)
+            limit, run = seconds, read_complete_run(environment)
+        if reason:
+            gallery.left_out[environment] = reason
+        elif run:
+            gallery.entries[environment] = make_entry(folder, run, limit)
+        state = f"not trained: {reason}" if reason else gallery.entries[environment]
+        output.log(f"{environment}: {state}")
+        write_gallery(folder, gallery)
+    page = write_gallery(folder, gallery)
+    reached = sorted(name for name, entry in gallery.entries.items() if entry.reached)
+    output.result = {"page": page.as_posix(), "reached": reached}
+    output.log(f"page: {page}")
+
+
+def select_environments(part: str | None) -> list[str]:
+    """Return the environment folders with this name or in this group; all of them for None. Raises UserError."""
+    known = list_environments()
+    if part is None:
+        return known
+    selected = [name for name in known if name == part or name.startswith(f"{part}/")]
+    if not selected and find_folder(part):
+        selected = [part]
+    if not selected:
+        raise make_unknown_error(part)
+    return selected
+
+
+def read_complete_run(environment: str) -> RunData | None:
+    """Return the content of the run of an environment folder; None without one, and if it was interrupted or failed."""
+    folder = RUNS / get_run_group(environment) / NAME
+    run = read_run(folder) if folder.is_dir() else None
+    return run if run and run.record["status"] == 0 and not run.in_training else None
+
+
+def train_within(environment: str, seconds: int, output: Output) -> str | None:
+    """Train a run for at most `seconds`, and record videos of it if it reached its goal. Return why there is no run."""
+    folder = find_folder(environment)
+    assert folder is not None  # as of every folder in the list
+    if read_variant(folder / CONFIG_FILE, VARIANT).get("goal") is None:
+        return "its config.yaml has no goal"
+    output.log(f"training {environment} for at most {seconds} s")
+    training = [environment, "-n", NAME, "--force", "--seconds", str(seconds)]  # it ends, even if this process does not
+    result = _run_command(training, seconds + 2 * STOP_SECONDS)
+    if "error" in result:
+        return result["error"]
+    if read_complete_run(environment) is None:
+        return f"it has learned nothing within {seconds} s"
+    if result.get("reached"):
+        videos = _run_command([environment, "-n", NAME, "--run", "--video"], None)
+        if "error" in videos:
+            output.log(f"{environment}: no video: {videos['error']}")
+    return None
+
+
+def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:
+    """Run a command of this program in its own process, which is stopped after `seconds`. Return its result."""
+    command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            printed, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            process.kill()
+            printed, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    try:
+        return json.loads(printed)
+    except ValueError:
+        return {"status": process.returncode, "error": f"its process ended with status {process.returncode}"}
 
 
 def read_gallery(folder: Path) -> Gallery:
@@ -95,18 +215,9 @@ def write_gallery(folder: Path, gallery: Gallery) -> Path:
     entries = [gallery.entries[name] for name in sorted(gallery.entries)]
     left_out = {name: gallery.left_out[name] for name in sorted({*gallery.left_out} - {*gallery.entries})}
     write_json(folder / RECORD_FILE, {"entries": [asdict(entry) for entry in entries], "left_out": left_out})
-    page = folder / PAGE_FILE
-    text = render(
-        "gallery.md",
-        entries=[entry for entry in entries if entry.reached],
-        shown=[entry for entry in entries if entry.reached and (entry.video or entry.curve)],
-        missed=[entry for entry in entries if not entry.reached],
-        left_out=left_out,
-        columns=COLUMNS,
-        machines=list(dict.fromkeys(entry.machine for entry in entries if entry.machine)),
-    )
-    replace_text(page, text)
-    return page
+    text = render("gallery.md", all_entries=entries, left_out=left_out, columns=COLUMNS)
+    replace_text(folder / PAGE_FILE, text)
+    return folder / PAGE_FILE
 
 
 def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
@@ -118,44 +229,28 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
         limit: seconds for which it was trained at most; None if they are not known.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    reached = bool(run.record["reached"])
-    return GalleryEntry(
+    entry = GalleryEntry(
         environment=run.environment,
         algorithm=run.algorithm,
         goal=run.goal,
-        reached=reached,
+        reached=bool(run.record["reached"]),
         env_steps=run.record["env_steps"],
         seconds=run.record["seconds"],
         limit=limit,
         mean_return=next(iter(run.record["returns"].values()), None),
         machine=", ".join(f"{name} {value}" for name, value in list_machine(run) if name != "system"),
-        facts=tuple(list_facts(run)) if reached else (),
-        curve=_write_curve(folder, run) if reached else None,
-        video=_copy_video(folder, run) if reached else None,
     )
-
-
-def _write_curve(folder: Path, run: RunData) -> str | None:
-    """Write the chart of the returns of a run, and return the name of the file; None if no episode has ended."""
+    if not entry.reached:
+        return entry
+    stem = run.environment.strip("/").replace("/", "_")
     chart = draw_returns(run.metrics, run.goal)
-    if not chart.legend:
-        return None
-    name = f"{_make_stem(run)}.svg"
-    picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
-    replace_text(folder / name, picture.to_svg_file())
-    return name
-
-
-def _copy_video(folder: Path, run: RunData) -> str | None:
-    """Copy a video of a run, and return the name of the file; None if there is none."""
+    curve = f"{stem}.svg" if chart.legend else None  # otherwise no episode has ended
+    if curve:
+        picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
+        replace_text(folder / curve, picture.to_svg_file())
     videos = [path for path in run.videos if path.suffix == ".gif"]
-    video = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), next(iter(videos), None))
-    if video is None:
-        return None
-    name = f"{_make_stem(run)}.gif"
-    replace_bytes(folder / name, (run.folder / video).read_bytes())
-    return name
-
-
-def _make_stem(run: RunData) -> str:
-    return run.environment.strip("/").replace("/", "_")
+    videos.sort(key=lambda path: not path.name.endswith(SHOWN_VIDEO))
+    video = f"{stem}.gif" if videos else None
+    if video:
+        replace_bytes(folder / video, (run.folder / videos[0]).read_bytes())
+    return replace(entry, facts=tuple(list_facts(run)), curve=curve, video=video)

@@ -8,9 +8,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from algorithm import __version__
+from algorithm.config.yaml_layers import format_value
 from algorithm.errors import clean_text
 from algorithm.tools.reports.figure import TEMPLATES
 from algorithm.training.metrics import format_number
+
+MAX_VALUE = 300  # characters of the value of a setting
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,8 +24,9 @@ def render(template: str, **values: Any) -> str:
     """Return the text of a template with values.
 
     The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
-    commas), `duration` (of seconds), and `code` (a line of code in Markdown). All values are escaped, as HTML in a
-    template `*.html` and as Markdown in others, and cleaned (`clean_text`), except those of `mark_safe`.
+    commas), `duration` (of seconds), `setting` (a value as YAML), and `code` (a line of code in Markdown). All values
+    are escaped, as HTML in a template `*.html` and as Markdown in others, and cleaned (`clean_text`), except those of
+    `mark_safe`.
 
     Args:
         template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
@@ -59,13 +63,8 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters: Mapping[str, Any] = {
-        "number": format_number,
-        "count": format_count,
-        "duration": format_duration,
-        "code": format_code,
-    }
-    environment.filters.update(filters)
+    filters: Mapping[str, Any] = {"number": format_number, "count": format_count, "duration": format_duration}
+    environment.filters.update(filters, setting=format_setting, code=format_code)
     return environment
 
 
@@ -93,3 +92,9 @@ def format_duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def format_setting(value: Any) -> str:
+    """Return the value of a setting as YAML, shortened if it is long."""
+    text = clean_text(format_value(value))  # before a password is cut, so that it is found
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} ..."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,36 @@ from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.runs.results import RESULT_FILE
 from algorithm.tools.reports.charts import Chart, Row, draw_rows
-from algorithm.tools.reports.curve import CURVE_FILE, draw_curve
-from algorithm.tools.reports.headline import list_facts, make_headline
 from algorithm.tools.reports.network_figure import draw_network
 from algorithm.tools.reports.page import mark_safe, render
-from algorithm.tools.reports.run_data import RunData, read_run
-from algorithm.tools.reports.run_figures import draw_figures
-from algorithm.tools.reports.run_tables import (
+from algorithm.tools.reports.run_data import Log, RunData, read_run
+from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures
+from algorithm.tools.reports.run_summary import (
     list_commands,
     list_environment,
     list_evaluations,
+    list_facts,
     list_machine,
-    list_sessions,
     list_spaces,
     list_versions,
-    make_changes,
-    make_differences,
-    make_lineage,
+    make_headline,
 )
 from algorithm.training.metrics import TABLE_FILE
 
 REPORT_FILE, CARD_FILE = "report.html", "README.md"
 MARK = "<!-- Written by Samara. Without this line, Samara keeps the file. -->"
-MAX_FAULTS, MAX_VIDEOS = 50, 6  # the newest ones, which the page contains
+MAX_VIDEOS = 6  # the newest ones, which the page contains
 LINKED_FILES = (CONFIG_FILE, TABLE_FILE, RESULT_FILE, CURVE_FILE)  # if they exist
-Log = Callable[[str], None]
+
+
+def write_report(folder: Path, log: Log) -> None:
+    """Write the files at the end of a run; an error is a line, and does not change the result of the run."""
+    try:
+        report, _ = write_files(folder, log)
+    except Exception as error:  # no error of a report may change the result of a run
+        log(f"no report: {summarize_error(error)}")
+    else:
+        log(f"report: {report}")
 
 
 def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
@@ -77,13 +81,8 @@ def make_report(run: RunData) -> str:
         environment=list_environment(run),
         spaces=list_spaces(run.roles),
         networks={role: (network, draw_network(network["nodes"])) for role, network in run.networks.items()},
-        differences=make_differences(run.differences),
-        changes=make_changes(run.changes),
         machine=list_machine(run),
         versions=list_versions(run),
-        sessions=list_sessions(run),
-        lineage=make_lineage(run),
-        faults=run.faults[-MAX_FAULTS:],
         videos=videos[:MAX_VIDEOS],
         commands=list_commands(run),
         files=[name for name in LINKED_FILES if (run.folder / name).is_file()],
@@ -122,7 +121,6 @@ def make_model_card(run: RunData) -> str:
         headline=make_headline(run),
         facts=list_facts(run),
         spaces=list_spaces(run.roles),
-        differences=make_differences(run.differences),
         origin=[*list_versions(run), *list_machine(run)],
         commands=list_commands(run),
         pictures=[*curves, *gifs[:1]],
@@ -149,13 +147,3 @@ def make_metadata(run: RunData) -> dict[str, Any]:
         "tags": ["reinforcement-learning", algorithm, environment],
         **({"model-index": [{"name": algorithm, "results": results}]} if results else {}),
     }
-
-
-def write_report(folder: Path, log: Log) -> None:
-    """Write the files at the end of a run; an error is a line, and does not change the result of the run."""
-    try:
-        report, _ = write_files(folder, log)
-    except Exception as error:  # no error of a report may change the result of a run
-        log(f"no report: {summarize_error(error)}")
-    else:
-        log(f"report: {report}")

@@ -19,9 +19,9 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import ConfigHistory, find_changes, read_roles
-from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, read_json_lines
+from algorithm.records_io import NumberTable, OpenRecord, read_json, read_json_lines
+from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import Record, read_record
-from algorithm.runs.sessions import read_sessions
 from algorithm.specs import Role
 from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table_if_present
 
@@ -32,16 +32,6 @@ RETURN_COLUMN = "rollout/return"
 WITHOUT_EFFECT = re.compile(r"base_config\.name|tune\..*")
 VIDEO_SUFFIXES = (".mp4", ".gif")
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A setting that differs between two trees; `env_steps` are those from which on it has the new value."""
-
-    path: str
-    before: Any
-    after: Any
-    env_steps: int = 0
 
 
 class IntervalRecord(OpenRecord):
@@ -150,13 +140,8 @@ class RunData:
     """
 
     def __init__(self, folder: Path, log: Log):
-        self.folder, self.log = folder, log
+        self.folder, self.log, self.name = folder, log, folder.name
         self.problems: Sequence[str] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the run."""
-        return self.folder.name
 
     @cached_property
     def table(self) -> NumberTable:
@@ -189,8 +174,11 @@ class RunData:
         return read_origin(self.folder) or self.record.get("environment") or self.folder.parent.name
 
     @cached_property
-    def differences(self) -> Sequence[Difference]:
-        """The settings that differ from the defaults and have an effect; those of other algorithms have none."""
+    def differences(self) -> Sequence[tuple[str, Any, Any]]:
+        """Path, default and value of each setting that differs from its default and has an effect.
+
+        The settings of other algorithms have none.
+        """
         if not self.settings:
             return []
         roles = self.get_setting("ma_config")
@@ -198,29 +186,25 @@ class RunData:
         used = {get_agent_section(str(find_value(tree, "base_config.algorithm"))) for tree in trees}
         unused = set(map(get_agent_section, AGENTS)) - used
         return [
-            Difference(path=path, before=old, after=new)
-            for path, old, new in find_changes(load_defaults(), self.settings)
-            if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in unused
+            change
+            for change in find_changes(load_defaults(), self.settings)
+            if not WITHOUT_EFFECT.fullmatch(change[0]) and change[0].partition(".")[0] not in unused
         ]
 
     @cached_property
-    def changes(self) -> Sequence[Difference]:
-        """The settings that changed when the run was resumed, oldest first."""
+    def changes(self) -> Sequence[tuple[int, str, Any, Any]]:
+        """The settings that changed when the run was resumed: from which env step on, path, old and new value."""
         trees = ConfigHistory(self.folder / CONFIGS_FOLDER).read_all(self.log)
         return [
-            Difference(path=path, before=old, after=new, env_steps=env_steps)
+            (env_steps, *change)
             for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)
-            for path, old, new in find_changes(before, after)
+            for change in find_changes(before, after)
         ]
 
     @cached_property
-    def networks(self) -> Mapping[str, Any]:
+    def networks(self) -> Mapping[str, NetworkRecord]:
         """The content of networks.json, by role; empty for a run of a version that did not record them."""
-        try:
-            return read_json(self.folder / NETWORKS_FILE, dict[str, NetworkRecord]) or {}
-        except RecordError as error:
-            self.log(f"{error}: the report has no networks")
-            return {}
+        return self._read(lambda: read_json(self.folder / NETWORKS_FILE, dict[str, NetworkRecord]) or {})
 
     @cached_property
     def sessions(self) -> Sequence[Mapping[str, Any]]:
@@ -266,12 +250,6 @@ class RunData:
     def algorithm(self) -> str:
         """The name of its algorithm."""
         return str(self.get_setting("base_config.algorithm") or self.record.get("algorithm") or "unknown algorithm")
-
-    @property
-    def variant(self) -> str:
-        """The variant of the folder's config.yaml; empty for the default one, and if it is not known."""
-        variant = self.record.get("variant") or "default"
-        return "" if variant == "default" else variant
 
     @property
     def goal(self) -> float | None:

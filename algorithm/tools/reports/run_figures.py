@@ -1,15 +1,26 @@
-"""The charts of a run, from its metrics."""
+"""The charts of a run, from its metrics, and its learning curve as a picture in its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from algorithm.tools.reports.charts import Chart, LegendEntry, Line, draw_lines, draw_shares, find_robust_range
-from algorithm.tools.reports.run_data import RETURN_COLUMN, RunMetrics
-from algorithm.training.metrics import EVALUATION_COLUMN
+from algorithm.tools.reports.charts import (
+    Chart,
+    LegendEntry,
+    Line,
+    draw_lines,
+    draw_picture,
+    draw_shares,
+    find_robust_range,
+)
+from algorithm.tools.reports.run_data import RETURN_COLUMN, Log, RunMetrics, make_metrics
+from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, read_table
 
+CURVE_FILE = "curve.png"
 EPISODE_COLUMN, COUNT_COLUMN = "rollout/episode_return", "time/episodes"  # of a single episode; episodes so far
 LOW_COLUMN, HIGH_COLUMN = "eval/return_low", "eval/return_high"
 SHARE_PREFIX, SHARE_SUFFIX = "time/", "_fraction"
@@ -42,6 +53,30 @@ UNDRAWN |= {"time/episodes", "time/updates", "time/cpu_seconds"}
 ZERO_BASED = {"Episode length", "Entropy", *SPEED}
 
 
+def draw_curve(folder: Path, goal: float | None, log: Log, metrics: RunMetrics | None = None) -> Path | None:
+    """Draw curve.png from the metrics of a run.
+
+    Args:
+        folder: folder of the run.
+        goal: mean return of the goal, drawn as a dashed line; None without a goal.
+        log: receives the reason if drawing fails.
+        metrics: its metrics.csv, which is slow to read; None to read it.
+
+    Returns:
+        The path of the picture; None if drawing fails.
+    """
+    try:
+        metrics = make_metrics(read_table(folder / TABLE_FILE), {}) if metrics is None else metrics
+        if not metrics.columns:
+            raise ValueError(f"{TABLE_FILE} has no row that can be read")
+        title = f"{folder.name}: return" + ("" if goal is None else f" (goal {goal:,.6g})")
+        draw_picture([replace(draw_returns(metrics, goal), title=title)]).write_png(folder / CURVE_FILE)
+    except Exception as error:  # a run does not fail because of its picture
+        log(f"no {CURVE_FILE}: {type(error).__name__}: {error}")
+        return None
+    return folder / CURVE_FILE
+
+
 def draw_figures(metrics: RunMetrics, goal: float | None) -> dict[str, list[Chart]]:
     """Draw the charts of a run by section.
 
@@ -69,17 +104,10 @@ def draw_figures(metrics: RunMetrics, goal: float | None) -> dict[str, list[Char
 
 def draw_returns(metrics: RunMetrics, goal: float | None) -> Chart:
     """Return the chart of training returns, evaluations with their intervals, and the goal."""
-    found = metrics.list_metrics()
-    lines: list[Line] = []
-    legend: list[LegendEntry] = []
-    episodes: list[Line] = []
-    for metric, label in ((RETURN_COLUMN, "training"), (EVALUATION_COLUMN, "evaluation")):
-        for role, column in found.get(metric, {}).items():
-            if metrics.find_last(column) is not None:
-                color, marked = len(lines), metric == EVALUATION_COLUMN
-                lines.append(_make_returns(metrics, column, role, color, marked))
-                episodes += [] if marked else _find_episodes(metrics, role, color)
-                legend.append(_make_entry(metrics, color, label, role, column))
+    lines, legend = _make_lines(metrics, {RETURN_COLUMN: "training", EVALUATION_COLUMN: "evaluation"})
+    columns = metrics.list_metrics().get(RETURN_COLUMN, {})
+    roles = [role for role, column in columns.items() if metrics.find_last(column) is not None]
+    episodes = [line for color, role in enumerate(roles) for line in _find_episodes(metrics, role, color)]
     y_range = find_robust_range([*episodes, *lines], goal)
     notes = {
         GAP_NOTE: metrics.is_gap.any(),
@@ -94,16 +122,6 @@ def draw_returns(metrics: RunMetrics, goal: float | None) -> Chart:
         legend=legend,
         note=" ".join(note for note, is_true in notes.items() if is_true),
     )
-
-
-def _make_returns(metrics: RunMetrics, column: str, role: str, color: int, marked: bool) -> Line:
-    bounds = [f"{name}/{role}" if role else name for name in (LOW_COLUMN, HIGH_COLUMN)]
-    if marked and all(name in metrics.columns for name in bounds):
-        rows = np.stack(metrics.get_rows(column, *bounds))
-        x, y, low, high = rows[:, np.isfinite(rows[1])]
-        return Line(color=color, x=x, y=y, low=low, high=high, marked=True)
-    x, y = metrics.get_rows(column)
-    return Line(color=color, x=x, y=y, marked=marked)
 
 
 def _find_episodes(metrics: RunMetrics, role: str, color: int) -> list[Line]:
@@ -122,16 +140,8 @@ def _find_episodes(metrics: RunMetrics, role: str, color: int) -> list[Line]:
 
 def _draw_charts(metrics: RunMetrics, charts: Titles) -> Iterator[Chart]:
     """Yield a chart for each title with a metric that has values."""
-    found = metrics.list_metrics()
     for title, names in charts.items():
-        columns = [(name, role, column) for name in names for role, column in found.get(name, {}).items()]
-        lines: list[Line] = []
-        legend: list[LegendEntry] = []
-        for name, role, column in columns:
-            if metrics.find_last(column) is not None:
-                x, y = metrics.get_rows(column)
-                lines.append(Line(color=len(lines), x=x, y=y, marked=name.startswith("eval/")))
-                legend.append(_make_entry(metrics, len(legend), names[name], role, column))
+        lines, legend = _make_lines(metrics, names)
         if lines:
             yield Chart(
                 title=f"{title}, in {UNITS[title]}" if title in UNITS else title,
@@ -141,9 +151,26 @@ def _draw_charts(metrics: RunMetrics, charts: Titles) -> Iterator[Chart]:
             )
 
 
-def _make_entry(metrics: RunMetrics, color: int, label: str, role: str, column: str) -> LegendEntry:
-    name = ", ".join(filter(None, (label, role))) or "last value"
-    return LegendEntry(color=color, label=name, column=column, exact=metrics.find_last(column))
+def _make_lines(metrics: RunMetrics, names: Mapping[str, str]) -> tuple[list[Line], list[LegendEntry]]:
+    """Return a line and its entry of the legend for each role of each metric that has values.
+
+    Evaluations are points, those of returns with their intervals. `names` are the labels of the metrics.
+    """
+    found = metrics.list_metrics()
+    lines: list[Line] = []
+    legend: list[LegendEntry] = []
+    shown = [(name, role, column) for name in names for role, column in found.get(name, {}).items()]
+    for metric, role, column in shown:
+        last, color = metrics.find_last(column), len(lines)
+        if last is not None:
+            bounds = [f"{bound}/{role}" if role else bound for bound in (LOW_COLUMN, HIGH_COLUMN)]
+            has_bounds = metric == EVALUATION_COLUMN and all(bound in metrics.columns for bound in bounds)
+            x, y, *ends = metrics.get_rows(column, *(bounds if has_bounds else ()))
+            low, high = ends or (None, None)
+            lines.append(Line(color=color, x=x, y=y, low=low, high=high, marked=metric.startswith("eval/")))
+            label = ", ".join(filter(None, (names[metric], role))) or "last value"
+            legend.append(LegendEntry(color=color, label=label, column=column, value=last))
+    return lines, legend
 
 
 def _draw_time_shares(metrics: RunMetrics) -> list[Chart]:
@@ -157,12 +184,12 @@ def _draw_time_shares(metrics: RunMetrics) -> list[Chart]:
     means = np.average(shares, axis=1, weights=widths if widths.any() else None)
     order = np.argsort(-means, kind="stable")
     labels = [names[index].removeprefix(SHARE_PREFIX).removesuffix(SHARE_SUFFIX) for index in order]
-    areas = {label: shares[index].clip(min=0) for label, index in zip(labels, order, strict=True)}
+    figure = draw_shares(env_steps, [shares[index].clip(min=0) for index in order])
     legend = [
-        LegendEntry(color=color, label=label, text=f"{means[index]:.0%}")
-        for color, (label, index) in enumerate(zip(labels, order, strict=True))
+        LegendEntry(color=color, label=f"{label} {mean:.0%}")
+        for color, (label, mean) in enumerate(zip(labels, means[order], strict=True))
     ]
-    return [Chart(title="Shares of the time", figure=draw_shares(env_steps, areas), legend=legend)]
+    return [Chart(title="Shares of the time", figure=figure, legend=legend)]
 
 
 def _make_title(metric: str) -> str:

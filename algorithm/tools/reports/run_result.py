@@ -15,7 +15,6 @@ from rich.table import Table
 from algorithm.parts.env_folder import RUNS
 from algorithm.program import get_command, role_suffix
 from algorithm.runs.results import COLUMNS, Record, format_record
-from algorithm.tools.reports.curve import draw_curve
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:  # imports of torch, which the table does not need
@@ -25,6 +24,8 @@ if TYPE_CHECKING:  # imports of torch, which the table does not need
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
     """Log the result of a run that ended, its folder and the next commands; draw its curve."""
+    from algorithm.tools.reports.run_figures import draw_curve  # runs are listed without numpy
+
     for line in _describe_result(result):
         log(line)
     goal = folder.load_settings().goal

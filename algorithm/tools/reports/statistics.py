@@ -46,13 +46,13 @@ class Performance:
     """The performance of a group: statistics of the scores of its runs.
 
     Attributes:
-        scores: the score of each run, by environment: each [runs].
+        label: label of the group.
         mean, iqm: mean and interquartile mean.
         thresholds: scores, evenly spaced.
         profile: fraction of the runs above each threshold [thresholds].
     """
 
-    scores: Scores
+    label: str
     mean: Estimate
     iqm: Estimate
     thresholds: np.ndarray
@@ -60,31 +60,29 @@ class Performance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Improvement:
-    """The probability that a run of one group scores above a run of another one.
+class Improvement(Estimate):
+    """The probability, 0.5 to 1, that a run of one group scores above a run of another one.
 
     Attributes:
         label, other: labels of both groups; the first is the one with the larger probability.
-        probability: the probability, 0.5 to 1.
         chance: probability that every run of a group is above every run of the other one, on each task, if both groups
             are equally good.
     """
 
     label: str
     other: str
-    probability: Estimate
     chance: float
 
     @property
     def is_complete(self) -> bool:
         """Return whether every run is above every run of the other group, in which case the interval has no width."""
-        return bool(self.probability.value == 1)
+        return bool(self.value == 1)
 
     def __str__(self) -> str:
         """Return the probability with its interval; without a width, the chance of this order instead."""
         if self.is_complete:
             return f"{format_number(1.0)} (every run; by chance {self.chance:.2g})"
-        return str(self.probability)
+        return super().__str__()
 
 
 def compute_mean(scores: Scores) -> np.ndarray:
@@ -112,48 +110,42 @@ def compute_improvement(scores: Scores, others: Scores) -> np.ndarray:
 
     A tie counts half, so that each task has the Mann-Whitney statistic U / (runs * other runs).
     """
-    return np.mean([_compare_pairs(task, other) for task, other in zip(scores, others, strict=True)], 0)
-
-
-def _compare_pairs(task: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the fraction [...] of pairs whose first is larger; a tie counts half."""
-    signs = [np.sign(run[..., None] - other).mean(-1) for run in np.moveaxis(task, -1, 0)]
+    signs = [
+        np.mean([np.sign(run[..., None] - other).mean(-1) for run in np.moveaxis(task, -1, 0)], 0)
+        for task, other in zip(scores, others, strict=True)
+    ]
     return (np.mean(signs, 0) + 1) / 2
 
 
-def measure_groups(groups: Mapping[str, Scores]) -> dict[str, Performance]:
+def measure_groups(groups: Mapping[str, Scores]) -> list[Performance]:
     """Return the statistics of each group, with profiles at thresholds from the lowest to the highest score of all."""
     runs = np.concatenate([np.empty(0), *(task for scores in groups.values() for task in scores)])
     low, high = float(runs.min(initial=np.inf)), float(runs.max(initial=-np.inf))
     margin = (0.05 * abs(low) or 0.5) if low == high else 0.0  # around equal scores
     thresholds = np.linspace(low - margin, high + margin, THRESHOLDS) if len(runs) else np.empty(0)
-    return {
-        label: Performance(
-            scores=scores,
+    return [
+        Performance(
+            label=label,
             mean=estimate(compute_mean, scores),
             iqm=estimate(compute_iqm, scores),
             thresholds=thresholds,
             profile=estimate(partial(compute_profile, thresholds=thresholds), scores),
         )
         for label, scores in groups.items()
-    }
+    ]
 
 
-def compare_pairs(scores: Mapping[str, Scores]) -> list[Improvement]:
+def compare_pairs(groups: Mapping[str, Scores]) -> list[Improvement]:
     """Return the probability of improvement of each pair of groups."""
-    return [_compare_pair(scores, *labels) for labels in combinations(scores, 2)]
-
-
-def _compare_pair(scores: Mapping[str, Scores], label: str, other: str) -> Improvement:
-    if compute_improvement(scores[label], scores[other]) < 0.5:
-        label, other = other, label
-    counts = [(len(task), len(rival)) for task, rival in zip(scores[label], scores[other], strict=True)]
-    return Improvement(
-        label=label,
-        other=other,
-        probability=estimate(compute_improvement, scores[label], scores[other]),
-        chance=2 * prod(1 / comb(runs + others, runs) for runs, others in counts),
-    )
+    found = []
+    for label, other in combinations(groups, 2):
+        if compute_improvement(groups[label], groups[other]) < 0.5:
+            label, other = other, label
+        scores, others = groups[label], groups[other]
+        chance = 2 * prod(1 / comb(len(a) + len(b), len(a)) for a, b in zip(scores, others, strict=True))
+        probability = estimate(compute_improvement, scores, others)
+        found.append(Improvement(label=label, other=other, chance=chance, **vars(probability)))
+    return found
 
 
 def estimate(
@@ -178,16 +170,16 @@ def estimate(
     n_values = resamples * sum(task.size for tasks in groups for task in tasks)
     parts = np.array_split(np.arange(resamples), 1 + n_values // MAX_VALUES)
     resampled = [
-        statistic(*([_resample(task, rng, len(part)) for task in tasks] for tasks in groups)) for part in parts
+        statistic(
+            *(
+                [task[..., rng.integers(task.shape[-1], size=(len(part), task.shape[-1]))] for task in tasks]
+                for tasks in groups
+            )
+        )
+        for part in parts
     ]
     low, high = np.quantile(np.concatenate(resampled, -1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
     return Estimate(value=value, low=low, high=high)
-
-
-def _resample(task: np.ndarray, rng: np.random.Generator, resamples: int) -> np.ndarray:
-    """Return resamples [..., resamples, runs] of scores [..., runs]."""
-    runs = task.shape[-1]
-    return task[..., rng.integers(runs, size=(resamples, runs))]
 
 
 def widen_level(level: float, counts: Sequence[int]) -> float:

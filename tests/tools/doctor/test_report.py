@@ -65,7 +65,7 @@ def task():
 def little(monkeypatch):
     """Leave out the checks of the core and the machine, which are tested separately."""
     monkeypatch.setattr(command, "list_core_checks", lambda: [])
-    monkeypatch.setattr(command, "list_machine_checks", lambda: [])
+    monkeypatch.setattr(command, "MACHINE_CHECKS", ())
 
 
 def call(capsys, *arguments) -> dict:
@@ -99,7 +99,7 @@ def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_
     document = requirements.read_setup.__wrapped__
     monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
     monkeypatch.setattr(requirements, "read_setup", document)
-    monkeypatch.setattr(command, "list_machine_checks", lambda: [])
+    monkeypatch.setattr(command, "MACHINE_CHECKS", ())
     document = call(capsys)
     states = {check["name"]: check["state"] for check in document["checks"]}
     assert document["environment"] is None
@@ -114,7 +114,7 @@ def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
         "import sys\nfrom algorithm.cli import main\n"
         "from algorithm.tools.doctor import command\n"
         "core = command.list_core_checks\n"
-        "command.list_machine_checks = lambda: []\n"
+        "command.MACHINE_CHECKS = ()\n"
         "few = ('rich', 'packaging', 'mlagents-envs')\n"
         "command.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
         "sys.exit(main.main(sys.argv[1:]))"

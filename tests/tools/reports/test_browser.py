@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_page import write_page
+from algorithm.tools.reports.comparison_output import write_page
 from algorithm.tools.reports.gallery import Gallery, make_entry, write_gallery
 from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import read_run

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.tools.reports.comparison import compare, find_median, make_record
+from algorithm.tools.reports.comparison import compare
+from algorithm.tools.reports.comparison_output import format_median, make_record
 from tests.tools.reports.compared_folders import write_run
 
 LINE = {0: 0.0, 100: 100.0}
@@ -28,9 +29,10 @@ def compare_all(runs, metric=None):
 
 
 def only_environment(runs, metric=None):
+    """Return the result of the only environment, and its groups by label."""
     comparison, _ = compare_all(runs, metric)
     (result,) = comparison.environments
-    return result
+    return result, {group.label: group for group in result.groups}
 
 
 def shifted(offset, factor=1.0):
@@ -44,8 +46,8 @@ def test_runs_that_differ_in_seed_and_name_only_are_a_group(runs):
     write_run(runs / "b-1", LINE, variant="sac", algorithm="SAC")
     write_run(runs / "c-1", LINE, settings={"acer_config": {"gamma": 0.9}})
     write_run(runs / "c-2", LINE, seed=1, settings={"acer_config": {"gamma": 0.9}})
-    groups = only_environment(runs).groups
-    assert {label: [run.folder.name for run in group.group.runs] for label, group in groups.items()} == {
+    groups = only_environment(runs)[1]
+    assert {label: [run.folder.name for run in group.runs] for label, group in groups.items()} == {
         "ACER gamma=0.99": ["a-1", "a-2", "a-3"],
         "SAC (sac)": ["b-1"],
         "ACER gamma=0.9": ["c-1", "c-2"],
@@ -56,7 +58,7 @@ def test_a_repeated_seed_divides_a_group_by_the_names_of_its_runs(runs):
     for name in "ab":
         for seed in range(2):
             write_run(runs / f"{name}-{seed + 1}", LINE, seed=seed)
-    assert list(only_environment(runs).groups) == ["ACER a", "ACER b"]
+    assert list(only_environment(runs)[1]) == ["ACER a", "ACER b"]
     write_run(runs / "b-3", LINE, seed=1)
     _, lines = compare_all(runs)
     assert lines[0] == (
@@ -71,7 +73,7 @@ def test_a_setting_that_a_run_lacks_has_its_default(runs):
         write_run(runs / name, LINE, seed=ord(name))
     config = runs / "c/config.yaml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if "learning_rate" not in line))
-    assert {label: len(group.curves) for label, group in only_environment(runs).groups.items()} == {
+    assert {label: len(group.runs) for label, group in only_environment(runs)[1].items()} == {
         "ACER alpha=1 gamma=0.9 ma_config=null": 1,
         "ACER alpha=null gamma=0.99 ma_config={}": 2,
     }
@@ -81,7 +83,7 @@ def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
     sections = {"replay_config": {"alpha": 0.5}, "ma_config": {"walker": {"alpha": 2}}}
     write_run(runs / "a", LINE, settings={"replay_config": {"alpha": 0.1}, "ma_config": {"walker": {"alpha": 1}}})
     write_run(runs / "b", LINE, settings=sections)
-    assert list(only_environment(runs).groups) == [
+    assert list(only_environment(runs)[1]) == [
         "ACER ma_config.walker.alpha=1 replay_config.alpha=0.1",
         "ACER ma_config.walker.alpha=2 replay_config.alpha=0.5",
     ]
@@ -90,7 +92,7 @@ def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
 def test_curves_are_means_at_the_same_env_steps(runs):
     write_run(runs / "a-1", {0: 0.0, 50: 50.0, 200: 50.0}, seed=0)
     write_run(runs / "a-2", {20: 10.0, 100: 90.0, 120: 90.0}, seed=1)
-    group = only_environment(runs).groups["ACER"]
+    group = only_environment(runs)[1]["ACER"]
     # From the first value of the second run to the end of the second run, which is shorter.
     assert (group.env_steps[0], group.env_steps[-1]) == (20, 120)
     first = np.interp(group.env_steps, [0, 50, 200], [0, 50, 50])
@@ -103,7 +105,7 @@ def test_a_run_keeps_its_value_after_its_goal_and_an_interrupted_one_ends_the_cu
     write_run(runs / "a-1", {0: 0.0, 50: 100.0}, seed=0, reached=True)
     write_run(runs / "a-2", {0: 0.0, 80: 40.0}, seed=1, status=130)
     comparison, lines = compare_all(runs)
-    group = comparison.environments[0].groups["ACER"]
+    group = comparison.environments[0].groups[0]
     assert group.env_steps[-1] == 80 and group.mean_curve.value[-1] == (100 + 40) / 2
     assert f"{runs}/a-2 is not complete (interrupted): its curve ends at 80 env steps" in lines
     assert f"mine/task: values are compared at 80 env steps, where {runs}/a-2 ends" in lines
@@ -114,14 +116,14 @@ def test_values_are_compared_where_the_first_group_ends(runs):
     write_run(runs / "a-2", shifted(4), seed=1)
     write_run(runs / "b-1", {0: 0.0, 300: 600.0}, seed=0, variant="b")
     write_run(runs / "b-2", {0: 2.0, 300: 602.0}, seed=1, variant="b")
-    result = only_environment(runs)
-    assert result.score_at == 100
-    assert result.groups["ACER"].performance.scores[0].tolist() == [100, 104]
-    assert result.groups["ACER (b)"].performance.scores[0].tolist() == [200, 202]
-    assert result.groups["ACER (b)"].performance.mean.value == result.groups["ACER (b)"].performance.iqm.value == 201
+    result, groups = only_environment(runs)
+    assert result.env_steps == 100
+    assert groups["ACER"].scores.tolist() == [100, 104]
+    assert groups["ACER (b)"].scores.tolist() == [200, 202]
+    assert groups["ACER (b)"].mean.value == groups["ACER (b)"].iqm.value == 201
     (improvement,) = result.improvements
     assert (improvement.label, improvement.other) == ("ACER (b)", "ACER")
-    assert improvement.probability.value == 1 and improvement.is_complete
+    assert improvement.value == 1 and improvement.is_complete
     assert improvement.chance == pytest.approx(2 / 6)  # of the 6 orders of two pairs of runs
     assert str(improvement) == "1.000 (every run; by chance 0.33)"
 
@@ -130,10 +132,10 @@ def test_groups_that_all_reached_their_goals_are_compared_where_the_first_of_the
     write_run(runs / "a-1", {0: 0.0, 60: 100.0}, reached=True, seed=0)
     write_run(runs / "a-2", {0: 0.0, 80: 100.0}, reached=True, seed=1)
     write_run(runs / "b-1", {0: 0.0, 400: 100.0}, reached=True, variant="b")
-    result = only_environment(runs)
-    assert result.score_at == 80
-    assert result.groups["ACER (b)"].performance.scores[0].tolist() == [20]
-    assert result.groups["ACER (b)"].env_steps[-1] == 400
+    result, groups = only_environment(runs)
+    assert result.env_steps == 80
+    assert groups["ACER (b)"].scores.tolist() == [20]
+    assert groups["ACER (b)"].env_steps[-1] == 400
 
 
 def test_steps_and_cpu_seconds_to_the_goal(runs):
@@ -142,12 +144,12 @@ def test_steps_and_cpu_seconds_to_the_goal(runs):
     for seed, reached in enumerate([True, False]):
         write_run(runs / f"b-{seed}", LINE, reached=reached, seed=seed, variant="b", cpu_seconds=1.0)
     write_run(runs / "c-0", LINE, reached=True, variant="c")
-    groups = only_environment(runs).groups
-    assert groups["ACER"].n_reached == 2 and list(groups["ACER"].steps_to_goal) == [60, 80, np.inf]
-    assert find_median(groups["ACER"].steps_to_goal) == 80
-    assert find_median(groups["ACER"].cpu_seconds_to_goal) == 8
-    assert find_median(groups["ACER (b)"].steps_to_goal) is None  # half of the runs did not reach it
-    assert groups["ACER (c)"].cpu_seconds_to_goal is None and find_median(None) is None
+    groups = only_environment(runs)[1]
+    assert groups["ACER"].reached == 2 and list(groups["ACER"].env_steps_to_goal) == [60, 80, np.inf]
+    assert format_median(groups["ACER"].env_steps_to_goal, ",.0f") == "80"
+    assert format_median(groups["ACER"].cpu_seconds_to_goal, ",.1f") == "8.0"
+    assert format_median(groups["ACER (b)"].env_steps_to_goal, ",.0f") == "-"  # half of the runs did not reach it
+    assert groups["ACER (c)"].cpu_seconds_to_goal is None and format_median(None, ",.0f") == "-"
 
 
 def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
@@ -155,18 +157,18 @@ def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
     write_run(runs / "a-1", curve, seed=0, damaged_after=[30])
     write_run(runs / "a-2", curve, seed=1)
     comparison, lines = compare_all(runs)
-    group = comparison.environments[0].groups["ACER"]
+    group = comparison.environments[0].groups[0]
     missing = np.isnan(group.mean_curve.value)
     np.testing.assert_array_equal(missing, (group.env_steps > 30) & (group.env_steps < 70))
     assert lines[0] == f"{runs}/a-1/metrics.csv is damaged: 1 of its lines cannot be read"
-    assert group.performance.scores[0].tolist() == [100, 100]
+    assert group.scores.tolist() == [100, 100]
 
 
 def test_roles_are_averaged_and_a_single_role_can_be_compared(runs):
     folder = write_run(runs / "a", LINE)
     (folder / "metrics.csv").write_text("env_steps,rollout/return/x,rollout/return/y\n0,1,3\n10,0,0\n10,2,6\n")
-    assert only_environment(runs).groups["ACER"].performance.scores[0].tolist() == [4]
-    assert only_environment(runs, "rollout/return/y").groups["ACER"].performance.scores[0].tolist() == [6]
+    assert only_environment(runs)[1]["ACER"].scores.tolist() == [4]
+    assert only_environment(runs, "rollout/return/y")[1]["ACER"].scores.tolist() == [6]
 
 
 def test_evaluations_are_compared_if_all_runs_have_them_regularly(runs):
@@ -200,12 +202,12 @@ def test_scores_of_several_environments_are_normalized_by_first_value_and_goal(r
     comparison, lines = compare_all(runs)
     assert "gym/x: ACER (alone) is a single run and has no interval" in lines
     overall = comparison.overall
-    assert list(overall.groups) == ["ACER", "ACER (b)"]  # the groups of both environments
-    assert overall.references == {"gym/x": (1, 100), "gym/y": (-299, -50)}
+    assert [group.label for group in overall.groups] == ["ACER", "ACER (b)"]  # the groups of both environments
+    assert overall.references == {"gym/x": {"start": 1, "goal": 100}, "gym/y": {"start": -299, "goal": -50}}
     x = (np.array([50, 51, 52]) - 1) / 99
     y = (np.array([-100, -99, -98]) + 299) / 249
-    np.testing.assert_allclose(overall.groups["ACER"].scores, [x, y])
-    assert overall.groups["ACER"].mean.value == pytest.approx((x.mean() + y.mean()) / 2)
+    assert overall.groups[0].mean.value == pytest.approx((x.mean() + y.mean()) / 2)
+    assert overall.groups[0].thresholds[0] == pytest.approx(min(*x, *y))
     (improvement,) = overall.improvements
     assert improvement.is_complete and improvement.chance == pytest.approx(2 / 20**2)
 
@@ -229,8 +231,8 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     shutil.copytree(runs / "mine/a-1", runs / "mine/.a-1.replaced")
     monkeypatch.chdir(runs)
     for patterns in (["mine"], ["mine/a-*"], [str(runs / "mine/a-?"), "mine"], [f"mine/a-{k}" for k in range(1, 12)]):
-        (group,) = compare(patterns, None, pytest.fail).environments[0].groups.values()
-        assert [run.folder.name for run in group.group.runs] == [f"a-{k}" for k in range(1, 12)]
+        (group,) = compare(patterns, None, pytest.fail).environments[0].groups
+        assert [run.folder.name for run in group.runs] == [f"a-{k}" for k in range(1, 12)]
 
 
 def test_the_order_of_runs_changes_no_figure(runs):
@@ -260,7 +262,7 @@ def test_few_runs_are_noted(runs, count, line):
         write_run(runs / f"a-{seed}", shifted(seed), seed=seed)
     comparison, lines = compare_all(runs)
     assert lines == [line] * (line is not None)
-    assert np.isnan(comparison.environments[0].groups["ACER"].performance.mean.low) == (count == 1)
+    assert np.isnan(comparison.environments[0].groups[0].mean.low) == (count == 1)
 
 
 def test_a_path_that_does_not_exist_is_an_error(runs):
@@ -275,7 +277,7 @@ def test_what_is_no_run_is_left_out_with_a_line(runs):
     (write_run(runs / "damaged", LINE) / "metrics.csv").write_text("no table\n")
     lines = []
     comparison = compare([str(runs / name) for name in ("a", "empty", "new", "damaged")], None, lines.append)
-    assert len(comparison.environments[0].groups["ACER"].group.runs) == 1
+    assert len(comparison.environments[0].groups[0].runs) == 1
     assert lines[:4] == [
         f"{runs}/empty has no run (a folder with config.yaml and environment.txt): it is left out",
         f"{runs}/new has no metrics.csv yet: it is left out",
@@ -302,7 +304,7 @@ def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_
     write_run(runs / "b-1", {50_001: 30.0}, seed=1, variant=variant, **evaluated)
     comparison, lines = compare_all(runs)
     groups = comparison.environments[0].groups
-    scores = [score for group in groups.values() for score in group.performance.scores[0].tolist()]
+    scores = [score for group in groups for score in group.scores.tolist()]
     assert comparison.metric == "eval/return" and scores == [10, 30]
     expected = "compared at 50,000 env steps; the first value of eval/return of a run at 50,001 counts"
     assert sum(expected in line for line in lines) == 1
@@ -314,5 +316,5 @@ def test_a_run_without_settings_is_left_out(runs):
         (write_run(runs / f"a-{number}", LINE) / "config.yaml").write_text(content)
         (runs / f"a-{number}" / "environment.txt").write_bytes(b"\xff")
     comparison, lines = compare_all(runs)
-    assert [len(group.group.runs) for group in comparison.environments[0].groups.values()] == [1]
+    assert [len(group.runs) for group in comparison.environments[0].groups] == [1]
     assert sum("config.yaml" in line and line.endswith("left out") for line in lines) == 4

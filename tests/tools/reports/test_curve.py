@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from algorithm.tools.reports.curve import CURVE_FILE, draw_curve
 from algorithm.tools.reports.figure import Figure
+from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve
 from algorithm.training.metrics import MetricsWriter
 
 

@@ -14,8 +14,8 @@ import pytest
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
-from algorithm.tools.reports import gallery_command as gallery
-from algorithm.tools.reports.gallery_command import select_environments
+from algorithm.tools.reports import gallery
+from algorithm.tools.reports.gallery import select_environments
 from tests.task_folder import write_task
 from tests.tools.reports.run_folders import RESULT, write_run
 

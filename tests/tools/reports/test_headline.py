@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.tools.reports.headline import BAD, GOOD, WAITING, list_facts, make_headline
 from algorithm.tools.reports.run_data import RunData, read_run
+from algorithm.tools.reports.run_summary import BAD, GOOD, WAITING, list_facts, make_headline
 from tests.tools.reports.run_folders import RESULT
 
 

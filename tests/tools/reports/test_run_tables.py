@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.run_data import Difference, make_metrics, read_run
-from algorithm.tools.reports.run_tables import (
-    MAX_ROWS,
-    MAX_VALUE,
+from algorithm.tools.reports.page import MAX_VALUE, format_setting
+from algorithm.tools.reports.report_files import make_report
+from algorithm.tools.reports.run_data import read_run
+from algorithm.tools.reports.run_summary import (
     list_commands,
     list_environment,
-    list_evaluations,
     list_machine,
-    list_sessions,
     list_spaces,
     list_versions,
-    make_differences,
 )
-from algorithm.training.metrics import read_table
 from tests.builders import make_role
+from tests.tools.reports.run_folders import PageReader
 
 
 def test_spaces_of_every_kind():
@@ -43,34 +40,29 @@ def test_spaces_of_every_kind():
 
 
 def test_long_values_are_cut_and_values_have_the_form_of_yaml():
-    differences = [
-        Difference(path="a.b", before=None, after=[1, "x"]),
-        Difference(path="a.c", before=True, after="y" * 1000),
-    ]
+    assert [format_setting(value) for value in (None, [1, "x"], True)] == ["null", "[1, x]", "true"]
+    assert format_setting("y" * 1000) == "y" * MAX_VALUE + " ..."
     address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
-    differences.append(Difference(path="a.d", before="x" * 290 + address, after=address))
-    (first, second, third) = make_differences(differences).rows
-    assert third == ["a.d", "https://***@host", "x" * 290 + "https://**" + " ..."]
-    assert first == ["a.b", "[1, x]", "null"]
-    assert second == ["a.c", "y" * MAX_VALUE + " ...", "true"]
+    assert format_setting(address) == "https://***@host"
+    assert format_setting("x" * 290 + address) == "x" * 290 + "https://**" + " ..."
 
 
 def test_the_newest_evaluations_are_listed(tmp_path):
-    lines = [f"{k},{k / 2}" for k in range(1, MAX_ROWS + 4)]
+    lines = [f"{k},{k / 2}" for k in range(1, 16)]
     (tmp_path / "metrics.csv").write_text("\n".join(["env_steps,eval/return/red", *lines, ""]))
-    (table,) = list_evaluations(make_metrics(read_table(tmp_path / "metrics.csv"), {}))
-    assert (table.title, table.columns, table.left_out) == ("red", ["env steps", "mean return"], 3)
-    assert len(table.rows) == MAX_ROWS and table.rows[-1] == ["15", "7.500"]
+    text = PageReader(make_report(read_run(tmp_path))).text
+    assert "red env steps mean return 4 2.000 5 2.500" in text and "15 7.500 3 older rows are left out." in text
 
 
 def test_properties_that_are_not_known_are_left_out(tmp_path):
     run = read_run(tmp_path)
-    assert list_machine(run) == [] and list_versions(run) == [] and list_sessions(run).rows == []
+    assert list_machine(run) == [] and list_versions(run) == []
+    assert "Processes that have trained" not in make_report(run)
     session = {"env_steps": 0, "machine": {"cores": 2, "processor": None, "memory": None}, "versions": {"torch": "2"}}
     run.sessions, run.record = [session], {**run.record, "seed": 0}
     assert list_machine(run) == [("cores", "2")]
     assert list_versions(run) == [("torch", "2"), ("seed", "0")]
-    assert list_sessions(run).rows == [["-", "-", "-", "0", "0"]]
+    assert "started processor commit from env step to - - - 0 0" in PageReader(make_report(run)).text
 
 
 def test_settings_of_other_runtimes_are_left_out(tmp_path):

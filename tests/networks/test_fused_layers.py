@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks import Mlp, Residual, batch_statistics, mlp, residual
-from algorithm.networks.fused_norms import can_fuse
-from algorithm.networks.mlp import make_orthogonal_linear, run_with_head
+from algorithm.networks.fused_layers import can_fuse
 from algorithm.networks.normalization import find_batch_norms
 
-INPUTS, OUTPUTS = 5, 3
+INPUTS = 5
 FACTORIES = {
     "residual": Residual(8, 2, expansion=2, norm="batch"),
     "residual, renormalized": Residual(8, 1, norm="batch_renorm", unit_weights=True),
@@ -45,25 +44,21 @@ def make_inputs(*rows: int) -> Tensor:
     return 2 * torch.randn(*rows, INPUTS, generator=generator) + torch.arange(INPUTS)
 
 
-def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, kind: str, commits: bool) -> list[Tensor]:
-    """Return outputs, gradients of the inputs alone and of everything, and increments; `kind` is that of the outputs.
+def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, commits: bool) -> list[Tensor]:
+    """Return outputs, gradients of the inputs alone and of everything, and increments.
 
     Outputs and increments come from a pass without gradients, too.
     """
-    head = make_orthogonal_linear(layers.size, OUTPUTS, gain=1.0) if kind != "hidden" else None
     valid = (
         None if fraction is None else torch.rand(x.shape[:-1], generator=torch.Generator().manual_seed(3)) >= fraction
     )
-    if head is not None:
-        with torch.no_grad():
-            head.weight.copy_(torch.linspace(-1, 1, head.weight.numel()).view_as(head.weight))
 
     def run(inputs: Tensor) -> Tensor:
         with batch_statistics(valid, commits=commits):
-            return run_with_head(layers, head, inputs, by_output=kind == "by output") if head else layers(inputs)
+            return layers(inputs)
 
     x = x.clone().requires_grad_()
-    parameters = [*layers.parameters(), *(head.parameters() if head else ())]
+    parameters = list(layers.parameters())
     norms, results = find_batch_norms([layers]), []
     for norm in norms:
         norm.increment.zero_()
@@ -79,16 +74,15 @@ def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, kind: 
 
 
 @pytest.mark.parametrize("commits", [False, True], ids=["kept", "committed"])
-@pytest.mark.parametrize("kind", ["hidden", "head", "by output"])
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_steps_have_the_numbers_of_modules(monkeypatch, layers, rows, statistics, kind, commits):
+def test_one_operation_has_the_numbers_of_modules(monkeypatch, layers, rows, statistics, commits):
     x = make_inputs(*ROWS[rows])
-    fused = compute_results(layers, x, STATISTICS[statistics], kind, commits)
+    fused = compute_results(layers, x, STATISTICS[statistics], commits)
     for module in (mlp, residual):
         monkeypatch.setattr(module, "can_fuse", lambda *args: False)
         monkeypatch.setattr(module, "run_fused", None)  # raises if it is called
-    separate = compute_results(layers, x, STATISTICS[statistics], kind, commits)
+    separate = compute_results(layers, x, STATISTICS[statistics], commits)
     for ours, expected in zip(fused, separate, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
 
@@ -98,11 +92,10 @@ def test_the_memory_of_a_pass_is_freed_without_garbage_collection(layers):
     gc.disable()
     try:
         with batch_statistics(torch.ones(6, dtype=torch.bool)):
-            for run in (layers, lambda x: run_with_head(layers, nn.Linear(layers.size, OUTPUTS), x)):
-                outputs = run(x)
-                node = weakref.ref(outputs)
-                del outputs
-                assert node() is None
+            outputs = layers(x)
+        node = weakref.ref(outputs)
+        del outputs
+        assert node() is None
     finally:
         gc.enable()
 
@@ -132,4 +125,4 @@ def test_modules_are_separate_where_they_cannot_be_fused(layers):
     "factory", [Mlp(8), Mlp(8, norm="layer"), Mlp(8, norm="batch", activation="tanh"), Residual(8, norm="layer")]
 )
 def test_layers_without_batch_norms_and_relu_are_separate(factory):
-    assert getattr(factory(INPUTS), "steps", None) is None
+    assert getattr(factory(INPUTS), "fused", None) is None
