@@ -20,8 +20,7 @@ from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
-from algorithm.runs.run_requests import RunRequest, plan_runs
-from algorithm.runs.session import create_run, resume_run
+from algorithm.runs.run_requests import RunRequest, create_run, plan_runs, resume_run
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
 # Arguments of `train` by the option of the command line that errors of both name.
@@ -72,7 +71,7 @@ def train(
         UserError: for settings or an environment that cannot be used; the other exceptions are those whose exit
             status the documentation of the command line lists.
     """
-    log = log or _ignore
+    log = log or (lambda line: None)
     _check_callbacks(callbacks)
     for argument, value in (("variant", variant), ("blueprint", blueprint), ("replace", replace or None)):
         if resume and value is not None:
@@ -86,8 +85,7 @@ def train(
         request = _make_request(env, name=name, variant=variant, tree=tree, replace=replace, blueprint=blueprint)
         if resume:
             with resume_run(request, log) as (folder, resolved):
-                recorded = read_recorded_variant(folder.path / RESULT_FILE)
-                return run_training(request.env, folder, resolved, recorded, callbacks, log)
+                return run_training(request.env, folder, resolved, None, callbacks, log)
         ((run_name, resolved),) = plan_runs(request, log)
         if resolved.population.size is not None:
             raise UserError(
@@ -134,9 +132,10 @@ def run_training(
     """Train in a run folder that the caller has locked; result.json is written there in any case.
 
     With `pause_at`, training pauses at this number of env steps of the run, after an evaluation, and no report is
-    written: the run is a member of a population, which reports on its members when it ends.
+    written: the run is a member of a population, which reports on its members when it ends. Without `variant`, the
+    recorded one is kept.
     """
-    recorder = ResultRecorder()
+    recorder, variant = ResultRecorder(), variant or read_recorded_variant(folder.path / RESULT_FILE)
     status, failure = 0, None
     exporter = None
     if settings.base.export != "never":
@@ -202,7 +201,3 @@ def _expand(settings: Mapping[str, Any]) -> Tree:
     for path, value in settings.items():
         tree = merge(tree, nest(path, _expand(value) if isinstance(value, Mapping) else value))
     return tree
-
-
-def _ignore(line: str) -> None:
-    """Discard a line of text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import prod
@@ -184,18 +184,12 @@ class ActionSpec:
 
     @cached_property
     def _part_columns(self) -> list[tuple[ActionPart, slice]]:
-        return list(zip(self.parts, self._part_slices(), strict=True))
-
-    def _part_slices(self) -> Iterator[slice]:
-        next_continuous, next_branch = 0, self.continuous
+        columns, ends = [], {"continuous": 0, "branches": self.continuous}
         for part in self.parts:
-            begin = next_branch if part.n_values else next_continuous
-            yield slice(begin, begin + part.size)
-            next_continuous, next_branch = (
-                (next_continuous, next_branch + part.size)
-                if part.n_values
-                else (next_continuous + part.size, next_branch)
-            )
+            kind = "branches" if part.n_values else "continuous"
+            columns.append((part, slice(ends[kind], ends[kind] + part.size)))
+            ends[kind] += part.size
+        return columns
 
     def flatten_mask(self, env_mask: Any) -> np.ndarray:
         """Return the environment's mask of one lane with all branches concatenated, [sum of branches] uint8.
@@ -236,9 +230,8 @@ class Role:
     obs_specs: Mapping[str, ObsSpec]  # of one lane
     action_spec: ActionSpec
     _: KW_ONLY
-    teams: tuple[
-        str, ...
-    ] = ()  # the team of each lane if several teams share the agent; metrics and goals are per team
+    # The team of each lane if several teams share the agent; metrics and goals are per team.
+    teams: tuple[str, ...] = ()
 
     def with_lanes(self, lanes: int) -> Role:
         """Return the role with its first `lanes` lanes only."""

@@ -18,8 +18,7 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.collect import Experience, Request
-from algorithm.processes.collectors import Collectors
+from algorithm.processes.collect import Collectors, Experience, Request
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
 from algorithm.processes.supervisor import Supervisor
@@ -145,7 +144,7 @@ def wait_for_all(host: Host, tickets: list[Any]) -> None:
 def fetch_all(host: Host, tickets: list[Any]) -> list[Any]:
     """Wait for all tickets, and return the replies."""
     wait_for_all(host, tickets)
-    return [host.fetch(ticket) for ticket in tickets]
+    return [host.fetch(ticket).result for ticket in tickets]
 
 
 def measure_weights(host: Host, handles: list[Any], parameters: int, repeats: int) -> dict[str, list[float]]:
@@ -198,7 +197,7 @@ def print_rollouts(repeats: int) -> None:
         ticket = host.call(handle, "collect", None, _make_request())
         host.wait([ticket], 60.0)
         start = perf_counter()
-        ((_, rollout),) = host.fetch(ticket).rollouts
+        ((_, rollout),) = host.fetch(ticket).result.rollouts
         arrived = perf_counter()
         if number % 2:
             copy[number // 2 % columns] = rollout.obs["obs"]
@@ -229,8 +228,8 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
     """
     host = open_host(OneActorHost)
     supervisor = Supervisor(host, make_spec(partial(RolloutServer, rows, 1, shape)), name="actor {}".format)
-    collectors = Collectors(supervisor, count=actors, in_flight=2, timeout=600.0, start_timeout=600.0, max_lag=None)
-    collectors.start()
+    cluster = resolve([("benchmark", {"cluster_config": {"actors": actors, "timeout": 600.0}})]).cluster
+    collectors = Collectors(supervisor, cluster, in_flight=2)
     collectors.wait_for_start()
     reference = host.put({"agent": np.zeros(1000, np.float32)})
     replay = make_replay(rows, actors, 2)
@@ -260,7 +259,7 @@ def _make_request() -> Request:
 
 
 def _receive(collectors: Collectors, reference: Any) -> None:
-    """Receive as `ClusterLoop` does."""
+    """Receive as `ClusterFleet` does."""
     collectors.request(lambda: reference, _make_request)
     collectors.receive(0.0 if collectors.find_next(False) else 1.0)
     collectors.request(lambda: reference, _make_request)

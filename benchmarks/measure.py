@@ -34,7 +34,7 @@ from algorithm.config.variants import read_variant  # noqa: E402
 from algorithm.parts import run_folder  # noqa: E402
 from algorithm.runs.build import train  # noqa: E402
 from algorithm.runs.callbacks import Callback  # noqa: E402
-from algorithm.runs.trained_agent import play  # noqa: E402
+from algorithm.runs.playing import play  # noqa: E402
 from algorithm.training.evaluator import EvaluationResult  # noqa: E402
 from algorithm.training.progress import Progress  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ PAIRS = [
 
 NO_STREAMS: Mapping[str, RewardStream] = {}
 
-AnyAgent = TypeVar("AnyAgent", bound=Agent)
+AnyAgent, AnySettings = TypeVar("AnyAgent", bound=Agent), TypeVar("AnySettings")
 
 
 def make_autograd_learner(*arguments: Any) -> Learner:
@@ -63,6 +64,18 @@ def read_defaults(section: str) -> dict[str, Any]:
     return yaml.safe_load(CONFIG.read_text())[section]
 
 
+def make_settings(kind: type[AnySettings], section: str, **changes: Any) -> AnySettings:
+    """Return the default settings of an algorithm with some changes."""
+    return kind(**{**read_defaults(section), **changes})
+
+
+acer_settings = partial(make_settings, AcerSettings, "acer_config")
+sac_settings = partial(make_settings, SacSettings, "sac_config")
+a2c_settings = partial(make_settings, A2CSettings, "a2c_config")
+ppo_settings = partial(make_settings, PpoSettings, "ppo_config")
+reactor_settings = partial(make_settings, ReactorSettings, "reactor_config")
+
+
 def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
     """Return a role with one vector observation and one discrete branch."""
     return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
@@ -82,11 +95,6 @@ def make_agent(
     return kind(settings, blueprint or Blueprint(body=Mlp(16)), role or make_role(), rng, **arguments)
 
 
-def acer_settings(**changes) -> AcerSettings:
-    """Return the default settings with some changes."""
-    return AcerSettings(**{**read_defaults("acer_config"), **changes})
-
-
 def make_acer(
     role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
 ) -> Acer:
@@ -104,19 +112,9 @@ def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int
     return agent
 
 
-def sac_settings(**changes) -> SacSettings:
-    """Return the default settings with some changes."""
-    return SacSettings(**{**read_defaults("sac_config"), **changes})
-
-
 def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
     """Return an agent with the default settings and some changes."""
     return make_agent(Sac, sac_settings(**changes), role, blueprint, seed)
-
-
-def a2c_settings(**changes) -> A2CSettings:
-    """Return the default settings with some changes."""
-    return A2CSettings(**{**read_defaults("a2c_config"), **changes})
 
 
 def make_a2c(
@@ -126,21 +124,11 @@ def make_a2c(
     return make_agent(A2C, a2c_settings(**changes), role, blueprint, seed, streams=streams)
 
 
-def ppo_settings(**changes) -> PpoSettings:
-    """Return the default settings with some changes."""
-    return PpoSettings(**{**read_defaults("ppo_config"), **changes})
-
-
 def make_ppo(
     role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
 ) -> Ppo:
     """Return an agent with the default settings and some changes."""
     return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed, streams=streams)
-
-
-def reactor_settings(**changes) -> ReactorSettings:
-    """Return the default settings with some changes."""
-    return ReactorSettings(**{**read_defaults("reactor_config"), **changes})
 
 
 def make_reactor(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Reactor:

@@ -67,16 +67,15 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.processes import process_host, workers
+    from algorithm.processes import process_host
     from tests.prepared_processes import PREPARED
 
-    for module in (process_host, workers):
-        monkeypatch.setattr(module, "PROCESSES", PREPARED)
+    monkeypatch.setattr(process_host, "PROCESSES", PREPARED)
 
 
 @pytest.fixture
 def prepared_scenes(monkeypatch):
-    """Start the processes of scenes in milliseconds; the tests of the adapter start them as users do."""
+    """Start the processes of scenes in milliseconds; the contract tests of the adapter start them as users do."""
     from algorithm.adapters.unity import scene_process
     from tests.prepared_processes import PREPARED
 

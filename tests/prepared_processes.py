@@ -3,6 +3,6 @@
 import multiprocessing
 
 multiprocessing.set_forkserver_preload(
-    ["algorithm.processes.worker", "algorithm.processes.cluster", "algorithm.adapters.unity.client"]
+    ["algorithm.processes.workers", "algorithm.processes.cluster", "algorithm.adapters.unity.client"]
 )
 PREPARED = multiprocessing.get_context("forkserver")

@@ -26,19 +26,13 @@ default:
   explorer: {explorer}
 """
 # By algorithm; other agents have no settings. Those without a replay have no `replay_config`.
+REPLAYED = "rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2"
 SECTIONS = {
-    "ACER": (
-        "  acer_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
-    ),
-    "SAC": (
-        "  sac_config: {rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2}\n"
-    ),
-    "REACTOR": (
-        "  reactor_config: "
-        "{rollout_length: 8, sequence_length: 12, batch_size: 4, learning_starts: 32, replay_ratio: 2, n_atoms: 11}\n"
-    ),
-    "A2C": "  a2c_config: {rollout_length: 4}\n",
-    "PPO": "  ppo_config: {rollout_length: 8, epochs: 2, minibatches: 1}\n",
+    "ACER": REPLAYED,
+    "SAC": REPLAYED,
+    "REACTOR": f"{REPLAYED}, n_atoms: 11",
+    "A2C": "rollout_length: 4",
+    "PPO": "rollout_length: 8, epochs: 2, minibatches: 1",
 }
 
 CURIOSITY = "{curiosity: {strength: 0.1, units: 8}}"
@@ -62,8 +56,6 @@ FAKES = {
         "explorer": "{mixture: {epsilon: 0.3}}",
     },
     "epochs and a late role": {"agent": "PPO", "adapter": "TWO_ROLES"},
-    "epochs, recurrent and skipping": {"agent": "PPO", "adapter": "SKIPPING", "memory": ", memory=RunningSum"},
-    "epochs and an auxiliary": {"agent": "PPO", "auxiliaries": "{distillation: {weight: 0.5}}"},
     "epochs and an auxiliary, recurrent and skipping": {
         "agent": "PPO",
         "adapter": "SKIPPING",
@@ -84,7 +76,6 @@ FAKES = {
     },
     "curiosity and sac": {"agent": "SAC", "auxiliaries": CURIOSITY},
     "curiosity without a replay": {"agent": "A2C", "auxiliaries": CURIOSITY},
-    "curiosity and epochs": {"agent": "PPO", "auxiliaries": CURIOSITY},
     "curiosity, epochs and a memory": {"agent": "PPO", "auxiliaries": CURIOSITY, "memory": ", memory=RunningSum"},
     "recurrent and skipping": {"adapter": "SKIPPING", "memory": ", memory=RunningSum"},
     "all at once": {
@@ -100,7 +91,7 @@ FAKES = {
 def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
     folder = tmp_path / "envs" / "fake" / "task"
     folder.mkdir(parents=True)
-    section = SECTIONS.get(agent, "")
+    section = f"  {agent.lower()}_config: {{{SECTIONS[agent]}}}\n" if agent in SECTIONS else ""
     if find_settings("algorithm", agent).uses_replay:
         section += "  replay_config: {capacity: 900}\n"
     config = CONFIG.format(

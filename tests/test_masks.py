@@ -47,6 +47,11 @@ def find_forbidden(adapter) -> torch.Tensor:
     return torch.from_numpy(np.stack(columns, -1))
 
 
+def make_adapter(kind, masks) -> GymAdapter:
+    """Return environments with forbidden actions, which raise an error if one is taken."""
+    return GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
+
+
 def make_tempted_agent(adapter, **changes):
     """Return an agent with high logits and values of forbidden actions, and a mask of the weights they depend on.
 
@@ -130,7 +135,7 @@ CASES += [("discrete", "info", {"trust_region_space": "probs"})]
 @pytest.mark.parametrize("restored", [False, True], ids=["replay", "checkpoint"])
 @pytest.mark.parametrize(("kind", "masks", "changes"), CASES)
 def test_the_values_of_forbidden_actions_affect_no_loss(kind, masks, changes, restored):
-    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
+    adapter = make_adapter(kind, masks)
     agent, where = make_tempted_agent(adapter, trust_region_delta=0.0, **changes)
     replay = collect(adapter, agent, 60)
     assert adapter.restarts == 0
@@ -164,7 +169,7 @@ REACTORS = {
 @pytest.mark.parametrize("changes", REACTORS.values(), ids=REACTORS)
 @pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
 def test_the_values_of_forbidden_combinations_affect_no_loss_of_reactor(kind, masks, changes):
-    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
+    adapter = make_adapter(kind, masks)
     agent, where = make_tempted_reactor(adapter, **changes)
     batch = save_and_restore(collect(adapter, agent, 60)).sample(64).convert(torch.from_numpy)
     assert adapter.restarts == 0
@@ -184,7 +189,7 @@ def test_the_values_of_forbidden_combinations_affect_no_loss_of_reactor(kind, ma
 @pytest.mark.parametrize("make_agent", [make_tempted_agent, make_tempted_reactor])
 @pytest.mark.parametrize(("kind", "masks"), KINDS.values(), ids=KINDS)
 def test_forbidden_actions_are_never_taken(kind, masks, make_agent):
-    adapter = GymAdapter(config(Guessing, LANES, {"kind": kind, "masks": masks, "vectorization_mode": "sync"}))
+    adapter = make_adapter(kind, masks)
     agent, _ = make_agent(adapter)
     collect(adapter, agent, 500)
     agent.act = agent.greedy

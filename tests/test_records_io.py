@@ -32,8 +32,8 @@ from algorithm.records_io import (
     write_json,
     write_json_lines,
 )
+from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import read_record
-from algorithm.runs.sessions import read_sessions
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
 from algorithm.tools.reports.run_data import read_run
 from algorithm.tools.reports.run_summary import Fact

@@ -188,15 +188,17 @@ class Adapter(ABC):
             EnvironmentStartError: If the simulator does not start.
         """
 
-    @abstractmethod
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         """Execute actions for the lanes of the last Step of each role, and return the next Step of each role with rows.
 
-        If the last observation of a truncated episode is known, it is one more row before the next `first` row.
+        If the last observation of a truncated episode is known, it is one more row before the next `first` row. An
+        adapter implements this method, or `send` and `receive`.
 
         Raises:
             EnvironmentCrashed: If the simulator failed; it cannot be used any more.
         """
+        self.send(actions)
+        return self.receive()
 
     def statistics(self) -> dict[str, float]:
         """Return the metrics that the simulator has reported since the last call, in addition to rewards."""

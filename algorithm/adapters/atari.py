@@ -18,12 +18,19 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.background_vector import SEED_LIMIT, BackgroundVectorWrapper, EnvPoolVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
 from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.vector import limit_episode_steps, make_sync_or_async, reject_timeout, split_env_args
+from algorithm.adapters.vector import (
+    SEED_LIMIT,
+    BackgroundVectorWrapper,
+    EnvPoolVectorEnv,
+    limit_episode_steps,
+    make_sync_or_async,
+    reject_timeout,
+    split_env_args,
+)
 
 MAX_FRAMES = 108_000  # frames of an episode at most, half an hour of play, as in all ids of version 5
 ALE_ARGS = ("repeat_action_probability", "full_action_space")

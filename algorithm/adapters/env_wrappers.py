@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.process_setup import prepare_worker
@@ -28,8 +26,6 @@ ERROR_CONSEQUENCES = {
     STEP_ERROR: "in a step; its episode is truncated and the environment rebuilt",
     RESET_ERROR: "in a reset; the environment is rebuilt",
 }
-
-LOG = logging.getLogger(__name__)
 
 
 def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
@@ -121,24 +117,6 @@ class FaultTolerantEnv(gymnasium.Wrapper):
         self.env = self._make()
         self._rebuilds += 1
         self._is_rebuilt = True
-
-
-def log_errors(info: Mapping[str, Any], first_env: int) -> dict[str, np.ndarray]:
-    """Log the errors in the infos of fault-tolerant environments, of which the first has the number `first_env`.
-
-    Returns:
-        {STEP_ERROR or RESET_ERROR: [n_envs] bool, the environments that raised}, without keys that `info` lacks.
-    """
-    raised = {}
-    for key, consequence in ERROR_CONSEQUENCES.items():
-        if key not in info:
-            continue
-        raised[key] = np.array([text is not None for text in info[key]])
-        for i in np.flatnonzero(raised[key]):
-            error_text = info[key][i].strip()
-            LOG.warning(f"environment {first_env + i} raised {error_text.splitlines()[-1]} {consequence}")
-            LOG.info(error_text)
-    return raised
 
 
 def _describe(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedEnvironment
-from algorithm.adapters.background_vector import BackgroundVectorEnv
 from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
-from algorithm.adapters.env_wrappers import STEP_ERROR, log_errors
+from algorithm.adapters.env_wrappers import ERROR_CONSEQUENCES, STEP_ERROR
 from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
-from algorithm.adapters.vector import make_vector
+from algorithm.adapters.vector import BackgroundVectorEnv, make_vector
 from algorithm.errors import is_stop
 from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
@@ -22,6 +22,8 @@ from algorithm.specs import ACTION_MASK, Role
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]
+
+LOG = logging.getLogger(__name__)
 
 
 class GymAdapter(Adapter):
@@ -90,10 +92,6 @@ class GymAdapter(Adapter):
         reward = np.zeros(len(self._lanes), np.float32)
         return {DEFAULT_ROLE: self._make_step(self._read_obs(obs, info), reward, first=self._all_true)}
 
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        self.send(actions)
-        return self.receive()
-
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         if self._pending_step is None:
             self._start_step(actions[DEFAULT_ROLE])
@@ -147,7 +145,8 @@ class GymAdapter(Adapter):
         if has_final.any():
             final_obs = stack_observations([info["final_obs"][lane] for lane in np.flatnonzero(has_final)])
             final = self._read_obs(final_obs, info.get("final_info", {}), has_final)
-        return self._split_final(self._read_obs(obs, info), final, has_final, reward, terminated, truncated)
+        step = self._make_step(self._read_obs(obs, info), reward, first=terminated | truncated, alive=~terminated)
+        return self._put_final_first(final, has_final, step)
 
     def _read_disabled(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
@@ -164,29 +163,19 @@ class GymAdapter(Adapter):
         next_obs = self._read_obs(obs, info)
         if self._masks:  # the infos of a reset contain no masks of the lanes that were not reset
             next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], current_obs[ACTION_MASK])
-        return self._split_final(next_obs, final, has_final, reward, terminated, truncated)
+        step = self._make_step(next_obs, reward, first=ended, alive=~terminated)
+        return self._put_final_first(final, has_final, step)
 
-    def _split_final(
-        self,
-        obs: Obs,
-        final: Obs,
-        has_final: np.ndarray,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> Step:
-        """Return the Step of a tick whose observations already start the next episodes.
+    def _put_final_first(self, final: Obs, has_final: np.ndarray, step: Step) -> Step:
+        """Return the bootstrap rows of a tick if there are any, and `step`, which starts the next episodes, otherwise.
 
-        If lanes have a final observation (`has_final` [lanes] bool: their episode was truncated and it is known), the
-        returned Step contains their bootstrap rows only, with the observations `final`, and the Step of all lanes is
-        pending.
+        The rows are those of lanes with a final observation in `final` (`has_final` [lanes] bool: their episode was
+        truncated and it is known). `step` is then pending.
         """
-        next_step = self._make_step(obs, reward, first=terminated | truncated, alive=~terminated)
         if not has_final.any():
-            return next_step
-        self._pending_step = next_step
-        next_step.reward = np.where(has_final, np.float32(0), reward)
-        bootstrap_step = self._make_step({}, reward, ended=self._all_true).take(has_final)
+            return step
+        self._pending_step = replace(step, reward=np.where(has_final, np.float32(0), step.reward))
+        bootstrap_step = self._make_step({}, step.reward, ended=self._all_true).take(has_final)
         return replace(bootstrap_step, obs=final)
 
     def _make_step(
@@ -221,11 +210,19 @@ class GymAdapter(Adapter):
 
         The episodes of these lanes are truncated, and their last row is unknown.
         """
-        raised = log_errors(info, self._first_env)
-        for key, lanes in raised.items():
-            self.restarts += int(lanes.sum())
-            self.last_error = info[key][np.flatnonzero(lanes)[-1]].splitlines()[-1]
-        return raised.get(STEP_ERROR, self._all_false)
+        lost = self._all_false
+        for key, consequence in ERROR_CONSEQUENCES.items():
+            if key not in info:
+                continue
+            raised = np.array([text is not None for text in info[key]])
+            for env in np.flatnonzero(raised):
+                error_text = info[key][env].strip()
+                self.restarts, self.last_error = self.restarts + 1, error_text.splitlines()[-1]
+                LOG.warning(f"environment {self._first_env + env} raised {self.last_error} {consequence}")
+                LOG.info(error_text)
+            if key == STEP_ERROR:
+                lost = raised
+        return lost
 
     def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:
         """Return the named observations of `lanes`, with the masks in the infos of all lanes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,62 +15,42 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 
 OBS = "obs"
 
-Transition = tuple[np.ndarray, np.ndarray, np.ndarray]  # next state, reward, alive; [n] each
-
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A Markov decision process with few states, observed one-hot.
+    """A Markov decision process with few states, observed one-hot, whose episodes are truncated after `limit` steps.
 
     Attributes:
-        n_states: Number of states.
-        n_actions: Number of actions.
+        next_state: [states, actions].
+        reward: [states, actions].
+        alive: [states, actions] bool, False for terminations.
+        n_starts: Number of states, of which one is drawn for the start of an episode.
         limit: Steps after which an episode is truncated.
-        draw_start: A function of (rng, n) that returns the first states [n].
-        move: A function of (state [n], action [n]) that returns next states, rewards, and False for terminations.
     """
 
-    n_states: int
-    n_actions: int
-    limit: int
-    draw_start: Callable[[np.random.Generator, int], np.ndarray]
-    move: Callable[[np.ndarray, np.ndarray], Transition]
+    next_state: np.ndarray
+    reward: np.ndarray
+    alive: np.ndarray
+    n_starts: int = 1
+    limit: int = 10
 
 
-def _draw_zeros(rng: np.random.Generator, n: int) -> np.ndarray:
-    return np.zeros(n, np.int64)
-
-
-def _draw_bits(rng: np.random.Generator, n: int) -> np.ndarray:
-    return rng.integers(2, size=n)
-
-
-def _move_truncation(state: np.ndarray, action: np.ndarray) -> Transition:
-    return state, np.ones(len(state)), np.ones(len(state), bool)
-
-
-def _move_leak(state: np.ndarray, action: np.ndarray) -> Transition:
-    return np.ones_like(state), np.where(state == 0, -50.0, 1.0), np.ones(len(state), bool)
-
-
-def _move_choice(state: np.ndarray, action: np.ndarray) -> Transition:
-    return state, (state == action).astype(float), np.zeros(len(state), bool)
-
-
-def _move_chain(state: np.ndarray, action: np.ndarray) -> Transition:
-    return np.minimum(state + action, 2), action * (state == 2) * 1.0, (action == 1) & (state < 2)
+def _make_probe(next_state: list, reward: list, alive: list, n_starts: int = 1) -> Probe:
+    return Probe(
+        next_state=np.array(next_state), reward=np.array(reward), alive=np.array(alive, bool), n_starts=n_starts
+    )
 
 
 PROBES = {
     # One state, reward 1: its value is 1 / (1 - gamma), although every episode is truncated after 10 steps.
-    "truncation": Probe(n_states=1, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_truncation),
+    "truncation": _make_probe([[0, 0]], [[1, 1]], [[1, 1]]),
     # Reward -50 in the first state, then 1 forever: with gamma 0.9 the values are -41 and 10, unless the value of
     # another episode leaks in.
-    "leak": Probe(n_states=2, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_leak),
+    "leak": _make_probe([[1, 1], [1, 1]], [[-50, -50], [1, 1]], [[1, 1], [1, 1]]),
     # One decision, then termination: reward 1 for the action that equals the state.
-    "choice": Probe(n_states=2, n_actions=2, limit=10, draw_start=_draw_bits, move=_move_choice),
+    "choice": _make_probe([[0, 0], [1, 1]], [[1, 0], [0, 1]], [[0, 0], [0, 0]], n_starts=2),
     # Three steps to the right terminate with reward 1; a step to the left terminates with reward 0.
-    "chain": Probe(n_states=3, n_actions=2, limit=10, draw_start=_draw_zeros, move=_move_chain),
+    "chain": _make_probe([[0, 1], [1, 2], [2, 2]], [[0, 0], [0, 0], [0, 1]], [[0, 1], [0, 1], [0, 0]]),
 }
 
 
@@ -98,15 +78,16 @@ class ProbeAdapter(Adapter):
             raise UnsupportedEnvironment("a probe cannot be rendered")
         self.probe = PROBES[name]
         self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
-        obs_specs = {OBS: ObsSpec((self.probe.n_states,), "uint8")}
-        self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(self.probe.n_actions,)))}
+        self._n_states, n_actions = self.probe.next_state.shape
+        obs_specs = {OBS: ObsSpec((self._n_states,), "uint8")}
+        self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(n_actions,)))}
         self._lanes = np.arange(n_envs)
         self._state = self._age = np.zeros(n_envs, np.int64)
         self._ended = np.zeros(n_envs, bool)
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._rng = np.random.default_rng(seed)
-        self._state = self.probe.draw_start(self._rng, len(self._lanes))
+        self._state = self._draw_starts()
         self._age = np.zeros_like(self._lanes)
         self._ended = np.zeros(len(self._lanes), bool)
         return self._make_steps(~self._ended, np.zeros(len(self._lanes)), ~self._ended)
@@ -114,8 +95,8 @@ class ProbeAdapter(Adapter):
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         first = self._ended
         action = self.roles[DEFAULT_ROLE].action_spec.to_env_units(actions[DEFAULT_ROLE])
-        state, reward, alive = self.probe.move(self._state, action)
-        self._state = np.where(first, self.probe.draw_start(self._rng, len(first)), state)
+        reward, alive = self.probe.reward[self._state, action], self.probe.alive[self._state, action]
+        self._state = np.where(first, self._draw_starts(), self.probe.next_state[self._state, action])
         self._age = np.where(first, 0, self._age + 1)
         alive = alive | first
         self._ended = ~first & (~alive | (self._age >= self.limit))
@@ -136,10 +117,13 @@ class ProbeAdapter(Adapter):
     def close(self) -> None:
         pass
 
+    def _draw_starts(self) -> np.ndarray:
+        return self._rng.integers(self.probe.n_starts, size=len(self._lanes))
+
     def _make_steps(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
         step = Step(
             lane=self._lanes,
-            obs={OBS: np.eye(self.probe.n_states, dtype=np.uint8)[self._state]},
+            obs={OBS: np.eye(self._n_states, dtype=np.uint8)[self._state]},
             first=first,
             is_bootstrap_row=self._ended,
             reward=reward.astype(np.float32),

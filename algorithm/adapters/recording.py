@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from ctypes.util import find_library
 from functools import partial
 from importlib.util import find_spec
@@ -39,11 +39,7 @@ def make_recording_makers(make: EnvMaker, name: EnvName, n_envs: int, recording:
     """
     if find_spec("moviepy") is None:
         raise UnsupportedEnvironment(f"videos need the package moviepy: {get_install_command('video')}")
-    makers: list[EnvMaker] = [partial(_make_with_pixels, make, name)] * n_envs
-    if recording is not None:
-        for env, numbers in recording.episodes.items():
-            makers[env] = partial(_make_recorded, makers[env], recording, env, frozenset(numbers))
-    return makers
+    return [partial(_make_recorded, make, name, recording, number) for number in range(n_envs)]
 
 
 def has_display() -> bool:
@@ -67,17 +63,27 @@ def choose_offscreen_backends() -> None:
             return
 
 
-def _make_with_pixels(make: EnvMaker, name: EnvName) -> gymnasium.Env:
-    with suppress_warnings():  # about the render mode, which is checked here
+def _make_recorded(make: EnvMaker, name: EnvName, recording: Recording | None, number: int) -> gymnasium.Env:
+    """Return environment `number`, inside RecordVideo if it has an episode in `recording`."""
+    with suppress_warnings():  # about the render mode, which is checked here, and a folder that contains videos
         env = make()
-    if env.render_mode != PIXELS:
-        modes = ", ".join(env.metadata.get("render_modes", ())) or "none"
-        env.close()
-        raise UnsupportedEnvironment(
-            f"the environment {get_env_name(name)!r} has no pictures for a video: its render modes are {modes}, "
-            f"without {PIXELS}"
+        if env.render_mode != PIXELS:
+            modes = ", ".join(env.metadata.get("render_modes", ())) or "none"
+            env.close()
+            raise UnsupportedEnvironment(
+                f"the environment {get_env_name(name)!r} has no pictures for a video: its render modes are {modes}, "
+                f"without {PIXELS}"
+            )
+        env = VideoPictures(env, name)
+        if recording is None or number not in recording.episodes:
+            return env
+        return SeededRecordVideo(
+            env,
+            str(recording.folder),
+            episode_trigger=frozenset(recording.episodes[number]).__contains__,
+            name_prefix=recording.get_prefix(number),
+            disable_logger=True,
         )
-    return VideoPictures(env, name)
 
 
 class VideoPictures(gymnasium.Wrapper):
@@ -131,14 +137,3 @@ class SeededRecordVideo(RecordVideo):
         with suppress_warnings():  # about an episode without a frame, whose error is reported
             super().stop_recording()
         self.frames_per_sec = fps
-
-
-def _make_recorded(make: EnvMaker, recording: Recording, env: int, episodes: Collection[int]) -> gymnasium.Env:
-    with suppress_warnings():  # about a folder that contains videos
-        return SeededRecordVideo(
-            make(),
-            str(recording.folder),
-            episode_trigger=episodes.__contains__,
-            name_prefix=recording.get_prefix(env),
-            disable_logger=True,
-        )

@@ -18,10 +18,9 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from algorithm.cli.panel import ProgressPanel
-from algorithm.cli.progress_texts import format_line
+from algorithm.cli.panel import ProgressPanel, format_line
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.videos import ShowPlaying
+from algorithm.runs.playing import ShowPlaying
 from algorithm.training.progress import Progress
 
 MAX_SHARE = 0.0075  # of the CPU time of this process, for drawing

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from algorithm.runs.callbacks import Callback
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"  # at which lines are not broken
 DEFAULT_WIDTH = 200  # columns of a table if the output is not a terminal
 
 
@@ -34,9 +36,7 @@ class Output:
         self.as_json = as_json
         self.result: dict[str, Any] = {}  # what the command reached so far
         self.save_note = ""  # what is saved of a run that was interrupted: a sentence after a space
-        self.removed_folders: dict[
-            str, str
-        ] = {}  # folders of failed runs, and the folders that their files were copied from
+        self.removed_folders: dict[str, str] = {}  # of failed runs: the folder that the files were copied from
         self._log_file: FaultTolerantStream | None = None
         if as_json and sys.stdout is sys.__stdout__:
             _redirect_stdout()
@@ -131,14 +131,8 @@ def wrap_words(line: str, width: int | None) -> str:
     if width is None or len(line) <= width:
         return line
     text, separator, arguments = line.partition(f" {get_command()} ")
-    words = text.split(" ") + ([f"{separator}{arguments}".lstrip()] if separator else [])
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        elif word:
-            lines.append(word)
-    return "\n".join(map(str.rstrip, lines))
+    command = f"{separator}{arguments}".replace(" ", NO_BREAK).replace(NO_BREAK, " ", 1)
+    return fill(f"{text}{command}", width, break_long_words=False, break_on_hyphens=False).replace(NO_BREAK, " ")
 
 
 def _redirect_stdout() -> None:

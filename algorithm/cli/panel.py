@@ -1,57 +1,213 @@
-"""The panel of the live display: the progress of a run as rows of a label, a bar and texts."""
+"""The progress of a run as one line of text, and as a panel of the live display: rows of a label, a bar and texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from math import isnan
+from statistics import fmean
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.panel import Panel
+from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from algorithm.cli.bars import Sparkline, StackedBar, is_colorless, make_bar
-from algorithm.cli.progress_texts import (
-    GAP,
-    Texts,
-    format_evaluations,
-    format_goal,
-    format_lanes,
-    format_length,
-    format_losses,
-    format_machine,
-    format_metrics,
-    format_return,
-    format_shares,
-    format_speed,
-    format_steps,
-    format_time,
-    format_time_left,
-    wrap_texts,
-)
-from algorithm.program import DEFAULT_ROLE
+from algorithm.program import DEFAULT_ROLE, role_suffix
+from algorithm.training.metrics import format_number
 from algorithm.training.progress import Progress, RoleProgress
 
-DrawBar = Callable[[int], RenderableType]  # a bar of a width
-
+# Parts of the time: their color, and their sign in a bar without colors.
+PARTS = {
+    "environment": ("blue", "e"),
+    "acting": ("cyan", "a"),
+    "learning": ("green", "l"),
+    "evaluation": ("magenta", "v"),
+    "saving": ("yellow", "s"),
+    "reporting": ("red", "r"),
+    "starting": ("white", "t"),
+}
+LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 BAR_WIDTH = 32  # columns, at most
 MIN_TEXT_WIDTH = 40  # columns that text needs alongside a bar
 MIN_WIDTH_WITH_SIDES = 57  # columns of a panel with a border on its sides
 RIGHT_MARGIN = 3  # empty columns on the right, so that the ^C that a terminal echoes after the picture breaks no line
+GAP = 2  # spaces between texts
+
+Texts = list[Text]
+DrawBar = Callable[[int], RenderableType]  # a bar of a width
 
 
-@dataclass(frozen=True, kw_only=True)
+def format_line(progress: Progress) -> str:
+    """Return the state of a run in one line."""
+    texts = [format_steps(progress)]
+    for role, role_progress in progress.roles.items():
+        texts += [Text(f"return{role_suffix(role)} ") + format_return(role_progress), *format_length(role_progress)]
+        texts += [*format_metrics(role_progress.policy_metrics), *format_losses(role_progress)]
+    texts += [*format_speed(progress), *format_shares(progress), *format_time_left(progress)]
+    return "  ".join(text.plain for text in texts)
+
+
+def format_steps(progress: Progress) -> Text:
+    """Return the env steps, and those of the whole run."""
+    of = f" of {progress.max_step:,}" if progress.max_step else ""
+    return Text(f"{progress.counters.env_steps:,}{of} steps")
+
+
+def format_return(role_progress: RoleProgress, goal: float | None = None) -> Text:
+    """Return the mean return and the best one, in another color once the goal is reached."""
+    reached = goal is not None and role_progress.mean >= goal
+    best = "" if role_progress.best is None else f" (best {format_number(role_progress.best)})"
+    return Text.assemble((format_number(role_progress.mean), "bold green" if reached else "cyan"), best)
+
+
+def format_length(role_progress: RoleProgress) -> Texts:
+    """Return the mean length of episodes, if it is known."""
+    return [] if isnan(role_progress.length) else format_metrics({"length": role_progress.length})
+
+
+def format_metrics(metrics: Mapping[str, float]) -> Texts:
+    """Return names and values."""
+    return [Text(f"{name} {format_number(value)}") for name, value in metrics.items()]
+
+
+def format_losses(role_progress: RoleProgress) -> Texts:
+    """Return the losses."""
+    return format_metrics({f"{name} loss": value for name, value in role_progress.losses.items()})
+
+
+def format_speed(progress: Progress) -> Texts:
+    """Return env steps and updates per second, and the number of episodes."""
+    rates = {"steps": progress.throughput.env_steps, "updates": progress.throughput.updates}
+    return [
+        *(Text(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s") for unit, rate in rates.items()),
+        Text(format_count(progress.counters.episodes, "episode")),
+    ]
+
+
+def format_shares(progress: Progress, with_signs: bool = False) -> Texts:
+    """Return the percentage of the time of each part, perhaps after its sign in the bar; the sum is 100%."""
+    percent = round_to_total(progress.throughput.shares, 100)
+    return [
+        Text(f"{f'{sign}: ' if with_signs else ''}{part} {percent[part]}%", color)
+        for part, (color, sign) in PARTS.items()
+        if percent.get(part)
+    ]
+
+
+def format_time_left(progress: Progress) -> Texts:
+    """Return the time that is left, if it is known."""
+    return [] if progress.seconds_left is None else [Text(f"{format_duration(progress.seconds_left)} left")]
+
+
+def format_evaluations(progress: Progress) -> Texts:
+    """Return the mean returns of the last and the best evaluation, with their env steps; empty before the first one."""
+    last, best = progress.evaluation, progress.best_evaluation
+    if last is None or best is None:
+        return []
+    texts = [Text.assemble((format_number(last.mean), "cyan"), f" at {last.env_steps:,} steps")]
+    texts.append(Text("the best" if best == last else f"best {format_number(best.mean)} at {best.env_steps:,} steps"))
+    return [*texts, Text("mean over roles")] if len(progress.roles) > 1 else texts
+
+
+def format_machine(progress: Progress, memory: int | None) -> Texts:
+    """Return the device of learning, the memory of the process in bytes, and the number of faults."""
+    texts = [Text(f"device {progress.device}")] if progress.device else []
+    if memory is not None:
+        texts.append(Text(f"memory {memory / 1e9:.1f} GB" if memory >= 1e9 else f"memory {memory / 1e6:.0f} MB"))
+    faults = Text(format_count(progress.faults, "fault"), "bold red") if progress.faults else Text("no faults")
+    return [*texts, faults]
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as hours:minutes:seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def format_count(count: int, unit: str) -> str:
+    """Return a number with its unit, in the plural for all numbers but 1."""
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
+def wrap_texts(texts: Iterable[Text], width: int) -> Text:
+    """Return texts in lines of at most `width`; a text that fits into one line is not broken."""
+    wrapped, used = Text(overflow="fold"), 0
+    for text in texts:
+        if used and used + GAP + text.cell_len > width:
+            wrapped.append("\n")
+            used = 0
+        elif used:
+            wrapped.append(" " * GAP)
+            used += GAP
+        wrapped.append_text(text)
+        used += text.cell_len
+    return wrapped
+
+
+def draw_bar(share: float | None, width: int) -> RenderableType:
+    """Return a bar that is filled up to `share`; an empty text if `share` is None."""
+    if share is None:
+        return Text()
+    done = min(1.0, max(0.0, share))
+    return ProgressBar(1.0, done, width, complete_style="green", finished_style="bold green")
+
+
+def draw_shares(shares: Mapping[str, float], sign: str | None, width: int) -> Text:
+    """Return a bar with a section for each part of the time, in its color and of `sign`; of its own sign for None."""
+    cells = round_to_total(shares, width)
+    return Text.assemble(
+        *(((sign or own) * cells[part], color) for part, (color, own) in PARTS.items() if part in cells)
+    )
+
+
+def draw_sparkline(values: Sequence[float], levels: str, width: int) -> Text:
+    """Return the course of a number: a column for each mean of successive values, as high as its rank in the range."""
+    return Text(draw_levels(average_bins(values, width), levels), "cyan", no_wrap=True)
+
+
+def draw_levels(values: Sequence[float], levels: str = LEVELS) -> str:
+    """Return a character for each value: the first level for the smallest one, the last level for the largest one."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    if high <= low:
+        return levels[0] * len(values)
+    return "".join(levels[round((value - low) / (high - low) * (len(levels) - 1))] for value in values)
+
+
+def average_bins(values: Sequence[float], bins: int) -> list[float]:
+    """Return the means of `bins` parts of successive values, of about the same length; fewer values are unchanged."""
+    if len(values) <= bins:
+        return list(values)
+    limits = [len(values) * number // bins for number in range(bins + 1)]
+    return [fmean(values[start:end]) for start, end in zip(limits, limits[1:], strict=False)]
+
+
+def round_to_total(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Return integers in proportion to `shares` with the sum `total` (largest remainders); empty if all are 0."""
+    share_sum = sum(shares.values())
+    if share_sum <= 0:
+        return {}
+    quotas = {part: total * share / share_sum for part, share in shares.items()}
+    cells = {part: int(value) for part, value in quotas.items()}
+    left = total - sum(cells.values())
+    for part in sorted(quotas, key=lambda part: cells[part] - quotas[part])[:left]:
+        cells[part] += 1
+    return cells
+
+
+@dataclass(frozen=True)
 class Row:
-    """A row: its label, the function that draws its bar, whether the bar is a sparkline, and its texts."""
+    """A row: its label, its texts, the function that draws its bar, and whether the bar is a sparkline."""
 
     label: str
-    draw: DrawBar | None = None
     texts: Texts
+    draw: DrawBar | None = None
     is_sparkline: bool = False
 
 
@@ -78,8 +234,11 @@ class ProgressPanel:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - RIGHT_MARGIN)
         has_sides = width >= MIN_WIDTH_WITH_SIDES
+        is_ascii = options.legacy_windows or options.ascii_only
+        sign = None if console.no_color or console.color_system is None else "-" if is_ascii else "━"
+        rows = list(self._make_rows(ASCII_LEVELS if is_ascii else LEVELS, sign))
         panel = Panel(
-            self._make_table(width - (4 if has_sides else 2), has_signs=is_colorless(console)),
+            make_table(rows, width - (4 if has_sides else 2)),
             box=box.ROUNDED if has_sides else box.HORIZONTALS,
             padding=(0, 1 if has_sides else 0),
             title=Text(self.title, overflow="ellipsis", no_wrap=True) if self.title else None,
@@ -93,66 +252,65 @@ class ProgressPanel:
             yield from line
             yield Segment.line()
 
-    def _make_table(self, width: int, has_signs: bool) -> Table:
-        """Return the rows as a table of `width` columns; with `has_signs`, texts have the signs of the time bar."""
-        rows = list(self._make_rows(has_signs=False))
-        label = min(width // 4, max(cell_len(row.label) for row in rows))
-        available = width - label - GAP
-        # A console that is too narrow for bar and text gets no bar.
-        bar = min(BAR_WIDTH, (available - MIN_TEXT_WIDTH) // 2) if available >= MIN_TEXT_WIDTH * 3 // 2 else 0
-        text_width = available - (bar + GAP if bar else 0)
-        table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-        table.add_column(style="bold", width=label, no_wrap=True, overflow="ellipsis")
-        if bar:
-            table.add_column(width=bar)
-        table.add_column(width=text_width)
-        for row in self._make_rows(has_signs) if bar else rows:
-            text = wrap_texts(row.texts, text_width)
-            if bar:
-                table.add_row(Text(row.label), row.draw(bar) if row.draw else Text(), text)
-            elif row.is_sparkline and row.draw:
-                table.add_row(Text(row.label), row.draw(text_width))
-                table.add_row(Text(), text)
-            else:
-                table.add_row(Text(row.label), text)
-        return table
-
-    def _make_rows(self, has_signs: bool) -> Iterator[Row]:
+    def _make_rows(self, levels: str, sign: str | None) -> Iterator[Row]:
+        """Yield the rows, given the characters of sparklines, and of the bar of the time as `draw_shares` needs it."""
         progress = self.progress
-        yield Row(
-            label="steps",
-            draw=partial(make_bar, progress.fraction_done),
-            texts=[*format_steps(progress), *format_time_left(progress)],
-        )
+        steps = [format_steps(progress), *format_time_left(progress)]
+        yield Row("steps", steps, partial(draw_bar, progress.fraction_done))
         for role, role_progress in progress.roles.items():
-            yield from self._make_role_rows(role, role_progress)
+            yield from self._make_role_rows(role, role_progress, levels)
         if evaluations := format_evaluations(progress):
-            yield Row(label="evaluation", texts=evaluations)
-        yield Row(label="speed", texts=[*format_speed(progress), *format_lanes(progress)])
-        yield Row(
-            label="time",
-            draw=partial(StackedBar, progress.throughput.shares),
-            texts=[*format_time(progress), *format_shares(progress, with_signs=has_signs)],
-        )
-        yield Row(label="machine", texts=format_machine(progress, self.memory))
+            yield Row("evaluation", evaluations)
+        lanes = sum(role_progress.lanes for role_progress in progress.roles.values())
+        agents = [Text(format_count(lanes, "agent"))] if lanes else []
+        yield Row("speed", [*format_speed(progress), *agents])
+        spent = Text(f"{format_duration(progress.counters.seconds)} {'in all' if progress.has_ended else 'so far'}")
+        shares = [spent, *format_shares(progress, with_signs=sign is None)]
+        yield Row("time", shares, partial(draw_shares, progress.throughput.shares, sign))
+        yield Row("machine", format_machine(progress, self.memory))
 
-    def _make_role_rows(self, role: str, role_progress: RoleProgress) -> Iterator[Row]:
+    def _make_role_rows(self, role: str, role_progress: RoleProgress, levels: str) -> Iterator[Row]:
         goal, is_only = self.progress.goal, role == DEFAULT_ROLE
+        label = "return" if is_only else role
         if isnan(role_progress.mean):
-            yield Row(label="return" if is_only else role, texts=[Text("no episode yet", "dim")])
+            yield Row(label, [Text("no episode yet", "dim")])
         else:
             mean = Text("" if is_only else "return ") + format_return(role_progress, goal)
-            sparkline = partial(Sparkline, self.trends.get(role, ()))
-            texts = [mean, *format_length(role_progress)]
-            yield Row(label="return" if is_only else role, draw=sparkline, texts=texts, is_sparkline=True)
+            draw = partial(draw_sparkline, self.trends.get(role, ()), levels)
+            yield Row(label, [mean, *format_length(role_progress)], draw, is_sparkline=True)
         if goal is not None:
-            fraction = compute_goal_fraction(role_progress, goal)
-            label, draw = "goal" if is_only else "", partial(make_bar, fraction)
-            yield Row(label=label, draw=draw, texts=format_goal(goal, fraction))
-        if policy := format_metrics(role_progress.policy_metrics):
-            yield Row(label="policy" if is_only else "", texts=policy)
-        if losses := format_losses(role_progress):
-            yield Row(label="losses" if is_only else "", texts=losses)
+            share = compute_goal_fraction(role_progress, goal)
+            texts = [Text(f"goal {goal:,.10g}"), Text(f"{100 * min(1.0, max(0.0, share)):.0f}%")]
+            yield Row("goal" if is_only else "", texts, partial(draw_bar, share))
+        for name, texts in [
+            ("policy", format_metrics(role_progress.policy_metrics)),
+            ("losses", format_losses(role_progress)),
+        ]:
+            if texts:
+                yield Row(name if is_only else "", texts)
+
+
+def make_table(rows: Sequence[Row], width: int) -> Table:
+    """Return rows as a table of `width` columns; if it is too narrow for bars and texts, it has sparklines only."""
+    label = min(width // 4, max(cell_len(row.label) for row in rows))
+    available = width - label - GAP
+    bar = min(BAR_WIDTH, (available - MIN_TEXT_WIDTH) // 2) if available >= MIN_TEXT_WIDTH * 3 // 2 else 0
+    text_width = available - (bar + GAP if bar else 0)
+    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    table.add_column(style="bold", width=label, no_wrap=True, overflow="ellipsis")
+    if bar:
+        table.add_column(width=bar)
+    table.add_column(width=text_width)
+    for row in rows:
+        text = wrap_texts(row.texts, text_width)
+        if bar:
+            table.add_row(Text(row.label), row.draw(bar) if row.draw else Text(), text)
+        elif row.is_sparkline and row.draw:
+            table.add_row(Text(row.label), row.draw(text_width))
+            table.add_row(Text(), text)
+        else:
+            table.add_row(Text(row.label), text)
+    return table
 
 
 def compute_goal_fraction(role_progress: RoleProgress, goal: float) -> float:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from algorithm import __version__
-from algorithm.cli.commands import COMMANDS, PLAY, TRAIN, load_command
-from algorithm.config.renamed_settings import WORDS_ELSEWHERE, find_renamed_flag
+from algorithm.config.unknown_settings import advise_flag, advise_word
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     advise_folder,
@@ -36,6 +35,20 @@ from algorithm.runs.commands import (
     spell,
 )
 
+# The commands; a feature can be removed by deleting its package and its line here.
+COMMANDS: Mapping[str, str] = {
+    "list": "algorithm.tools.reports.commands:ListCommand",
+    "report": "algorithm.tools.reports.commands:ReportCommand",
+    "compare": "algorithm.tools.reports.commands:CompareCommand",
+    "gallery": "algorithm.tools.reports.commands:GalleryCommand",
+    "tune": "algorithm.tools.tune.command:TuneCommand",
+    "init": "algorithm.tools.init.command:InitCommand",
+    "doctor": "algorithm.tools.doctor.command:DoctorCommand",
+    "export": "algorithm.tools.export.command:ExportCommand",
+    "import-mlagents": "algorithm.tools.mlagents.command:ImportCommand",
+}
+# Training and playing, which have no first word.
+TRAIN, PLAY = "algorithm.cli.training:TrainCommand", "algorithm.cli.training:PlayCommand"
 EXAMPLES = {
     'gym/cartpole -n "test_{time}"': "train",
     "HalfCheetah-v5": "train in any environment of Gymnasium",
@@ -58,12 +71,6 @@ MODES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ckpt", "video", "render", "disable_sample", "sample"), (RUN,)),
 }
 FLAGS = {setting: spell(name) for name, setting in SETTINGS.items()}  # by the setting that they set
-# Flags that are commands now, with a pattern of the value that they took.
-FORMER_FLAGS = {
-    **dict.fromkeys(("--list", "--report", "--doctor", "--export"), ""),
-    **dict.fromkeys(("--gallery", "--init", "--import-mlagents", "--compare"), "[^-].*"),
-    "--tune": r"\d.*",
-}
 
 
 class Parser(argparse.ArgumentParser):
@@ -148,6 +155,12 @@ def make_parser() -> Parser:
     return parser
 
 
+def load_command(path: str) -> Command:
+    """Import a command, given as `module:Class`."""
+    command: Command = resolve_name(path)()
+    return command
+
+
 def make_command_parser(name: str, command: Command) -> Parser:
     """Return the parser of a command."""
     parser = Parser(name, description=f"{command.help[0].upper()}{command.help[1:]}.")
@@ -213,7 +226,6 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Command, argparse.Namespa
         command = load_command(COMMANDS[name])
         parser = make_command_parser(name, command)
     else:
-        _check_former_flags(words)
         parser = make_parser()
     options, rest = parser.parse_known_intermixed_args(words)
     if unknown := [text for text in rest if text.startswith("-")]:
@@ -241,36 +253,17 @@ def _use_dashes(text: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}" if text.startswith("--") else text
 
 
-def _check_former_flags(words: Sequence[str]) -> None:
-    """Raise UserError for a flag that is a command now, with the command that does what the user requests."""
-    for place, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if (pattern := FORMER_FLAGS.get(flag)) is None:
-            continue
-        values = [value] if equals else []
-        rest = list(words[place + 1 :])
-        while rest and pattern and not equals and re.fullmatch(pattern, rest[0]):
-            values.append(rest.pop(0))
-            if flag != "--compare":
-                break
-        others = [*words[:place], *rest]
-        given = [*others, "--trials", *values] if flag == "--tune" and values else [*values, *others]
-        raise UserError(f"{flag} is a command now: {_join_command(flag[2:], *given)}")
-
-
-def _join_command(*words: str) -> str:
-    return f"{get_command()} {shlex.join(words)}"
-
-
 def _check_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     """Raise UserError unless the arguments are one environment, with advice for words of other programs and typos."""
     for word in arguments:
-        if word in WORDS_ELSEWHERE and find_folder(word) is None:
-            raise UserError(f"unexpected argument {word!r}: {WORDS_ELSEWHERE[word]}")
-        if word in COMMANDS and find_folder(word) is None:
+        if find_folder(word) is not None:
+            continue
+        if word in COMMANDS:
             others = list(words)
             others.remove(word)
-            raise UserError(f"the command {word} comes first: {_join_command(word, *others)}")
+            raise UserError(f"the command {word} comes first: {get_command()} {shlex.join((word, *others))}")
+        if advice := advise_word(word):
+            raise UserError(f"unexpected argument {word!r}; {advice}")
     if not arguments:
         raise UserError(
             f"name the environment folder first, for example: {get_command()} gym/cartpole; the folders are "
@@ -300,9 +293,11 @@ def _check_id(options: argparse.Namespace, need: str | None) -> None:
 
 
 def _describe_unknown(flag: str, parser: Parser) -> str:
+    """Return the error for an unknown option, with what to use instead; commands were flags in version 0.1."""
+    name = flag.lstrip("-")
+    if name in COMMANDS:
+        return f"{flag} is a command now: {make_command_parser(name, load_command(COMMANDS[name])).usage}"
     known = [text for text in parser._option_string_actions if text.startswith("--")]
-    if instead := find_renamed_flag(flag.lstrip("-").replace("-", "_"), FLAGS):
-        return f"unknown option {flag}; {instead}"
     similar = get_close_matches(flag, known, 1)
     advice = f"did you mean {similar[0]}?" if similar else f"{parser.prog} --help lists every option"
-    return f"unknown option {flag}; {advice}"
+    return f"unknown option {flag}; {advise_flag(flag, FLAGS) or advice}"

@@ -1,16 +1,22 @@
-"""Training: new runs, repeated runs, resumed runs, populations."""
+"""Command lines without a command: training of new and resumed runs and of populations, and playing with a run."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from algorithm.errors import UserError
+from algorithm.program import get_command, role_suffix
 from algorithm.runs.commands import Command, make_request
 
 if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
+    from algorithm.population.folder import LineageRow, PopulationFolder
+
+LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
 
 
 class TrainCommand(Command):
@@ -27,56 +33,75 @@ class TrainCommand(Command):
         check_existing_run(request, output.log) if options.resume else check_new_runs(request)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
-        """Train, and report the result of each run."""
-        from algorithm.cli.population import train_if_population
-        from algorithm.runs.results import format_repeats, summarize_repeats
-        from algorithm.runs.run_requests import plan_runs
-        from algorithm.runs.session import create_run, resume_run
+        """Train runs or a population, and report the results."""
+        from algorithm.runs.run_requests import find_population, plan_runs
 
         request = make_request(options)
-        planned = [] if options.resume else plan_runs(request, output.log)
-        if train_if_population(options, output, request, planned):
+        if options.resume:
+            population = find_population(request.env, request.name)
+            if population is None:
+                _train_runs(options, output, [])
+                return
+            from algorithm.population.runner import resume_population
+
+            with resume_population(request, population, output.log) as (members, settings):
+                _train_population(options, output, None, members, settings)
             return
-        records: list[dict] = []  # the record of each run, in order
-        try:
-            if options.resume:
-                with resume_run(request, output.log) as (folder, settings):
-                    _learn(options, output, folder, settings, records)
-            for name, settings in planned:
-                with create_run(request, name, settings) as folder:
-                    _learn(options, output, folder, settings, records)
-        finally:
-            if options.repeat:
-                output.result = {"runs": records, "spread": summarize_repeats(records)}
-                for line in format_repeats(records):
-                    output.log(line)
-            elif records:
-                output.result = records[0]
-        if len(records) > 1:
-            from algorithm.tools.reports.comparison_output import compare_repeats
+        planned = plan_runs(request, output.log)
+        name, settings = planned[0]
+        if settings.population.size is None:
+            _train_runs(options, output, planned)
+            return
+        from algorithm.population.runner import create_population
 
-            compare_repeats([record["run"] for record in records], output)
+        with create_population(request, name, settings) as members:
+            _train_population(options, output, request.variant if request.has_folder else None, members, settings)
 
 
-def _learn(
+def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]]) -> None:
+    """Train the runs of these names and settings, or with `--resume` an existing run, and report their results."""
+    from algorithm.runs.results import format_repeats, summarize_repeats
+    from algorithm.runs.run_requests import create_run, resume_run
+
+    request = make_request(options)
+    records: list[dict] = []  # the record of each run, in order
+    try:
+        if options.resume:
+            with resume_run(request, output.log) as (folder, settings):
+                _train_run(options, output, folder, settings, records)
+        for name, settings in planned:
+            with create_run(request, name, settings) as folder:
+                _train_run(options, output, folder, settings, records)
+    finally:
+        if options.repeat:
+            output.result = {"runs": records, "spread": summarize_repeats(records)}
+            for line in format_repeats(records):
+                output.log(line)
+        elif records:
+            output.result = records[0]
+    if len(records) > 1:
+        from algorithm.tools.reports.comparison_output import compare_repeats
+
+        compare_repeats([record["run"] for record in records], output)
+
+
+def _train_run(
     options: argparse.Namespace, output: Output, folder: RunFolder, settings: Settings, records: list[dict]
 ) -> None:
     """Train in a run folder with a display, and report the result."""
     from algorithm.api import run_training
     from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
-    from algorithm.runs.results import RESULT_FILE, read_record, read_recorded_variant
+    from algorithm.runs.results import read_record
     from algorithm.tools.reports.run_result import describe_saved, report_result
 
     if options.logger_in_file:
-        output.log_to_file(folder.path / "log.txt")
+        output.log_to_file(folder.path / LOG_FILE)
     env_name = settings.base.env_name or options.env
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     source = find_folder(options.env)
-    variant = (options.config or "default") if source else None
-    if options.resume:
-        variant = read_recorded_variant(folder.path / RESULT_FILE)
+    variant = (options.config or "default") if source and not options.resume else None
     limits = [TimeLimit(options.seconds)] if options.seconds else []
     try:
         with output.display_run(output.log, str(folder)) as display:
@@ -92,3 +117,114 @@ def _learn(
             if folder.replacement.has_backup:
                 output.log(f"the new run has no checkpoint: {folder} is again the run that it was to replace")
     report_result(output.log, options.env, folder, result)
+
+
+def _train_population(
+    options: argparse.Namespace, output: Output, variant: str | None, folder: PopulationFolder, settings: Settings
+) -> None:
+    """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
+    from algorithm.api import run_training
+    from algorithm.parts.env_folder import find_folder
+    from algorithm.population.runner import train_population
+
+    env, name = options.env, folder.path.name
+    if options.seconds:
+        raise UserError("--seconds is for single runs: population_config.timeout limits the time of an interval")
+    if options.logger_in_file:
+        output.log_to_file(folder.path / LOG_FILE)
+    output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
+    output.save_note = f" Checkpoints saved; resume with: {get_command()} {env} -n {name} --resume"
+    try:
+        train_population(env, variant, folder, settings, run_training, output.log)
+    finally:
+        if folder.has_learned():
+            _report_population(output, env, folder)
+            if settings.report.report:
+                from algorithm.tools.reports.report_files import write_report
+
+                for member in folder.members:
+                    if member.has_learned():
+                        write_report(member.path, output.log)
+        else:
+            output.close_log_file()
+            output.save_note = " Nothing was saved: no member had a checkpoint yet."
+            if source := find_folder(env):
+                output.removed_folders |= {str(member.path): str(source) for member in folder.members}
+
+
+def _report_population(output: Output, env: str, folder: PopulationFolder) -> None:
+    """Print the lineage as a table, and the commands for the best member."""
+    from algorithm.population.folder import find_best
+
+    rows, lineage = folder.read_lineage(output.log), folder.lineage_path
+    best = find_best(rows)
+    output.result = {"population": folder.path.as_posix(), "best": None, "lineage": lineage.as_posix()}
+    if best is None:
+        return
+    run = folder.members[best.member - 1]
+    output.result["best"] = {"run": run.given_path.as_posix(), "return": best.mean_return, "settings": best.settings}
+    output.print_table(_make_lineage_table(rows))
+    output.log(f"lineage:   {lineage}")
+    output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
+
+
+def _make_lineage_table(rows: Sequence[LineageRow]) -> Any:
+    """Return a table with the last row of each member: its ancestors, settings and return."""
+    from rich.table import Table
+
+    from algorithm.training.metrics import format_number
+
+    table = Table()
+    for column in ("member", "interval", "copies of", "env steps", "return", "settings"):
+        table.add_column(column, justify="left" if column in ("settings", "copies of") else "right")
+    for member, row in sorted({row.member: row for row in rows}.items()):
+        parents = [str(each.parent) for each in rows if each.member == member and each.parent != member]
+        values = {path: f"{value:.4g}" if isinstance(value, float) else value for path, value in row.settings.items()}
+        settings = ", ".join(f"{path}={value}" for path, value in values.items())
+        shown = "failed" if row.mean_return is None else format_number(row.mean_return)
+        table.add_row(str(member), str(row.interval), " ".join(parents), f"{row.env_steps:,}", shown, settings)
+    return table
+
+
+class PlayCommand(Command):
+    """`--run`: play the episodes of an evaluation with a trained run."""
+
+    heavy_module = "algorithm.runs.playing"
+
+    def check(self, options: argparse.Namespace, output: Output) -> None:
+        """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
+        from algorithm.runs.run_requests import check_existing_run
+
+        check_existing_run(make_request(options), output.log)
+
+    def run(self, options: argparse.Namespace, output: Output) -> None:
+        """Play, and print the evaluation of each role."""
+        from algorithm.cli.display import display_playing
+        from algorithm.config.sections import count_evaluation_episodes
+        from algorithm.parts.lock import check_links
+        from algorithm.parts.make_env import Environments
+        from algorithm.runs.playing import play
+        from algorithm.runs.results import make_evaluation_record
+        from algorithm.runs.run_requests import find_run
+        from algorithm.training.evaluator import get_mode_name
+        from algorithm.training.metrics import format_number
+
+        folder, settings = find_run(make_request(options), output.log)
+        if options.logger_in_file or options.video:
+            check_links(folder.given_path)
+        if options.logger_in_file:
+            output.log_to_file(folder.path / LOG_FILE)
+        n_envs = options.agents or (1 if options.render else Environments(settings, folder).count_evaluation_envs())
+        episodes = options.max_iter * n_envs if options.max_iter else count_evaluation_episodes(settings.goal)
+        greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
+        played = (settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
+        with display_playing(output.console, output.log) as show:
+            evaluation = play(*played, video=options.video, show=show)
+        for role, result in evaluation.items():
+            std, length = format_number(result.std), format_number(result.length)
+            output.log(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")
+        output.result = {
+            "run": folder.given_path.as_posix(),
+            "mode": get_mode_name(greedy),
+            "evaluation": make_evaluation_record(evaluation),
+        }

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
 from algorithm.annotations import Range
-from algorithm.config.schema import Section
+from algorithm.config.sections import Section
 from algorithm.errors import UserError
 
 Parameter: TypeAlias = Value | tuple[Lesson, ...]

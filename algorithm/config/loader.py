@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import ValidationError
-
-from algorithm.annotations import FixedOnResume
+from algorithm.annotations import FixedOnResume, Spellings, get_annotations
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import (
     check_name,
@@ -17,7 +15,6 @@ from algorithm.config.registry import (
     make_agent_defaults,
     make_auxiliary_defaults,
 )
-from algorithm.config.schema import describe_validation_error, normalize_spellings, read_dataclass, read_section
 from algorithm.config.sections import (
     SECTIONS,
     BaseConfig,
@@ -28,14 +25,15 @@ from algorithm.config.sections import (
     ReportConfig,
     TrackerConfig,
     Tune,
+    read_dataclass,
+    read_sections,
 )
-from algorithm.config.unknown_settings import check_keys, suggest_setting
+from algorithm.config.unknown_settings import check_keys
 from algorithm.config.yaml_layers import (
     MAPPINGS,
     MAX_LEVELS,
     Layer,
     Tree,
-    find_source,
     iterate_paths,
     load_defaults,
     merge,
@@ -81,7 +79,7 @@ class Settings:
         """Return the name of the field for a section of the tree; `agent` in the section of a role is one, too."""
         if section == AGENT_KEY:
             return "agents"
-        return "agent" if section == self.agent_section else section.removesuffix("_config")
+        return "agent" if section == self.agent_section else _name_field(section)
 
     @property
     def n_actors(self) -> int:
@@ -165,17 +163,6 @@ def name_host(layer: Tree) -> Tree:
     return merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
 
 
-def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:
-    """Return the typed sections `SECTIONS` of a merged tree, by name. Raises UserError for an invalid value."""
-    try:
-        return {  # only the goal may be null
-            name: None if tree[name] is None and name == "goal" else read_section(section, tree[name])
-            for name, section in SECTIONS.items()
-        }
-    except ValidationError as error:
-        raise UserError(describe_validation_error(error, list(layers))) from error
-
-
 def _names_algorithm(layer: Tree) -> bool:
     """Return whether a layer sets the algorithm to text; other values are rejected later."""
     base = layer.get("base_config")
@@ -184,32 +171,24 @@ def _names_algorithm(layer: Tree) -> bool:
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
-    records = read_sections(tree, layers)
-    base = records["base_config"]
+    records = {_name_field(name): record for name, record in read_sections(tree, layers).items()}
+    base = records["base"]
     section = get_agent_section(base.algorithm)
     agent_settings = find_settings("algorithm", base.algorithm)
     if section in tree:
-        tree = {**tree, section: normalize_spellings(agent_settings, tree[section])}
+        tree = {**tree, section: _normalize_spellings(agent_settings, tree[section])}
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         check_name(setting, name)
-    for name in [setting.name for setting in fields(agent)]:
-        if base.max_step is None and name.endswith("_schedule") and getattr(agent, name) != "constant":
+    for name, value in vars(agent).items():
+        if base.max_step is None and name.endswith("_schedule") and value != "constant":
             raise UserError(
-                f"{section}.{name}: {getattr(agent, name)} needs base_config.max_step, which is not set; set it, or "
-                "use constant"
+                f"{section}.{name}: {value} needs base_config.max_step, which is not set; set it, or use constant"
             )
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
-        base=base,
-        cluster=records["cluster_config"],
-        tracker=records["tracker_config"],
-        replay=records["replay_config"],
-        goal=records["goal"],
-        tune=records["tune"],
-        population=records["population_config"],
-        report=records["report_config"],
+        **records,
         agent=agent,
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},
@@ -219,19 +198,30 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     )
 
 
+def _name_field(section: str) -> str:
+    """Return the field of `Settings` for a section of `SECTIONS`."""
+    return section.removesuffix("_config")
+
+
+def _normalize_spellings(cls: type, values: Tree) -> Tree:
+    """Return the values of a section with the main spelling of each value that has several."""
+    words = {
+        key: annotation.words
+        for key, annotations in get_annotations(cls).items()
+        for annotation in annotations
+        if isinstance(annotation, Spellings)
+    }
+    return {key: words.get(key, {}).get(str(value).casefold(), value) for key, value in values.items()}
+
+
 def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
     """Return the settings of an auxiliary, with its defaults. Raises UserError."""
     section, defaults = f"auxiliaries.{name}", make_auxiliary_defaults(name)
-    if values is not None and not isinstance(values, Mapping):
-        raise UserError(f"{find_source(layers, section)}: {section} is {values!r}; it must be a mapping of settings")
-    for key in values or {}:
-        if key not in defaults:
-            path = f"{section}.{key}"
-            instead = suggest_setting(path, [f"{section}.{known}" for known in defaults])
-            advice = f"; {instead}" if instead else ""
-            raise UserError(f"{find_source(layers, path)}: unknown setting {path}{advice}")
-    settings_class = find_settings("auxiliaries", name)
-    return read_dataclass(settings_class, {**defaults, **(values or {})}, section, layers)
+    known = [section, *(f"{section}.{key}" for key in defaults)]
+    for source, layer in layers:
+        if isinstance(given := layer.get("auxiliaries"), Mapping) and given.get(name) is not None:
+            check_keys(source, {section: given[name]}, known)
+    return read_dataclass(find_settings("auxiliaries", name), {**defaults, **(values or {})}, section, layers)
 
 
 def _read_agents(ma_config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Tree]]:

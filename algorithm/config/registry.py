@@ -48,9 +48,9 @@ EXPLORERS = {
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 TRACKERS = {
-    "wandb": "algorithm.tracking.wandb_tracker:WandbTracker",
-    "mlflow": "algorithm.tracking.mlflow_tracker:MlflowTracker",
-    "trackio": "algorithm.tracking.trackio_tracker:TrackioTracker",
+    "wandb": "algorithm.tracking.services:WandbTracker",
+    "mlflow": "algorithm.tracking.services:MlflowTracker",
+    "trackio": "algorithm.tracking.services:TrackioTracker",
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from algorithm.config.yaml_layers import OPEN_MAPPINGS, Layer, find_source, format_value, iterate_paths, load_defaults
 from algorithm.errors import UserError
@@ -13,19 +13,6 @@ from algorithm.errors import UserError
 SPACE = "tune.space"  # path of the space
 NUMBER_KEYS, CHOICE_KEYS = {"low", "high", "log"}, {"choices"}
 DIGITS = 4  # significant digits of sampled numbers, so that a variant with them can be read
-
-
-class Trial(Protocol):
-    """A trial of Optuna, as far as it samples values."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
-        """Return a number from low to high."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int:
-        """Return an integer from low to high."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of the choices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +38,8 @@ class NumberRange:
         """Return the values that stand for the range in checks: its limits."""
         return [self.low, self.high]
 
-    def sample(self, trial: Trial) -> float:
-        """Return a value for a trial: an integer if both limits are integers, otherwise with `DIGITS` digits."""
+    def sample(self, trial: Any) -> Any:
+        """Return a value for a trial of Optuna: an integer if both limits are integers, else with `DIGITS` digits."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return trial.suggest_int(self.path, self.low, self.high, log=self.log)
         value = trial.suggest_float(self.path, self.low, self.high, log=self.log)
@@ -73,8 +60,8 @@ class Choices:
     source: str
     values: list[Any]
 
-    def sample(self, trial: Trial) -> Any:
-        """Return a value for a trial, which records the value as YAML."""
+    def sample(self, trial: Any) -> Any:
+        """Return a value for a trial of Optuna, which records the value as YAML."""
         by_text = {format_value(value): value for value in self.values}
         return by_text[trial.suggest_categorical(self.path, list(by_text))]
 
@@ -100,12 +87,14 @@ def read_space(tree: Mapping[str, Any], layers: Sequence[Layer]) -> list[Dimensi
     return sorted(found, key=lambda dimension: isinstance(dimension, NumberRange))
 
 
-def iterate_dimensions(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each dimension of the setting `tune.space`, whose paths may be nested."""
+def iterate_dimensions(
+    tree: Mapping[str, Any], prefix: str = "", keys: Collection[str] = NUMBER_KEYS | CHOICE_KEYS
+) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each dimension of a space, whose paths may be nested; a dimension has some of `keys`."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and not set(value) & (NUMBER_KEYS | CHOICE_KEYS):
-            yield from iterate_dimensions(value, f"{path}.")
+        if isinstance(value, Mapping) and value and not set(value) & set(keys):
+            yield from iterate_dimensions(value, f"{path}.", keys)
         else:
             yield path, value
 

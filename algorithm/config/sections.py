@@ -1,27 +1,80 @@
-"""The sections of the settings as types with bounds and conditions, without defaults."""
+"""The sections of the settings as types with bounds and conditions, without defaults; and trees converted to them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from algorithm.annotations import FixedOnResume, OnlyIf, Range, Unless
-from algorithm.config.schema import MAX_SIZE, Section
-from algorithm.config.yaml_layers import load_defaults
+from algorithm.config.yaml_layers import Layer, Tree, find_source, iterate_paths, load_defaults
+from algorithm.errors import UserError
 
-MAX_ENVS = 2**16
-MAX_WORKERS = 2**10
-MAX_PORT = 2**16 - 1
+MAX_INTEGER = 2**63 - 1
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
-MAX_ACTORS = 2**14
-MAX_IN_FLIGHT = 2**6
-MAX_LEARNERS = 2**8
-MAX_MEMBERS = 2**10
-MAX_SEEDS = 1000
 ON_RAY = OnlyIf(host="ray")
+
+
+class Section(BaseModel):
+    """A section of typed settings without defaults.
+
+    Words match without case (YAML reads a bare `off` as False), 1e6 is an integer, and 1 is a float.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    max_integer: ClassVar[int] = MAX_INTEGER
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _convert(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return a value as its field needs it, if that is possible without loss."""
+        hint = cls.model_fields[str(info.field_name)].annotation
+        if words := find_words(hint):
+            spelled = "off" if value is False else str(value)
+            return next((word for word in words if word.casefold() == spelled.casefold()), value)
+        types = get_args(hint) or (hint,)
+        if isinstance(value, float) and value.is_integer() and int in types and float not in types:
+            return int(value)
+        return float(value) if type(value) is int and float in types and int not in types else value
+
+    @field_validator("*")
+    @classmethod
+    def _check_size(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > cls.max_integer:
+            raise ValueError(f"it must be at most {cls.max_integer:,}")
+        if isinstance(value, float) and abs(value) > MAX_FLOAT32:
+            raise ValueError(f"it must be at most {MAX_FLOAT32:g}, the largest float32")
+        return value
+
+
+class AgentSection(Section):
+    """A section of an algorithm, whose integers are lengths and sizes."""
+
+    max_integer = MAX_SIZE
+
+
+def find_words(hint: Any) -> tuple[str, ...]:
+    """Return the words that the type `hint` allows."""
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(word for one in get_args(hint) for word in find_words(one))
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def normalize_device(text: Any) -> Any:
@@ -58,7 +111,7 @@ class UnityArgs(Section):
     max_integer = MAX_SIZE
 
     build_path: str | dict[Platform, str]
-    base_port: Annotated[int | None, Range(at_least=1, at_most=MAX_PORT)]
+    base_port: Annotated[int | None, Range(at_least=1, at_most=2**16 - 1)]
     agents: AgentLimit | dict[str, AgentLimit] | None
     no_graphics: bool
     time_scale: Annotated[float, Range(above=0, at_most=100)]
@@ -89,11 +142,11 @@ class BaseConfig(Section, title="base_config"):
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     runtime: str
-    n_workers: Annotated[int, Range(at_least=1, at_most=MAX_WORKERS), OnlyIf(runtime="WORKERS")]
+    n_workers: Annotated[int, Range(at_least=1, at_most=2**10), OnlyIf(runtime="WORKERS")]
     worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
     n_envs: Annotated[
         int,
-        Range(at_least=1, at_most=MAX_ENVS),
+        Range(at_least=1, at_most=2**16),
         FixedOnResume("the saved replay has a lane for each environment"),
     ]
     env_groups: Annotated[int, Range(at_least=1)]
@@ -205,12 +258,12 @@ class ClusterConfig(Section, title="cluster_config"):
 
     host: Literal["processes", "ray"]
     address: Annotated[str, BeforeValidator(check_address), ON_RAY]
-    actors: Annotated[int, Range(at_least=1, at_most=MAX_ACTORS)]
+    actors: Annotated[int, Range(at_least=1, at_most=2**14)]
     cpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
     gpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
-    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=MAX_IN_FLIGHT)]
+    rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=2**6)]
     max_lag: Annotated[int | None, Range(at_least=0)]
-    learners: Annotated[int, Range(at_least=1, at_most=MAX_LEARNERS)]
+    learners: Annotated[int, Range(at_least=1, at_most=2**8)]
     cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1), ON_RAY]
     gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1), ON_RAY]
     timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
@@ -227,9 +280,7 @@ _COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
 class PopulationConfig(Section, title="population_config"):
     """The section `population_config`."""
 
-    size: Annotated[
-        int | None, Range(at_least=2, at_most=MAX_MEMBERS), FixedOnResume("each member has its own run folder")
-    ]
+    size: Annotated[int | None, Range(at_least=2, at_most=2**10), FixedOnResume("each member has its own run folder")]
     interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
     processes: Annotated[int | None, Range(at_least=1)]
     cpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
@@ -280,7 +331,7 @@ class Tune(Section, title="tune"):
 
     space: dict[str, Any]
     objective: Literal["return", "env_steps"]
-    seeds: Annotated[int, Range(at_least=1, at_most=MAX_SEEDS)]
+    seeds: Annotated[int, Range(at_least=1, at_most=1000)]
 
 
 SECTIONS: Mapping[str, type[Section]] = {
@@ -293,3 +344,61 @@ SECTIONS: Mapping[str, type[Section]] = {
     "population_config": PopulationConfig,
     "report_config": ReportConfig,
 }
+
+
+def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the typed sections `SECTIONS` of a merged tree, by name. Raises UserError for an invalid value."""
+    try:
+        return {  # only the goal may be null
+            name: None if tree[name] is None and name == "goal" else section.model_validate(tree[name])
+            for name, section in SECTIONS.items()
+        }
+    except ValidationError as error:
+        raise UserError(describe_validation_error(error, layers)) from error
+
+
+@cache
+def _make_model(cls: type) -> type[AgentSection]:
+    """Return the model that checks the values of a dataclass."""
+    fields: dict[str, Any] = {key: (hint, ...) for key, hint in get_type_hints(cls, include_extras=True).items()}
+    return create_model(cls.__name__, __base__=AgentSection, **fields)
+
+
+def read_dataclass(cls: type, values: Tree, section: str, layers: Sequence[Layer]) -> Any:
+    """Return the settings of an algorithm from its section of the tree.
+
+    Args:
+        cls: Dataclass of the settings.
+        values: Values of the section; those that the dataclass does not have are ignored.
+        section: Name of the section in messages.
+        layers: Layers of the tree, which errors name as the source of a value.
+
+    Raises:
+        UserError: A value does not fit its type or bounds, or values do not fit together.
+    """
+    model = _make_model(cls)
+    try:
+        return cls(**dict(model.model_validate({key: values[key] for key in model.model_fields if key in values})))
+    except ValidationError as error:
+        raise UserError(describe_validation_error(error, layers, section)) from error
+    except ValueError as error:
+        raise UserError(f"{section}: {error}") from error
+
+
+def describe_validation_error(error: ValidationError, layers: Sequence[Layer], section: str | None = None) -> str:
+    """Return one line on the first value that does not fit, and the layer that set it."""
+    first = error.errors()[0]
+    section = section or error.title
+    location = [str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part]
+    if not location:  # values that do not fit together
+        return f"{section}: {first['ctx']['error']}"
+    path = f"{section}.{'.'.join(location[:2])}"
+    if path not in iterate_paths(load_defaults()):
+        path = f"{section}.{location[0]}"
+    return f"{find_source(layers, path)}: {path} is {first['input']!r}; {describe_failure(first['msg'])}"
+
+
+def describe_failure(message: str) -> str:
+    """Return the message of a validation, to follow the value."""
+    message = message.removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"

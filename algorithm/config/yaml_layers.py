@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from re import Pattern, compile
@@ -28,6 +29,7 @@ MAX_LEVELS = 40  # levels of nested mappings and lists
 MAX_NODES = 20_000  # mappings, lists and scalars of a file, aliases expanded
 MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
 
+LINE_PATTERN = compile(r"^(?P<indent> *)(?P<key>\w+|<<):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
 TAG = "tag:yaml.org,2002:"
 AMBIGUOUS_TAG = "!ambiguous"  # of words that YAML 1.1 reads as unexpected numbers, such as 010 (8) and 1:30 (90)
 _DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
@@ -108,7 +110,7 @@ def iterate_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             yield path, value
 
 
-def find_source(layers: list[Layer], path: str) -> str:
+def find_source(layers: Sequence[Layer], path: str) -> str:
     """Return the name of the last layer that sets the value of a path."""
     for source, layer in reversed(layers):
         if _sets(layer, path):
@@ -129,34 +131,24 @@ class _UnsupportedYaml(yaml.MarkedYAMLError):
     """Valid YAML that settings do not allow."""
 
 
-class _Loader(yaml.SafeLoader):
-    """A loader that reads decimal numbers (1e-3 is a number, not text) and rejects duplicate keys and tags."""
+def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
+    """Return the tags of unquoted words by their first character; the first pattern that matches applies.
 
-    levels = 0
-    size = 0  # nodes so far; an alias counts as all nodes that it stands for
+    Null, booleans and merges follow YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
+    """
+    own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
+    found: dict[str, list[tuple[str, Pattern[str]]]] = {}
+    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
+        numbers = [(AMBIGUOUS_TAG, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
+        found[first] = kept + ([*own, *numbers, (AMBIGUOUS_TAG, _LEADING_ZERO)] if numbers else [])
+    return found
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
-        if getattr(event, "tag", None):
-            raise _UnsupportedYaml(
-                problem=f"it contains the tag {event.tag}; tags are not read", problem_mark=event.start_mark
-            )
-        self.levels += 1
-        start = self.size
-        if self.levels > MAX_LEVELS:
-            raise _UnsupportedYaml(
-                problem=f"it is nested more than {MAX_LEVELS} levels deep", problem_mark=event.start_mark
-            )
-        node = super().compose_node(parent, index)
-        self.levels -= 1
-        if node is not None and node.end_mark is None:  # it is not complete yet
-            raise _UnsupportedYaml(problem=f"*{event.anchor} contains itself", problem_mark=event.start_mark)
-        own = vars(node)  # an alias returns a node that has its size
-        self.size = start + own.setdefault("size", 1 + self.size - start)
-        if self.size > MAX_NODES:
-            problem = f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
-            raise _UnsupportedYaml(problem=problem, problem_mark=event.start_mark)
-        return node
+
+class _Rules(yaml.constructor.SafeConstructor):
+    """The rules of a loader: it reads decimal numbers (1e-3 is a number, not text) and rejects duplicate keys."""
+
+    yaml_implicit_resolvers = _make_resolvers()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -187,64 +179,65 @@ class _Loader(yaml.SafeLoader):
         )
 
 
-_Loader.add_constructor(f"{TAG}int", _Loader.construct_integer)
-_Loader.add_constructor(f"{TAG}float", _Loader.construct_float)
-_Loader.add_constructor(AMBIGUOUS_TAG, _Loader.reject_ambiguous)
-
-
-_LOADERS: tuple[type[_Loader], type[_Loader]] = (_Loader, _Loader)  # the fast one, and the one with detailed errors
-_BaseDumper: Any = yaml.SafeDumper
-if yaml.__with_libyaml__:
-    _Parser: Any = vars(yaml.cyaml)["CParser"]
-
-    class _FastLoader(_Loader, _Parser):
-        """A `_Loader` with the parser of libyaml, which is ten times as fast; its errors have less detail."""
-
-        peek_event, check_event = _Parser.peek_event, _Parser.check_event
-        get_event = _Parser.get_event
-
-        def __init__(self, text: str):
-            _Parser.__init__(self, text)
-            yaml.composer.Composer.__init__(self)
-            yaml.constructor.SafeConstructor.__init__(self)
-            yaml.resolver.Resolver.__init__(self)
-
-    _LOADERS, _BaseDumper = (_FastLoader, _Loader), yaml.CSafeDumper
+_Rules.yaml_constructors = {
+    **yaml.SafeLoader.yaml_constructors,
+    f"{TAG}int": _Rules.construct_integer,
+    f"{TAG}float": _Rules.construct_float,
+    AMBIGUOUS_TAG: _Rules.reject_ambiguous,
+}
+# The parser of libyaml is ten times as fast as that of PyYAML.
+_Loader: Any = type("_Loader", (_Rules, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader), {})
+_BaseDumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 
 class _Dumper(_BaseDumper):
-    """A dumper that quotes text which `_Loader` would read as a number, or reject."""
+    """A dumper that quotes text which a loader would read as a number, or reject."""
 
 
-def _make_resolvers() -> dict[str, list[tuple[str, Pattern[str]]]]:
-    """Return the tags of unquoted words by their first character; the first pattern that matches applies.
-
-    Null, booleans and merges follow YAML 1.1. A number of YAML 1.1 that is not decimal is ambiguous.
-    """
-    own = [(f"{TAG}int", _INTEGER), (f"{TAG}float", _FLOAT)]
-    found: dict[str, list[tuple[str, Pattern[str]]]] = {}
-    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items():
-        kept = [(tag, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("null", "bool", "merge")]
-        numbers = [(AMBIGUOUS_TAG, pattern) for tag, pattern in rows if tag.removeprefix(TAG) in ("int", "float")]
-        found[first] = kept + ([*own, *numbers, (AMBIGUOUS_TAG, _LEADING_ZERO)] if numbers else [])
-    return found
-
-
-_Loader.yaml_implicit_resolvers = _make_resolvers()
 _Dumper.yaml_implicit_resolvers = {
-    first: rows + _Loader.yaml_implicit_resolvers.get(first, [])
+    first: rows + _Rules.yaml_implicit_resolvers.get(first, [])
     for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
 }
 
 
+def _check_events(text: str) -> None:
+    """Raise an error for YAML with tags, with more than `MAX_LEVELS` levels, or with more than `MAX_NODES` nodes."""
+    starts: list[tuple[str | None, int]] = []  # of the open collections: the anchor, and the nodes before it
+    sizes: dict[str | None, int] = {}  # nodes of each anchor
+    size = 0  # nodes so far; an alias counts as all nodes that it stands for
+    event: Any
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            starts.append((event.anchor, size))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = starts.pop()
+            sizes[anchor] = size - start
+        if isinstance(event, yaml.AliasEvent):
+            size += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.NodeEvent):
+            size += 1
+        if problem := _find_problem(event, [anchor for anchor, _ in starts], size):
+            raise _UnsupportedYaml(problem=problem, problem_mark=event.start_mark)
+
+
+def _find_problem(event: yaml.Event, open_anchors: Sequence[str | None], size: int) -> str | None:
+    """Return what settings do not allow: of an event, of the collections around it, or of the nodes until then."""
+    if tag := getattr(event, "tag", None):
+        return f"it contains the tag {tag}; tags are not read"
+    if isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
+        return f"*{event.anchor} contains itself"
+    if len(open_anchors) > MAX_LEVELS:
+        return f"it is nested more than {MAX_LEVELS} levels deep"
+    if size > MAX_NODES:
+        return f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
+    return None
+
+
 def parse_yaml(text: str) -> Any:
     """Return the value of `text`. Raises ValueError, in one line, if it is not YAML or not allowed in settings."""
-    fast, exact = _LOADERS
     try:
-        try:
-            return yaml.load(text, fast)
-        except (yaml.scanner.ScannerError, yaml.parser.ParserError, yaml.reader.ReaderError):
-            return yaml.load(text, exact)  # raises an error with the place and the text
+        _check_events(text)
+        return yaml.load(text, _Loader)
     except _UnsupportedYaml as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark and "\n" in text else ""
         raise ValueError(f"{line}{error.problem}") from error
@@ -283,3 +276,42 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return json.dumps(value)
     return format_yaml(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+
+
+@dataclass(frozen=True)
+class SettingEntry:
+    """A line of default_config.yaml: a setting, or a section if `default` is None."""
+
+    path: str
+    default: str | None
+    meaning: str
+
+    @property
+    def key(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+def read_entries() -> list[SettingEntry]:
+    """Return all sections and settings in the order of the file. Raises ValueError for a line that is neither.
+
+    The settings that a section inherits come first in it, with its own defaults and meanings if it has any.
+    """
+    entries: dict[str, SettingEntry] = {}
+    parents: list[tuple[int, str]] = []  # indentation and key of the sections around a line
+    for number, line in enumerate(DEFAULTS_FILE.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = LINE_PATTERN.match(line)
+        if not match:
+            raise ValueError(f"{DEFAULTS_FILE.name}, line {number}: expected `key: default  # meaning`, found {line!r}")
+        indent = len(match["indent"])
+        parents = [(column, key) for column, key in parents if column < indent] + [(indent, match["key"])]
+        path = ".".join(key for _, key in parents)
+        if match["key"] == "<<":
+            section = path.removesuffix("<<")
+            inherited = [entry for entry in entries.values() if entry.path.startswith(f"{INHERITED}.")]
+            entries |= {f"{section}{one.key}": replace(one, path=f"{section}{one.key}") for one in inherited}
+        else:
+            entries[path] = SettingEntry(path, match["default"], match["meaning"] or "")
+    return [entry for path, entry in entries.items() if path.partition(".")[0] != INHERITED]

@@ -128,15 +128,15 @@ def find_run_path(environment: str, name: str | None) -> Path:
     if name is None:
         if not runs:
             raise UserError(f"there is no run under {group} yet; {describe_first_step(environment)}")
-        latest = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
-        check_format(latest)
-        return latest
-    check_origin(group / name, environment)
-    if group / name not in runs:
-        names = ", ".join(path.name for path in runs) or "none"
-        raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
-    check_format(group / name)
-    return group / name
+        run = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
+    else:
+        run = group / name
+        check_origin(run, environment)
+        if run not in runs:
+            names = ", ".join(path.name for path in runs) or "none"
+            raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
+    check_format(run)
+    return run
 
 
 def describe_first_step(environment: str) -> str:

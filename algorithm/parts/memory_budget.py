@@ -106,12 +106,8 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     """Raise UserError if a replayed batch, with rows of the same size as in the replay, does not fit into memory."""
     length = schedule.burn_in + schedule.sequence_length
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
-    free = measure_free_memory()
-    if schedule.replay_ratio != 0 and free is not None and size > free:
-        raise UserError(
-            f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows are {size / MB:,.1f} MB, "
-            f"but {free / MB:,.1f} MB of memory are free"
-        )
+    if schedule.replay_ratio != 0:
+        _check_free_memory(f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows", size)
 
 
 def check_rollout_memory(section: str, agent: Agent, role: Role) -> None:
@@ -122,12 +118,14 @@ def check_rollout_memory(section: str, agent: Agent, role: Role) -> None:
     length = agent.schedule.rollout_length
     rows = SLOTS_PER_LANE * role.lanes * length
     size = compute_replay_size(rows, role, length, agent.state_size, agent.family.statistics_size)
+    _check_free_memory(f"{section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents", size.bytes)
+
+
+def _check_free_memory(what: str, size: float) -> None:
+    """Raise UserError if a number of bytes, which `what` needs, is not free."""
     free = measure_free_memory()
-    if free is not None and size.bytes > free:
-        raise UserError(
-            f"{section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents are "
-            f"{size.bytes / MB:,.1f} MB, but {free / MB:,.1f} MB of memory are free"
-        )
+    if free is not None and size > free:
+        raise UserError(f"{what} are {size / MB:,.1f} MB, but {free / MB:,.1f} MB of memory are free")
 
 
 def measure_free_memory() -> int | None:

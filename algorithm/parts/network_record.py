@@ -117,8 +117,7 @@ class _Graph:
     def _add_observation(self, name: str, torso: Torso) -> int:
         if name not in self._observations:
             spec = torso.obs_specs[name]
-            self._observations[name] = len(self.nodes)
-            self.nodes.append(_make_node(name, spec.dtype, [], _join_sizes(spec.shape)))
+            self._observations[name] = self._append(name, spec.dtype, [], _join_sizes(spec.shape))
         return self._observations[name]
 
     def _add(self, name: str, parts: Sequence[nn.Module], inputs: list[int], count: int = 1) -> int:
@@ -127,16 +126,21 @@ class _Graph:
         kind = type(last if isinstance(first, nn.Identity) else first).__name__
         output = _find_output(last)
         is_value = output is None and any(True for _ in last.parameters(recurse=False))  # such as a temperature
-        node = _make_node(name, kind.lstrip("_"), [] if is_value else inputs, output)
+        return self._append(name, kind.lstrip("_"), [] if is_value else inputs, output, parts, count)
+
+    def _append(
+        self,
+        name: str,
+        kind: str,
+        inputs: list[int],
+        output: str | None,
+        parts: Sequence[nn.Module] = (),
+        count: int = 1,
+    ) -> int:
+        node: dict[str, Any] = {"name": name, "type": kind, "inputs": inputs, "output": output}
         node |= {"parameters": count * count_parameters(*parts), "count": count}
-        node["layers"] = [layer for part in parts for layer in _list_layers(part)]
-        self.nodes.append(node)
+        self.nodes.append({**node, "layers": [layer for part in parts for layer in _list_layers(part)]})
         return len(self.nodes) - 1
-
-
-def _make_node(name: str, kind: str, inputs: list[int], output: str | None) -> dict[str, Any]:
-    node = {"name": name, "type": kind, "inputs": inputs, "output": output}
-    return {**node, "parameters": 0, "count": 1, "layers": []}
 
 
 def _find_output(module: nn.Module) -> str | None:

@@ -56,7 +56,12 @@ def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blu
         return None
     blueprint = getattr(import_file(path), "blueprint", None)
     if callable(blueprint):
-        blueprint = _call_blueprint(blueprint, arguments, path)
+        try:
+            inspect.signature(blueprint).bind(**arguments)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"nn_config does not fit {path}: {error}") from error
+        with _locate_errors(path):
+            blueprint = blueprint(**arguments)
     elif arguments:
         raise UserError(f"nn_config: blueprint in {path} takes no arguments, since it is not a function")
     if not isinstance(blueprint, Blueprint):
@@ -112,16 +117,6 @@ def _resolve_file(folder: Path, name: str, setting: str) -> Path:
         return resolve_inside(folder, Path(name))
     except ValueError as error:
         raise UserError(f"{setting}: {name} is not allowed: {error}") from error
-
-
-def _call_blueprint(blueprint: Callable[..., Any], nn_config: Mapping[str, Any], path: Path) -> Any:
-    """Return the result of the function `blueprint`. Raises UserError if it does not take `nn_config`, or fails."""
-    try:
-        inspect.signature(blueprint).bind(**nn_config)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"nn_config does not fit {path}: {error}") from error
-    with _locate_errors(path):
-        return blueprint(**nn_config)
 
 
 @contextmanager

@@ -215,7 +215,7 @@ class RemoteMemberService:
         if not self._host.wait([self._ticket], POLL_SECONDS):
             return MemberReply(files=self._changed.take() if self._changed.has_checkpoint() else None)
         try:
-            result = self._host.fetch(self._ticket).result
+            result = self._host.fetch(self._ticket).result.result
         except ServiceLost as error:
             self._end_trainer()
             result = MemberFailed(f"its process {error}")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.atomic_io import UNFINISHED_SUFFIX, resolve_inside
-from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import (
     MANIFEST,
     CheckpointError,
@@ -19,7 +18,6 @@ from algorithm.checkpointing.manifest import (
     pack_folder,
     unpack_folder,
 )
-from algorithm.checkpointing.store import CheckpointStore
 from algorithm.parts.lock import LOCK_FILE
 from algorithm.parts.run_folder import RunFolder
 
@@ -58,7 +56,10 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
         CheckpointError: no checkpoint can be read.
     """
     store = folder.checkpoints(keep)
-    needed = {each.folder for each in (_find_best(store), store.latest(log)) if each}
+    newest, best = store.latest(log), None
+    with suppress(CheckpointError):  # best.json is damaged, which the run reports
+        best = store.best.checkpoint
+    needed = {each.folder for each in (newest, best) if each}
     checkpoints = {int(path.name): _pack_checkpoint(path) for path in sorted(needed)}
     return MemberFiles(checkpoints=checkpoints, others=_pack_others(folder, _list_files(folder)))
 
@@ -125,14 +126,6 @@ class ChangedFiles:
 
     def _find_changed(self, stamps: Mapping[str, Stamp]) -> list[str]:
         return [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
-
-
-def _find_best(store: CheckpointStore) -> Checkpoint | None:
-    """Return the best checkpoint; None if there is none, or best.json is damaged, which the run reports."""
-    try:
-        return store.best.checkpoint
-    except CheckpointError:
-        return None
 
 
 def _is_code(name: str) -> bool:

@@ -20,7 +20,7 @@ from algorithm.population.folder import LineageRow
 from algorithm.population.member import MemberFailed, MemberReply, Members, MemberService, RemoteMemberService
 from algorithm.population.member_files import read_member, write_member
 from algorithm.processes.chosen_host import open_host
-from algorithm.processes.host import Host, ServiceSpec
+from algorithm.processes.host import Failure, Host, ServiceSpec
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
@@ -61,9 +61,7 @@ class MemberFleet:
         UserError: Ray is not installed, or there is no cluster.
     """
 
-    def __init__(
-        self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None
-    ) -> None:
+    def __init__(self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None):
         config, cluster = settings.population, settings.cluster
         self.host = host or open_host(settings, (config.processes or 1) * config.cpus_per_member)
         is_local = self.host.shares_files
@@ -142,6 +140,8 @@ class MemberFleet:
         """Handle a reply of a service. Yield its task with the result, if it has ended."""
         if isinstance(reply, Lost):
             yield from self._replace(service, reply.reason, f"its process {reply.reason}")
+        elif isinstance(reply, Failure):
+            reply.raise_error()
         elif not isinstance(reply, MemberReply):
             service.has_result = True  # it is open
         elif service in self._work:  # it has not exceeded its time limit meanwhile
@@ -200,7 +200,7 @@ class MemberFleet:
             for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):
                 if isinstance(reply, Lost):
                     self.supervisor.end(service)
-                else:
+                elif isinstance(reply, MemberReply):
                     with suppress(CheckpointError, ValueError):
                         self._write(service, reply)
                 if not service.calls:  # it replies in the order of its calls

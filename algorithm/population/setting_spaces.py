@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, resolve
+from algorithm.config.search import iterate_dimensions
 from algorithm.config.unused_settings import find_failure, iterate_annotations
 from algorithm.config.yaml_layers import Tree, iterate_leaves, nest
 from algorithm.errors import UserError
@@ -139,7 +140,7 @@ def make_spaces(settings: Settings) -> SettingSpaces:
         UserError: a setting is unknown, a space cannot be used, or members cannot exchange the values.
     """
     by_path = {}
-    for path, values in _iterate_spaces(settings.population.random_params, ""):
+    for path, values in iterate_dimensions(settings.population.random_params, keys=SPACE_KEYS):
         where = f"population_config.random_params.{path}"
         if {path, path.partition(".")[0]} & set(NOT_RANDOM) or not _is_setting(path, settings.tree):
             raise UserError(f"{where}: members cannot have different values of {path}; name a setting of the run")
@@ -168,20 +169,6 @@ def _accepts(settings: Settings, path: str, value: Any) -> bool:
     return True
 
 
-def _iterate_spaces(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield path and space of each setting."""
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if value is None or (isinstance(value, Mapping) and set(value) <= set(SPACE_KEYS)):
-            yield path, value or {}
-        elif isinstance(value, Mapping):
-            yield from _iterate_spaces(value, f"{path}.")
-        else:
-            raise UserError(
-                f"population_config.random_params.{path} is {value!r}; it must be a mapping with in, truncated or std"
-            )
-
-
 def _is_setting(path: str, tree: Tree) -> bool:
     """Return whether a path names a setting, or a value in a section with arbitrary keys."""
     known = set(iterate_leaves(tree))
@@ -197,8 +184,11 @@ def _get_value(tree: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _read_space(where: str, values: Mapping[str, Any], default: Any) -> SettingSpace:
+def _read_space(where: str, values: Any, default: Any) -> SettingSpace:
     """Return the space of a setting. Raises UserError if its values do not fit."""
+    values = {} if values is None else values
+    if not isinstance(values, Mapping) or not set(values) <= set(SPACE_KEYS):
+        raise UserError(f"{where} is {values!r}; it must be a mapping with in, truncated or std")
     choices, bounds, std = (values.get(key) for key in SPACE_KEYS)
     if choices is not None:
         if not isinstance(choices, list) or len(choices) < 2:

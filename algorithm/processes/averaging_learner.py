@@ -18,8 +18,7 @@ from torch import Tensor
 from algorithm.agents.agent import LossResult
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
-from algorithm.processes.learner_group import LearnerGroup
-from algorithm.processes.service import ServiceReply
+from algorithm.processes.learner_connection import LearnerConnection
 from algorithm.rollout import Rollout
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents
@@ -41,7 +40,7 @@ class AveragingLearner(Learner):
 
     Args:
         arguments: the positional arguments of Learner, without `place`.
-        group: connects the learners.
+        connection: connects the learners.
         check_every: the number of updates between two comparisons of the parameters.
 
     Raises:
@@ -49,20 +48,20 @@ class AveragingLearner(Learner):
         LearnerUnreachable: another learner has ended or does not answer, here or in a later call.
     """
 
-    def __init__(self, *arguments: Any, group: LearnerGroup, check_every: int = 1000):
+    def __init__(self, *arguments: Any, connection: LearnerConnection, check_every: int = 1000):
         self._shared_tensors: list[Tensor] = []  # those that are the same in all learners
         super().__init__(*arguments, place=self._keep_shared)  # type: ignore[misc]
         if self._has_natural_step:
             raise UserError("acer_config.trust_region full is not for several learners: use efficient or off")
-        self.group, self.check_every = group, check_every
+        self.connection, self.check_every = connection, check_every
         if self.agent.merges_moments:
-            self.agent.merge_moments = group.merge_moments
+            self.agent.merge_moments = connection.merge_moments
         self.synchronize()
 
     def synchronize(self) -> None:
         """Copy what all learners share from learner 0, as after it has restored a checkpoint."""
         for tensor in self._shared_tensors:
-            self.group.broadcast(tensor, 0)
+            self.connection.broadcast(tensor, 0)
         self._mark_outdated()
 
     def observe(self, rollout: Rollout | None) -> None:
@@ -71,11 +70,11 @@ class AveragingLearner(Learner):
         Args:
             rollout: the collected rollout of this learner; None if it has none.
         """
-        for rank in range(self.group.size):
-            if rank == self.group.rank and rollout is not None:
+        for rank in range(self.connection.size):
+            if rank == self.connection.rank and rollout is not None:
                 super().observe(rollout)
             for tensor in (self.parameters.statistics, torch.from_numpy(self._counts)):
-                self.group.broadcast(tensor, rank)
+                self.connection.broadcast(tensor, rank)
         self._mark_outdated()
 
     def average_gradients(self, batch: Rollout | None, report: LossResult | None) -> bool:
@@ -92,12 +91,12 @@ class AveragingLearner(Learner):
             batches of all learners ends the epochs.
         """
         if batch is None and self.agent.merges_moments:
-            self.group.merge_moments(0, 0.0, 0.0)  # as the learners with a batch do in their losses
+            self.connection.merge_moments(0, 0.0, 0.0)  # as the learners with a batch do in their losses
         rows = 0 if batch is None else int(batch.valid[batch.burn_in :].sum())
         kl_excess = report.kl_excess if report and report.kl_excess is not None else 0.0
         groups = list(self.parameters.group_slices)
         is_stepped = [batch is not None and name not in self._idle_groups for name in groups]
-        numbers = self.group.gather(batch is not None, rows, rows * kl_excess, *is_stepped)
+        numbers = self.connection.gather(batch is not None, rows, rows * kl_excess, *is_stepped)
         n_batches, total_rows, total_excess, *n_stepped = numbers.sum(0)
         if not n_batches or total_excess > 0:
             return False
@@ -108,7 +107,7 @@ class AveragingLearner(Learner):
             else:
                 tensor *= float(rows / max(total_rows, 1))
             if len(tensor):
-                self.group.sum(tensor)
+                self.connection.sum(tensor)
         return True
 
     def apply_gradients(self) -> None:
@@ -124,11 +123,11 @@ class AveragingLearner(Learner):
         checksum = 0
         for tensor in self._shared_tensors:
             checksum = zlib.crc32(tensor.cpu().numpy().data, checksum)
-        checksums = self.group.gather(checksum)[:, 0]
+        checksums = self.connection.gather(checksum)[:, 0]
         different = np.flatnonzero(checksums != checksums[0]).tolist()
         if not different:
             return
-        if self.group.rank == 0:
+        if self.connection.rank == 0:
             LOG.warning(
                 f"after update {self.updates} the parameters of learners {different} differ from those of learner 0, "
                 "as by rounding on another kind of processor; all learners continue with those of learner 0"
@@ -140,9 +139,9 @@ class AveragingLearner(Learner):
         return tensor
 
 
-def make_learner_sharing(group: LearnerGroup) -> Sharing:
+def make_learner_sharing(connection: LearnerConnection) -> Sharing:
     """Return what one of several learners shares with the others."""
-    return Sharing(make_learner=partial(AveragingLearner, group=group), is_main=group.rank == 0)
+    return Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=connection.rank == 0)
 
 
 def learn_together(
@@ -176,23 +175,18 @@ def learn_together(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundReport(ServiceReply):
+class RoundReport:
     """The report of one learner on a round.
 
     Attributes:
         updates: updates in the round, also those without a batch of this learner.
         seconds: seconds of the round.
-        waiting_seconds: seconds in calls of the group, which wait for the other learners.
+        waiting_seconds: seconds in calls of the connection, which wait for the other learners.
     """
 
     updates: int
     seconds: float
     waiting_seconds: float
-
-
-def get_schedule(scheduler: BatchScheduler) -> dict[str, Any]:
-    """Return the state of a scheduler, for `learn_round`."""
-    return {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
 
 
 def learn_round(
@@ -214,12 +208,12 @@ def learn_round(
     """
     learner, scheduler = components.learner, components.scheduler
     assert isinstance(learner, AveragingLearner)
-    start, waited, updates = perf_counter(), learner.group.waiting_seconds, learner.updates
+    start, waited, updates = perf_counter(), learner.connection.waiting_seconds, learner.updates
     scheduler.rng.bit_generator.state = schedule["generator"]
     scheduler.restore(schedule)
     learn_together(learner, scheduler, rollout, record_update)
     return RoundReport(
         updates=learner.updates - updates,
         seconds=perf_counter() - start,
-        waiting_seconds=learner.group.waiting_seconds - waited,
+        waiting_seconds=learner.connection.waiting_seconds - waited,
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
+from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from algorithm.adapters.adapter import Adapter
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_all
@@ -18,25 +24,37 @@ from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import make_learner_sharing
 from algorithm.processes.chosen_host import open_host
-from algorithm.processes.cluster_loop import ClusterLoop, ClusterStatistics
-from algorithm.processes.collect import CollectorService
-from algorithm.processes.collectors import Collectors
+from algorithm.processes.collect import Collector, Collectors, CollectorService, Experience, Request
 from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
-from algorithm.processes.fleet import Fleet, RemoteEnvironments, uses_replay
+from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec
-from algorithm.processes.learners import LearnerPeers, LearnerService, NoEnvironments
+from algorithm.processes.learners import LearnerPeers, NoEnvironments
 from algorithm.processes.service import RunTask, allow_read_only_arrays, start_service
 from algorithm.processes.supervisor import Supervisor
 from algorithm.processes.weights import pack_all_weights
+from algorithm.rollout import Rollout
 from algorithm.specs import Role
+from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EpisodePlan, Evaluations
-from algorithm.training.monitor import Monitor
+from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
+from algorithm.training.updates import run_updates
+
+LOG = logging.getLogger(__name__)
+SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
 
 
 class ClusterFleet(Fleet):
-    """The actors, the evaluation actor and the other learners of a run, which a host runs."""
+    """The actors, the evaluation actor and the other learners of a run, which a host runs.
+
+    A *version* of the weights is the state after the updates that follow one rollout, or one rollout of each actor if
+    an agent has no replay. The *lag* of a rollout is the number of versions between the weights that acted and those
+    that learn.
+
+    Between the updates, the learner serves actors: it receives their rollouts, and requests others with the newest
+    version, so that they do not wait for the rest of the updates. Several learners wait for each other and do not.
+    """
 
     _host: Host | None = None
     _peers: LearnerPeers | None = None
@@ -47,17 +65,24 @@ class ClusterFleet(Fleet):
         check_cluster(settings)
 
     def open(self, evaluates: bool) -> None:
-        cluster = self.settings.cluster
+        settings, cluster = self.settings, self.settings.cluster
         evaluates = evaluates and not self.environments.find_evaluation_obstacle()
-        task = RunTask.pack(self.settings, self.folder, self.counters.env_steps)
+        task = RunTask.pack(settings, self.folder, self.counters.env_steps)
         cpus = cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner
-        self._host = host = open_host(self.settings, cpus)
+        self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
-            self._peers = _make_peers(host, task)
+            self._peers = LearnerPeers(host, task)
             self._peers.open()
-            self.sharing = make_learner_sharing(self._peers.group)
-        self.collectors = _make_collectors(host, task)
-        self.collectors.start()
+            self.sharing = make_learner_sharing(self._peers.connection)
+        spec = ServiceSpec(
+            kind="Actor",
+            make=partial(start_service, CollectorService, task),
+            cpus=cluster.cpus_per_actor,
+            gpus=cluster.gpus_per_actor,
+        )
+        max_replacements = settings.base.max_env_restarts
+        supervisor = Supervisor(host, spec, name="actor {}".format, max_replacements=max_replacements)
+        self._collectors = Collectors(supervisor, cluster, get_rollouts_in_flight(settings))
         if evaluates and cluster.evaluation_actor:
             self._evaluator = Supervisor(
                 host,
@@ -66,18 +91,32 @@ class ClusterFleet(Fleet):
                 time_limit="cluster_config.evaluation_timeout",
             )
             self._evaluator.ensure(1)
-        self.collectors.wait_for_start()
+        self._collectors.wait_for_start()
         count = cluster.actors // cluster.learners  # of the actors of one learner
         self.adapter = RemoteEnvironments(
             {
                 name: replace(role, lanes=role.lanes * count, teams=role.teams * count)
-                for name, role in self.collectors.roles.items()
+                for name, role in self._collectors.roles.items()
             }
         )
-        self._statistics = ClusterStatistics(self.collectors, self._peers)
+        self._statistics = ClusterStatistics(self._collectors, self._peers)
 
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> AbstractContextManager[None]:
         return self._peers.build(roles, checkpoint) if self._peers else nullcontext()
+
+    def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
+        self.training, collectors = training, self._collectors
+        # Rollouts of agents without a replay are joined, so that one update follows a rollout of every actor.
+        self._joins = not all(each.agent.schedule.uses_replay for each in training.by_role.values())
+        self._serves = not self._joins and not self._peers
+        self._next_service = 0.0  # time
+        self._version = 0
+        self._published: tuple[int, Any] = (-1, None)  # the newest version that was published, and its reference
+        self._lanes = RemoteLanes(len(collectors.actors), collectors.roles)
+        # By role and actor: lanes whose last rollout was dropped.
+        self._broken = {
+            name: np.zeros((len(collectors.actors), role.lanes), bool) for name, role in collectors.roles.items()
+        }
 
     def make_evaluations(self, adapter: Adapter, make_plan: Callable[[int], EpisodePlan]) -> Evaluations | None:
         if self._evaluator is None:
@@ -102,8 +141,14 @@ class ClusterFleet(Fleet):
         return self._statistics.collect()
 
     def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
+        self._monitor, self._divergence = monitor, divergence
         allow_read_only_arrays()
-        return ClusterLoop(self.training, self.collectors, self._peers, self._statistics, monitor, divergence).advance
+        for name, role in self.adapter.roles.items():
+            if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
+                self.training.grow(name)
+        if self._collectors.n_ready < len(self._collectors.actors):
+            LOG.warning(f"{self._collectors.describe_missing()}: the run starts without them")
+        return self._advance
 
     def close(self) -> None:
         if self._host:
@@ -111,41 +156,156 @@ class ClusterFleet(Fleet):
         if self._peers:
             self._peers.close()
 
+    def _advance(self, signals: DeferredSignals) -> bool:
+        """Receive experience, and learn from some. Return whether the run is over."""
+        self._receive()
+        self._learn()
+        return self._monitor.do_due()
 
-def _make_peers(host: Host, task: RunTask) -> LearnerPeers:
-    """Return the other learners of a run, which `host` runs."""
-    cluster, base = task.settings.cluster, task.settings.base
-    if cluster.gpus_per_learner:  # Ray shows each process its own GPU only, as the first one
-        task = replace(task, settings=replace(task.settings, base=base.model_copy(update={"device": "cuda"})))
-    spec = ServiceSpec(
-        kind="Learner",
-        make=partial(start_service, LearnerService, task),
-        cpus=cluster.cpus_per_learner,
-        gpus=cluster.gpus_per_learner,
-    )
-    supervisor = Supervisor(host, spec, name=lambda index: f"learner {index + 1}")
-    return LearnerPeers(supervisor, size=cluster.learners, timeout=cluster.timeout, start_timeout=cluster.start_timeout)
+    def _receive(self) -> None:
+        """Count the experience that has arrived; wait for some if there is nothing to learn from."""
+        self._collectors.request(self._publish, self._make_request)
+        is_idle = not self._collectors.find_next(self._joins)
+        for actor, experience in self._collectors.receive(DISPLAY_INTERVAL if is_idle else 0.0):
+            self._count(actor, experience)
+        self.training.timer.lap("environment")
+        self._collectors.request(self._publish, self._make_request)
+
+    def _learn(self) -> None:
+        """Make the updates that follow the next experience, if it has been received."""
+        by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
+        actors = self._collectors.find_next(self._joins)
+        n_waiting = self._collectors.n_waiting - len(actors)
+        for actor in actors:
+            experience = actor.waiting[0]
+            lag = self._version - experience.version
+            is_usable = self.settings.cluster.max_lag is None or lag <= self.settings.cluster.max_lag
+            self._statistics.add_experience(lag, experience, is_usable, n_waiting)
+            for role, rollout in experience.rollouts:
+                placed = self._place(actor.index, role, rollout, is_usable)
+                if is_usable:
+                    by_learner = by_role.setdefault(role, [[] for _ in range(self.settings.cluster.learners)])
+                    by_learner[actor.index % self.settings.cluster.learners].append(placed)
+        for role, by_learner in by_role.items():
+            if self._joins:
+                by_learner = [[Rollout.join_columns(rollouts)] if rollouts else [] for rollouts in by_learner]
+            for rollouts in zip_longest(*by_learner):
+                self._learn_from(role, rollouts)
+        self._version += bool(by_role)
+        for actor in actors:  # until now they count as rollouts in flight
+            actor.waiting.popleft()
+        if actors:
+            self.training.timer.lap("learning")
+
+    def _learn_from(self, role: str, rollouts: Sequence[Rollout | None]) -> None:
+        """Make the updates that follow a rollout of each learner; None for a learner without one."""
+        record_update, counters = partial(self._record_update, role), self._monitor.counters
+        if self._peers:
+            before = counters.updates
+            counters.updates = before + self._peers.learn(self.training, role, rollouts, record_update)
+        elif rollouts[0]:
+            run_updates(self.training.get(role), rollouts[0], record_update)
+
+    def _place(self, index: int, role: str, rollout: Rollout, is_usable: bool) -> Rollout:
+        """Return a rollout with the lanes of its learner. One after a rollout that was dropped does not continue it."""
+        broken, lane = self._broken[role][index], rollout.lane
+        if not is_usable:
+            broken[lane] = True
+        _, first_columns = np.unique(lane, return_index=True)
+        continues_previous = rollout.continues_previous.copy()
+        if is_usable:
+            continues_previous[first_columns] &= ~broken[lane[first_columns]]
+            broken[lane] = False
+        first_lane = index // self.settings.cluster.learners * self._collectors.roles[role].lanes
+        return replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
+
+    def _record_update(self, role: str, report: LossResult) -> None:
+        self._monitor.record_update(role, report)
+        self._divergence.count_update()
+        if self._serves and (now := monotonic()) >= self._next_service:
+            self._serve()
+            end = monotonic()
+            self._next_service = end + (end - now) / SERVICE_SHARE
+
+    def _serve(self) -> None:
+        """Count the experience that has arrived, and request more with the weights that are published."""
+        for actor, experience in self._collectors.receive(0.0):
+            self._count(actor, experience)
+        self._collectors.request(lambda: self._published[1], self._make_request)
+
+    def _count(self, actor: Collector, experience: Experience) -> None:
+        """Count the env steps and the episodes in the experience of an actor."""
+        self._monitor.count_steps(experience.env_steps)
+        self.training.timer.add_cpu_seconds(experience.cpu_seconds)
+        self._lanes.count_episodes(self._monitor, actor.index, experience.episodes, experience.active_lanes)
+
+    def _publish(self) -> Any:
+        """Return the reference to the weights, which are published once per version."""
+        version, reference = self._published
+        if version != self._version:
+            reference = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
+            self._published = self._version, reference
+        return reference
+
+    def _make_request(self) -> Request:
+        counters = self._monitor.counters
+        by_role = self.training.by_role
+        return Request(
+            version=self._published[0],
+            updates={role: each.learner.updates for role, each in by_role.items()},
+            rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
+            iterations=counters.iterations,
+            fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
+        )
 
 
-def _make_collectors(host: Host, task: RunTask) -> Collectors:
-    """Return the rollout actors of a run, which `host` runs."""
-    cluster = task.settings.cluster
-    spec = ServiceSpec(
-        kind="Actor",
-        make=partial(start_service, CollectorService, task),
-        cpus=cluster.cpus_per_actor,
-        gpus=cluster.gpus_per_actor,
-    )
-    max_replacements = task.settings.base.max_env_restarts
-    return Collectors(
-        Supervisor(host, spec, name="actor {}".format, max_replacements=max_replacements),
-        count=cluster.actors,
-        in_flight=get_rollouts_in_flight(task.settings),
-        timeout=cluster.timeout,
-        start_timeout=cluster.start_timeout,
-        max_lag=cluster.max_lag,
-        n_learners=cluster.learners,
-    )
+class ClusterStatistics:
+    """The metrics of a cluster since the last row of metrics, and its counts since the start of the process."""
+
+    def __init__(self, collectors: Collectors, peers: LearnerPeers | None):
+        self._collectors, self._peers = collectors, peers
+        self._dropped_env_steps = 0  # of rollouts whose lag was above `max_lag`
+        # Since the last row, of each experience: lag, replies that wait, seconds of waiting, and of collecting.
+        self._experiences: list[tuple[float, float, float, float]] = []
+        self._scene: dict[str, list[float]] = {}
+
+    def add_experience(self, lag: int, experience: Experience, is_usable: bool, n_waiting: int) -> None:
+        """Add experience that is learned from, or dropped if it is not usable.
+
+        Args:
+            lag: its lag, in versions.
+            experience: the experience.
+            is_usable: whether it is learned from.
+            n_waiting: the number of replies that wait meanwhile.
+        """
+        self._experiences.append((lag, n_waiting, experience.waiting_seconds, experience.seconds))
+        if not is_usable:
+            self._dropped_env_steps += experience.env_steps
+        for name, value in experience.statistics.items():
+            self._scene.setdefault(name, []).append(value)
+
+    def collect(self) -> Mapping[str, float]:
+        """Return the metrics, and start those of the next row."""
+        values: dict[str, float] = {
+            "cluster/actors": self._collectors.n_ready,
+            "cluster/restarts": self._collectors.supervisor.replaced,
+            "cluster/lost_env_steps": self._collectors.lost_env_steps,
+            "cluster/dropped_env_steps": self._dropped_env_steps,
+        }
+        if self._experiences:
+            lags, queue, waiting_seconds, seconds = zip(*self._experiences, strict=True)
+            values |= {
+                "cluster/lag": float(np.mean(lags)),
+                "cluster/lag_max": max(lags),
+                "cluster/queue": float(np.mean(queue)),
+                "cluster/actor_waiting": sum(waiting_seconds) / (sum(waiting_seconds) + sum(seconds)),
+            }
+        if self._peers:
+            values |= self._peers.collect_metrics()
+        values |= {f"scene/{name}": float(np.mean(found)) for name, found in self._scene.items()}
+        self._experiences.clear()
+        self._scene.clear()
+        return values
 
 
 def check_cluster(settings: Settings) -> None:
@@ -164,6 +324,7 @@ def check_cluster(settings: Settings) -> None:
 def _check_learners(settings: Settings) -> None:
     """Raise UserError for settings that do not fit several learners."""
     cluster, device = settings.cluster, settings.base.device
+    forbid_natural_steps(settings, "several learners")
     if cluster.actors % cluster.learners:
         raise UserError(
             f"cluster_config.actors is {cluster.actors}, which cannot be divided among cluster_config.learners "
@@ -171,8 +332,6 @@ def _check_learners(settings: Settings) -> None:
         )
     for each in (settings, *settings.roles.values()):
         section, batch_size = each.agent_section, getattr(each.agent, "batch_size", 0)
-        if getattr(each.agent, "trust_region", None) == "full":
-            raise UserError(f"{section}.trust_region full is not for several learners: use efficient or off")
         if batch_size % cluster.learners:
             raise UserError(
                 f"{section}.batch_size is {batch_size}, which cannot be divided among cluster_config.learners "

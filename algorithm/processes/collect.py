@@ -1,19 +1,26 @@
-"""The service of a rollout actor: it acts in its own environments with the weights of each request."""
+"""Rollout actors: services that act in their own environments, and how the learner's process uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.config.sections import ClusterConfig
 from algorithm.parts.components_builder import get_agent_settings, make_explorer
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.service import Failure, Service, ServiceReply, forbid_new_lanes, forbid_new_role
+from algorithm.processes.host import Failure
+from algorithm.processes.service import Service, forbid_new_lanes, forbid_new_role
+from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -44,7 +51,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experience(ServiceReply):
+class Experience:
     """The experience that an actor has collected for a request.
 
     Attributes:
@@ -77,15 +84,8 @@ class CollectorService(Service):
     weights of one request, if all lanes act in every tick.
     """
 
-    def open(self) -> Mapping[str, Role] | Failure:
+    def open(self) -> Mapping[str, Role]:
         """Open the environments and build the agents. Return the roles of the environments."""
-        return self.reply(self._open)
-
-    def collect(self, weights: Weights, request: Request) -> Experience | Failure:
-        """Make ticks with these weights until at least one rollout is complete. Return the new experience."""
-        return self.reply(self._collect, weights, request)
-
-    def _open(self) -> Mapping[str, Role]:
         settings, folder = self.task.settings, self.task.unpack()
         seeds = RunSeeds(settings.base.seed, (self.index, self.replacements))
         seed_process(seeds.process)
@@ -113,7 +113,8 @@ class CollectorService(Service):
         scheduler = ForwardOnly(role.lanes, records_td_errors)
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
-    def _collect(self, weights: Weights, request: Request) -> Experience:
+    def collect(self, weights: Weights, request: Request) -> Experience:
+        """Make ticks with these weights until at least one rollout is complete. Return the new experience."""
         start, actor = perf_counter(), self._actor
         waiting_seconds = start - self._last_end
         self._receive(weights, request)
@@ -179,3 +180,169 @@ class ForwardOnly(BatchScheduler):
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())
+
+
+@dataclass(kw_only=True, eq=False)
+class Collector:
+    """A rollout actor, whose process may be replaced.
+
+    Attributes:
+        service: its service.
+        is_ready: whether its environments are open.
+        waiting: its experience that has not been learned from, oldest first.
+        env_steps: env steps of its last experience.
+    """
+
+    service: Supervised
+    is_ready: bool = False
+    waiting: deque[Experience] = field(default_factory=deque)
+    env_steps: int = 0
+
+    @property
+    def index(self) -> int:
+        """Return its number."""
+        return self.service.index
+
+    @property
+    def n_in_flight(self) -> int:
+        """Return the number of rollouts that were requested, or wait to be learned from."""
+        return len(self.service.calls) + len(self.waiting)
+
+
+class Collectors:
+    """The rollout actors of a run, which start, and open their environments.
+
+    Args:
+        supervisor: supervises them; the services are `CollectorService`.
+        cluster: the settings of the cluster. Learner k has the rollouts of the actors k, k + learners, ...
+        in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
+
+    Attributes:
+        roles: the roles of the environments of one actor, the same in all actors.
+        lost_env_steps: estimated number of env steps that were requested from actors that ended.
+    """
+
+    def __init__(self, supervisor: Supervisor, cluster: ClusterConfig, in_flight: int):
+        self.supervisor, self.cluster, self.in_flight = supervisor, cluster, in_flight
+        self.roles: Mapping[str, Role] = {}
+        self.lost_env_steps = 0
+        supervisor.ensure(cluster.actors)
+        self.actors = [Collector(service=service) for service in supervisor.services]
+        for actor in self.actors:
+            supervisor.call(actor.service, "open")
+
+    def wait_for_start(self) -> None:
+        """Wait until the environments of all actors are open, or until the time to start has passed.
+
+        After `start_timeout` seconds the run starts with those that are ready; the others join when they are.
+
+        Raises:
+            EnvironmentStartError: no actor is ready in time, or one has ended.
+            Exception: an actor has raised it.
+        """
+        deadline = time.monotonic() + self.cluster.start_timeout
+        while self.n_ready < self.cluster.actors and (left := deadline - time.monotonic()) > 0:
+            waiting = [actor.service for actor in self.actors if not actor.is_ready]
+            for service, reply in self.supervisor.poll(left, waiting):
+                if isinstance(reply, Lost):
+                    raise EnvironmentStartError(
+                        f"actor {service.index} {reply.reason} before its environments were open"
+                    )
+                self._receive(self.actors[service.index], reply)
+        if not self.n_ready:
+            raise EnvironmentStartError(self.describe_missing())
+
+    def describe_missing(self) -> str:
+        """Return a line about the actors that are not ready."""
+        count, limit = self.cluster.actors, self.cluster.start_timeout
+        return (
+            f"{count - self.n_ready} of {count} actors have not started within {limit:g} s "
+            "(cluster_config.start_timeout); they may wait for free CPUs or GPUs of the cluster"
+        )
+
+    @property
+    def n_ready(self) -> int:
+        """Return the number of actors whose environments are open."""
+        return sum(actor.is_ready for actor in self.actors)
+
+    @property
+    def n_waiting(self) -> int:
+        """Return the number of replies that have not been learned from."""
+        return sum(len(actor.waiting) for actor in self.actors)
+
+    def request(self, publish: Callable[[], Any], make_request: Callable[[], Request]) -> None:
+        """Send requests to all actors that may get one.
+
+        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
+
+        Args:
+            publish: returns the reference to the newest weights; called if there is a request to send.
+            make_request: returns the request.
+        """
+        for actor in self.actors:
+            calls = actor.service.calls
+            while actor.is_ready and actor.n_in_flight < self.in_flight and len(calls) < max(1, self.in_flight - 1):
+                self.supervisor.call(actor.service, "collect", publish(), make_request(), timeout=self.cluster.timeout)
+
+    def receive(self, timeout: float) -> list[tuple[Collector, Experience]]:
+        """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
+
+        Returns:
+            The new experience with its actors. It is appended to `Collector.waiting`, too.
+
+        Raises:
+            EnvironmentCrashed: too many actors have ended, or none is ready in time.
+            Exception: an actor has raised it.
+        """
+        received: list[tuple[Collector, Experience]] = []
+        for service, reply in self.supervisor.poll(timeout):
+            actor = self.actors[service.index]
+            if isinstance(reply, Lost):
+                self._replace(actor, reply)
+            else:
+                received += self._receive(actor, reply)
+        now = time.monotonic()
+        if not self.n_ready and all(now - each.service.since > self.cluster.start_timeout for each in self.actors):
+            raise EnvironmentCrashed(self.describe_missing())
+        return received
+
+    def find_next(self, joins: bool) -> list[Collector]:
+        """Return the actors whose oldest experience is learned from next; none if it has not been received.
+
+        Args:
+            joins: whether they are all actors that are ready, once each has some; otherwise, for each learner, the
+                actor whose experience was made with the oldest weights.
+        """
+        filled = [actor for actor in self.actors if actor.waiting]
+        if joins:
+            return [] if any(actor.is_ready and not actor.waiting for actor in self.actors) else filled
+        filled.sort(key=lambda actor: actor.waiting[0].version)
+        by_learner = {actor.index % self.cluster.learners: actor for actor in reversed(filled)}
+        return list(by_learner.values()) if len(by_learner) == self.cluster.learners else []
+
+    def _receive(self, actor: Collector, reply: Any) -> Sequence[tuple[Collector, Experience]]:
+        """Receive the roles or the experience of an actor, which is returned."""
+        if isinstance(reply, Failure):
+            reply.raise_error()
+        if isinstance(reply, Experience):
+            actor.service.has_result = True
+            actor.env_steps = reply.env_steps
+            actor.waiting.append(reply)
+            return [(actor, reply)]
+        if self.roles and reply != self.roles:
+            raise EnvironmentStartError(f"the environments of actor {actor.index} have other spaces than those before")
+        self.roles, actor.is_ready = reply, True
+        return []
+
+    def _replace(self, actor: Collector, reply: Lost) -> None:
+        """Start another process in place of one that was lost; the experience that it has sent remains.
+
+        Raises:
+            EnvironmentCrashed: too many actors have ended.
+        """
+        lost = reply.lost_calls * actor.env_steps if actor.is_ready else 0
+        consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
+        self.supervisor.replace(actor.service, reply.reason, consequence)
+        self.lost_env_steps += lost
+        actor.is_ready = False
+        self.supervisor.call(actor.service, "open")

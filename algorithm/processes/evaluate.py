@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,12 @@ from algorithm.errors import UserError
 from algorithm.parts.components_builder import get_agent_settings
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.service import Failure, Service, ServiceReply
+from algorithm.processes.host import Failure
+from algorithm.processes.service import Service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
 from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.signals import raise_deferred
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationReply(ServiceReply):
-    """The outcome of an evaluation."""
-
-    outcome: Outcome
 
 
 class EvaluatorService(Service):
@@ -36,7 +29,7 @@ class EvaluatorService(Service):
 
     _evaluator: Evaluator | None = None
 
-    def evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply | Failure:
+    def evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> Outcome:
         """Play the episodes of a plan with these weights. Return the outcome.
 
         Args:
@@ -44,15 +37,12 @@ class EvaluatorService(Service):
             plan: the episodes.
             parameters: the state of the environment parameters of training.
         """
-        return self.reply(self._evaluate, weights, plan, parameters)
-
-    def _evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> EvaluationReply:
         evaluator = self._evaluator = self._evaluator or self._open()
         self._weights = weights
         for role, learner in self._learners.items():
             learner.load_weights(weights[role])
         self._parameters.restore(parameters)
-        return EvaluationReply(outcome=plan.play(evaluator))
+        return plan.play(evaluator)
 
     def _open(self) -> Evaluator:
         settings, self._folder = self.task.settings, self.task.unpack()
@@ -117,7 +107,7 @@ class RemoteEvaluations(Evaluations):
             if isinstance(reply, Failure):
                 reply.raise_error()
             service.has_result = True
-            return reply.outcome
+            return reply
         if timeout:  # a run that has ended waits for the results
             raise_deferred()
         return None

@@ -17,7 +17,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.checkpointing.writer import write_all
 from algorithm.config.loader import Settings
-from algorithm.errors import LearnerUnreachable
+from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
@@ -250,6 +250,18 @@ def list_learner_notes(settings: Settings, checkpoint: Checkpoint | None) -> Ite
     changed = f"learner {first}" if first == last else f"learners {first} to {last}"
     change = f"that of {changed} is not used" if saved > learners else f"there is none for {changed}"
     yield f"learners: {saved} -> {learners}; networks, optimizers, counters and saved experience are kept, but {change}"
+
+
+def forbid_natural_steps(settings: Settings, users: str) -> None:
+    """Raise UserError if the agent of a role has a natural step, which needs a whole batch in one process.
+
+    Args:
+        settings: the settings of the run.
+        users: what does not support it, for the message.
+    """
+    for each in (settings, *settings.roles.values()):
+        if getattr(each.agent, "trust_region", None) == "full":
+            raise UserError(f"{each.agent_section}.trust_region full is not for {users}: use efficient or off")
 
 
 def uses_replay(settings: Settings) -> bool:

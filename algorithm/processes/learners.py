@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,38 +22,17 @@ from algorithm.checkpointing.writer import write_all, write_experience, write_le
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import RoundReport, get_schedule, learn_round, make_learner_sharing
+from algorithm.processes.averaging_learner import RoundReport, learn_round, make_learner_sharing
 from algorithm.processes.fleet import RemoteEnvironments
-from algorithm.processes.learner_group import LearnerGroup, close_group
-from algorithm.processes.service import (
-    Failure,
-    RemoteTraceback,
-    Service,
-    ServiceReply,
-    forbid_new_lanes,
-    forbid_new_role,
-)
+from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
+from algorithm.processes.learner_connection import LearnerConnection, close_connection, close_on_error
+from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedLearner(ServiceReply):
-    """The reply of a learner that has saved its experience.
-
-    Attributes:
-        files: the files, by name in the checkpoint.
-        metadata: what counters.json has about the learner.
-        error: error of the disk, if there was one.
-    """
-
-    files: PackedFolder = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    error: OSError | None = None
 
 
 class NoEnvironments:
@@ -78,40 +56,23 @@ class LearnerService(Service):
         """Return the number of the learner."""
         return self.index + 1
 
-    def open(self) -> ServiceReply | Failure:
+    def open(self) -> None:
         """Prepare the files of the run."""
-        return self._reply(self._open)
+        self._folder = self.task.unpack()
 
-    def join(self, make_group: Callable[..., LearnerGroup]) -> ServiceReply | Failure:
+    @close_on_error()
+    def join(self, connect: Callable[..., LearnerConnection]) -> None:
         """Connect with the other learners."""
-        return self._reply(self._join, make_group)
+        self._connection = connect(rank=self.rank)
 
-    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply | Failure:
+    @close_on_error()
+    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> None:
         """Build the components of all roles, while the other learners build theirs.
 
         Args:
             roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
             files: the files of the checkpoint with the experience of this learner; empty without one.
         """
-        return self._reply(self._build, roles, files)
-
-    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport | Failure:
-        """Make the updates of a round, while the other learners make them; the arguments are those of `learn_round`."""
-        return self._reply(lambda: learn_round(self._training.by_role[role], rollout, schedule))
-
-    def save(self) -> SavedLearner | Failure:
-        """Return the files of a checkpoint with the experience of this learner."""
-        return self._reply(self._save)
-
-    def _open(self) -> ServiceReply:
-        self._folder = self.task.unpack()
-        return ServiceReply()
-
-    def _join(self, make_group: Callable[..., LearnerGroup]) -> ServiceReply:
-        self._group = make_group(rank=self.rank)
-        return ServiceReply()
-
-    def _build(self, roles: Mapping[str, Role], files: PackedFolder) -> ServiceReply:
         settings = self.task.settings
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
@@ -120,7 +81,7 @@ class LearnerService(Service):
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
-            sharing = make_learner_sharing(self._group)
+            sharing = make_learner_sharing(self._connection)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
             for name, role in roles.items():
                 components = builder(name, role)
@@ -129,9 +90,18 @@ class LearnerService(Service):
                 self._training.by_role[name] = components
             if checkpoint:
                 checkpoint.restore_process(NoEnvironments())
-        return ServiceReply()
 
-    def _save(self) -> SavedLearner:
+    @close_on_error()
+    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport:
+        """Make the updates of a round, while the other learners make them; the arguments are those of `learn_round`."""
+        return learn_round(self._training.by_role[role], rollout, schedule)
+
+    @close_on_error()
+    def save(self) -> tuple[PackedFolder, Mapping[str, Any]] | OSError:
+        """Return the files with the experience of this learner, and what counters.json has about it.
+
+        An error of the disk is returned, too, since the next checkpoint tries again.
+        """
         prefix = make_prefix(self.rank)
         try:
             with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
@@ -139,39 +109,39 @@ class LearnerService(Service):
                 metadata = write_experience(self._training, NoEnvironments(), manifest, prefix)
                 for role, components in self._training.by_role.items():
                     write_learner_state(manifest, role, components.learner.own_state(), prefix)
-                files = pack_folder(manifest.folder, manifest.digests, manifest.digests)
-        except OSError as error:  # the next checkpoint tries again
-            return SavedLearner(error=error)
-        return SavedLearner(files=files, metadata=metadata)
-
-    def _reply(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the reply of `call`; after an exception, the others do not wait for this learner."""
-        reply = self.reply(call, *arguments)
-        if isinstance(reply, Failure):
-            close_group()
-        return reply
+                return pack_folder(manifest.folder, manifest.digests, manifest.digests), metadata
+        except OSError as error:
+            return error
 
 
 class LearnerPeers:
-    """The learners 1, 2, ... of a run, and the group that connects them with learner 0, which is this process.
+    """The learners 1, 2, ... of a run, and their connection with learner 0, which is this process.
 
     Each learner has its own replay, schedulers and generators, and the rollouts of its share of the actors. Learner 0
     requests each round, each checkpoint and the end of the run; the others only reply.
 
     Args:
-        supervisor: supervises them; the services are `LearnerService`. Without GPUs, all learners learn on CPUs.
-        size: the number of learners, with learner 0.
-        timeout: seconds that a learner waits for the others in an update.
-        start_timeout: seconds in which learners start.
+        host: runs them. Without GPUs, all learners learn on CPUs.
+        task: the data from which they start.
 
     Attributes:
-        group: connects the learners.
+        connection: connects the learners.
     """
 
-    group: LearnerGroup
+    connection: LearnerConnection
 
-    def __init__(self, supervisor: Supervisor, *, size: int, timeout: float, start_timeout: float):
-        self.supervisor, self.size, self.timeout, self.start_timeout = supervisor, size, timeout, start_timeout
+    def __init__(self, host: Host, task: RunTask):
+        cluster, base = task.settings.cluster, task.settings.base
+        if cluster.gpus_per_learner:  # Ray shows each process its own GPU only, as the first one
+            task = replace(task, settings=replace(task.settings, base=base.model_copy(update={"device": "cuda"})))
+        spec = ServiceSpec(
+            kind="Learner",
+            make=partial(start_service, LearnerService, task),
+            cpus=cluster.cpus_per_learner,
+            gpus=cluster.gpus_per_learner,
+        )
+        self.supervisor = Supervisor(host, spec, name=lambda index: f"learner {index + 1}")
+        self.size, self.timeout, self.start_timeout = cluster.learners, cluster.timeout, cluster.start_timeout
         self._folder = Path(tempfile.mkdtemp(prefix="samara-learners-"))  # where learners on one machine meet
         self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
 
@@ -185,10 +155,10 @@ class LearnerPeers:
         self.supervisor.ensure(self.size - 1)
         for service in self.supervisor.services:
             self.supervisor.call(service, "open")
-        replies = self._receive(self.start_timeout)
-        for rank, reply in replies.items():
+        replies = self.supervisor.gather(self.start_timeout)
+        for index, reply in replies.items():
             if isinstance(reply, Lost):
-                raise EnvironmentStartError(f"learner {rank} {reply.reason} before the run started")
+                raise EnvironmentStartError(f"{self.supervisor.name(index)} {reply.reason} before the run started")
             if isinstance(reply, Failure):
                 reply.raise_error()
         if len(replies) < self.size - 1:
@@ -198,16 +168,16 @@ class LearnerPeers:
                 "cluster"
             )
         host = self.supervisor.host.find_meeting_host()
-        make_group = partial(
-            LearnerGroup,
+        connect = partial(
+            LearnerConnection,
             # On one machine they meet in a file, so that no port is open.
             f"tcp://{host}:{_find_free_port()}" if host else f"file://{self._folder}/meeting",
             size=self.size,
             timeout=self.timeout,
             backend="nccl" if self.supervisor.spec.gpus else "gloo",
         )
-        with self._call_all("join", [(make_group,)] * (self.size - 1)):
-            self.group = make_group(rank=0)
+        with self._call_all("join", [(connect,)] * (self.size - 1)):
+            self.connection = connect(rank=0)
 
     @contextmanager
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> Iterator[None]:
@@ -246,7 +216,8 @@ class LearnerPeers:
             LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
         """
         components = training.get(role)
-        schedule = get_schedule(components.scheduler)
+        scheduler = components.scheduler
+        schedule = {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
         own, *others = rollouts
         with self._call_all("learn", [(role, rollout, schedule) for rollout in others]) as replies:
             report = learn_round(components, own, schedule, record_update)
@@ -263,11 +234,12 @@ class LearnerPeers:
         with self._call_all("save", [()] * (self.size - 1)) as replies:
             pass
         metadata = write_all(training, actor, manifest)  # an error of the disk does not close the group
-        for reply in replies:
-            if reply.error:
-                raise reply.error
-            unpack_folder(reply.files, manifest)
-        others = {str(rank): reply.metadata for rank, reply in enumerate(replies, 1)}
+        others = {}
+        for rank, reply in enumerate(replies, 1):
+            if isinstance(reply, OSError):
+                raise reply
+            files, others[str(rank)] = reply
+            unpack_folder(files, manifest)
         return {**metadata, "workers": others, "learners": self.size}
 
     def collect_metrics(self) -> dict[str, float]:
@@ -284,14 +256,14 @@ class LearnerPeers:
 
     def close(self) -> None:
         """End the communication; the host ends the processes."""
-        close_group()
+        close_connection()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @contextmanager
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
         """Call a method of each learner, which runs while the block does; then append the replies to the result.
 
-        An exception closes the group, so that no learner waits for this process.
+        An exception closes the connection, so that no learner waits for this process.
 
         Raises:
             LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
@@ -301,33 +273,20 @@ class LearnerPeers:
             self.supervisor.call(service, method, *values)
         replies: list[Any] = []
         try:
-            yield replies
-            received = self._receive(self.timeout)
-            _raise_cause(received)
-            if missing := len(arguments) - len(received):
-                raise LearnerUnreachable(
-                    f"{missing} of {self.size} learners have not replied within {self.timeout:g} s "
-                    "(cluster_config.timeout); resume from the last checkpoint"
-                )
+            with close_on_error():
+                yield replies
+                # The replies to calls before an exception of the caller arrive first, and are replaced.
+                received = self.supervisor.gather(self.timeout)
+                _raise_cause(received)
+                if missing := len(arguments) - len(received):
+                    raise LearnerUnreachable(
+                        f"{missing} of {self.size} learners have not replied within {self.timeout:g} s "
+                        "(cluster_config.timeout); resume from the last checkpoint"
+                    )
         except LearnerUnreachable:
-            close_group()
-            _raise_cause(self._receive(CAUSE_SECONDS))
-            raise
-        except BaseException:
-            close_group()
+            _raise_cause(self.supervisor.gather(CAUSE_SECONDS))
             raise
         replies += received.values()
-
-    def _receive(self, timeout: float) -> dict[int, Any]:
-        """Return the replies that arrive in time, in the order of ranks; Lost for a learner that has ended.
-
-        After an exception of the caller, those to its calls arrive first, and are replaced by later ones.
-        """
-        replies: dict[int, Any] = {}
-        deadline = time.monotonic() + timeout
-        while any(each.calls for each in self.supervisor.services) and (left := deadline - time.monotonic()) > 0:
-            replies |= {service.index + 1: reply for service, reply in self.supervisor.poll(left)}
-        return dict(sorted(replies.items()))
 
 
 def _raise_cause(replies: Mapping[int, Any]) -> None:
@@ -337,7 +296,7 @@ def _raise_cause(replies: Mapping[int, Any]) -> None:
         LearnerUnreachable: a learner has ended, or has raised an exception.
         UserError: a learner has raised it.
     """
-    failures = [(rank, reply) for rank, reply in replies.items() if isinstance(reply, Failure | Lost)]
+    failures = [(index + 1, reply) for index, reply in replies.items() if isinstance(reply, Failure | Lost)]
     failures.sort(key=lambda item: isinstance(getattr(item[1], "error", None), LearnerUnreachable))
     for rank, failure in failures:
         if isinstance(failure, Lost):

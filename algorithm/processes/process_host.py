@@ -16,8 +16,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
-from algorithm.errors import describe_exit, summarize_error
-from algorithm.processes.host import Host, ServiceLost, ServiceSpec
+from algorithm.errors import describe_exit
+from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess, ServiceSpec
 
 KEPT_VALUES = 2  # values of references that a process keeps: the newest weights, and those before them
 JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is closed
@@ -42,9 +42,8 @@ class ProcessHost(Host):
         self._handles: list[_Handle] = []
 
     def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
-        handle = _Handle(self._context, spec.kind, self._replied)
+        handle = _Handle(self._context, spec, numbers, self._replied)
         self._handles.append(handle)
-        handle.send((spec.make, numbers))
         return handle
 
     def put(self, value: Any) -> _Reference:
@@ -60,14 +59,11 @@ class ProcessHost(Host):
             self._replied.wait_for(lambda: any(map(_is_ready, tickets)), timeout)
             return [ticket for ticket in tickets if _is_ready(ticket)]
 
-    def fetch(self, ticket: Any) -> Any:
+    def fetch(self, ticket: Any) -> Reply:
         handle, number = ticket
         if number not in handle.replies:
             raise ServiceLost(handle.describe_end())
-        has_result, reply = handle.replies.pop(number)
-        if not has_result:
-            raise RuntimeError(f"the service cannot run: {reply}")
-        return reply
+        return handle.replies.pop(number)
 
     def kill(self, handle: _Handle) -> None:
         if handle in self._handles:
@@ -100,18 +96,20 @@ class _Stored:
 class _Handle:
     """A process of a service, with the replies that were received and not fetched, by the number of their call."""
 
-    def __init__(self, context: Any, kind: str, replied: threading.Condition):
+    def __init__(self, context: Any, spec: ServiceSpec, numbers: tuple[int, ...], replied: threading.Condition):
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name=kind)
+        name = "-".join(map(str, (spec.kind, *numbers)))
+        self._process = context.Process(target=_serve, args=(theirs, spec.inherited), name=name)
         self._process.start()
         theirs.close()
-        self.replies: dict[int, tuple[bool, Any]] = {}
+        self.replies: dict[int, Reply] = {}
         self.is_lost = False
         self._replied = replied
         self._sent: OrderedDict[int, None] = OrderedDict()  # numbers of the values that the process keeps
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         for target in (self._send_messages, self._receive_replies):
             threading.Thread(target=target, daemon=True).start()
+        self.send((spec.make, numbers))
 
     def send(self, message: Any) -> None:
         """Send a message, later. It is pickled now, since the caller may change its arrays."""
@@ -152,9 +150,9 @@ class _Handle:
         try:
             # Programs that the process has started may keep its end of the connection open.
             while self._connection in wait([self._connection, self._process.sentinel]):
-                number, *reply = self._connection.recv()
+                number, reply = self._connection.recv()
                 with self._replied:
-                    self.replies[number] = (reply[0], reply[1])
+                    self.replies[number] = reply
                     self._replied.notify_all()
         except (EOFError, OSError):
             pass
@@ -175,7 +173,7 @@ def _keep_newest(values: OrderedDict[int, Any], number: int, value: Any) -> None
         values.popitem(last=False)
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
     """Make the service of this process, and execute calls until the main process ends it, or has ended."""
     prepare_worker()
     if hasattr(os, "setsid"):  # signals of the terminal reach the main process only
@@ -184,34 +182,18 @@ def _serve(connection: Connection) -> None:
     values: OrderedDict[int, Any] = OrderedDict()
     try:
         make, numbers = pickle.loads(connection.recv_bytes())
-        service, error = None, None
-        try:
-            service = make(*numbers)
-        except BaseException as raised:  # of the service, whose calls report it
-            error = summarize_error(raised)
+        service = ServiceProcess(make, *inherited, *numbers)
         while True:
             number, method, arguments = pickle.loads(connection.recv_bytes())
             if method is None:
                 _keep_newest(values, number, pickle.loads(connection.recv_bytes()))
                 continue
-            connection.send((number, *_execute(service, error, method, arguments, values)))
+            for each in arguments:
+                if isinstance(each, _Stored):
+                    _keep_newest(values, each.number, None)
+            received = [values[each.number] if isinstance(each, _Stored) else each for each in arguments]
+            connection.send((number, service.call(method, *received)))
     except (EOFError, OSError):  # the main process has ended
         pass
     finally:
         os._exit(0)
-
-
-def _execute(
-    service: Any, error: str | None, method: str, arguments: list[Any], values: OrderedDict[int, Any]
-) -> tuple[bool, Any]:
-    """Return whether a call has a result, and the result, or else its error as text."""
-    if error:
-        return False, error
-    for each in arguments:
-        if isinstance(each, _Stored):
-            _keep_newest(values, each.number, None)
-    try:
-        received = [values[each.number] if isinstance(each, _Stored) else each for each in arguments]
-        return True, getattr(service, method)(*received)
-    except BaseException as raised:  # of the service, which catches its own exceptions
-        return False, summarize_error(raised)

@@ -17,7 +17,7 @@ from typing import Any
 import algorithm
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.errors import UserError, summarize_error
-from algorithm.processes.host import Host, ServiceLost, ServiceSpec
+from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess, ServiceSpec
 from algorithm.program import get_install_command
 
 LOCAL = "local"
@@ -65,10 +65,10 @@ class RayHost(Host):
             ready += self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         return ready
 
-    def fetch(self, ticket: Hashable) -> Any:
+    def fetch(self, ticket: Hashable) -> Reply:
         try:
             return self._ray.get(ticket)
-        except self._ray.exceptions.RayTaskError as error:  # outside of the service, whose exceptions are Failures
+        except self._ray.exceptions.RayTaskError as error:  # outside of the service, as in a message
             raise RuntimeError(f"the service cannot run: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
             raise ServiceLost(f"ended ({type(error).__name__})") from error
@@ -99,20 +99,14 @@ class _Handle:
     location: Any
 
 
-class _Service:
+class _Service(ServiceProcess):
     """The process of a service, as Ray calls it."""
-
-    def __init__(self, make: Callable[..., Any], *numbers: int):
-        self._service = make(*numbers)
 
     def locate(self) -> tuple[str, int]:
         """Return Ray's id of this machine, and the id of this process."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._service, method)(*arguments)
 
 
 def _make_kill_process() -> Callable[[int], None]:

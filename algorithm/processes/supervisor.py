@@ -14,7 +14,7 @@ from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.processes.host import Host, ServiceLost, ServiceSpec
 
 LOG = logging.getLogger(__name__)
-MAX_FAILED_STARTS = 3  # successive processes of a service that end before their first result
+STEP_SECONDS = 1.0  # longest time between two checks of the time limits
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,6 +62,8 @@ class Supervisor:
         name: returns the name of a service in messages, given its number.
         time_limit: the setting with the time limit of calls, for messages.
         max_replacements: the number of processes that are replaced before the run ends; None for no limit.
+        max_failed_starts: the number of successive processes of a service that end before their first result, with
+            the last of which the run ends.
 
     Attributes:
         services: the services, by number.
@@ -76,9 +78,10 @@ class Supervisor:
         name: Callable[[int], str],
         time_limit: str = "cluster_config.timeout",
         max_replacements: int | None = None,
+        max_failed_starts: int = 3,
     ):
         self.host, self.spec, self.name, self.time_limit = host, spec, name, time_limit
-        self.max_replacements = max_replacements
+        self.max_replacements, self.max_failed_starts = max_replacements, max_failed_starts
         self.services: list[Supervised] = []
         self.replaced = 0
 
@@ -104,7 +107,8 @@ class Supervisor:
             services: the services; None for all.
 
         Returns:
-            One reply of each service that has replied; Lost for each that has ended, or has not replied in time.
+            One result, or Failure, of each service that has replied; Lost for each that has ended, or has not replied
+            in time.
         """
         polled = self.services if services is None else services
         by_ticket = {each.calls[0][0]: each for each in polled if each.calls}
@@ -120,6 +124,23 @@ class Supervisor:
                 events.append((each, self._lose(each, reason)))
         return events
 
+    def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> dict[int, Any]:
+        """Wait until services have replied to all of their calls, but not longer than `timeout` seconds.
+
+        Args:
+            timeout: the time in seconds.
+            services: the services; None for all.
+
+        Returns:
+            What `poll` returns last for each service that has replied, by number, in their order.
+        """
+        gathered = self.services if services is None else services
+        replies: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout
+        while any(each.calls for each in gathered) and (left := deadline - time.monotonic()) > 0:
+            replies |= {service.index: reply for service, reply in self.poll(min(left, STEP_SECONDS), gathered)}
+        return dict(sorted(replies.items()))
+
     def replace(self, service: Supervised, reason: str, consequence: str = "") -> None:
         """Start another process of a service in place of one that was lost.
 
@@ -134,8 +155,9 @@ class Supervisor:
         self.host.kill(service.handle)
         description = f"{self.name(service.index)} {reason}"
         service.failed_starts = 0 if service.has_result else service.failed_starts + 1
-        if service.failed_starts >= MAX_FAILED_STARTS:
-            raise EnvironmentCrashed(f"{description} before its first result, as {MAX_FAILED_STARTS - 1} before it")
+        if service.failed_starts >= self.max_failed_starts:
+            others = f", as {self.max_failed_starts - 1} before it" if self.max_failed_starts > 1 else ""
+            raise EnvironmentCrashed(f"{description} before its first result{others}")
         if self.max_replacements is not None and self.replaced >= self.max_replacements:
             raise EnvironmentCrashed(
                 f"{description} after {self.replaced} others (base_config.max_env_restarts is {self.max_replacements})"
@@ -163,7 +185,7 @@ class Supervisor:
         return lost
 
     def _receive(self, service: Supervised) -> Any:
-        """Return the reply to the oldest call of a service, or Lost."""
+        """Return the result of the oldest call of a service, a Failure, or Lost."""
         ticket, _ = service.calls[0]
         try:
             reply = self.host.fetch(ticket)
@@ -173,6 +195,6 @@ class Supervisor:
             return self._lose(service, str(error))
         service.calls.popleft()
         service.since = time.monotonic()
-        for record in getattr(reply, "log", ()):
+        for record in reply.log:
             LOG.log(record.level, f"{self.name(service.index)}: {record.text}")
-        return reply
+        return reply.result

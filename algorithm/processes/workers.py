@@ -1,380 +1,380 @@
-"""The runtime with workers: processes that act and learn with their own environments, and share the parameters."""
+"""The runtime with workers: processes that act and learn with their own environments, and share the parameters.
+
+The main process lets them make ticks and updates until it has something to do. They share the memory of the learners
+with it, and everything else passes between them as calls of a service.
+"""
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.adapters.process_setup import PROCESSES
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.writer import describe_all, write_learner, write_learner_state
+from algorithm.checkpointing.writer import describe_all, write_experience, write_learner, write_learner_state
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
-from algorithm.errors import UserError, describe_exit
-from algorithm.parts.components_builder import Sharing
-from algorithm.parts.run_folder import RunFolder
-from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes
-from algorithm.processes.service import LogRecord, pickle_make_env
+from algorithm.errors import UserError
+from algorithm.parts.components_builder import ComponentsBuilder, Sharing
+from algorithm.parts.make_env import Environments
+from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
+from algorithm.processes.host import Failure, ServiceSpec
+from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
 from algorithm.processes.shared_memory import SharedLearner, SharedMemory
-from algorithm.processes.worker import Continue, Ready, Report, Save, Saved, Start, WorkerTask, run_worker
+from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.specs import Role
+from algorithm.training.actor import Actor
 from algorithm.training.components import PHASES, TrainingComponents
+from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
+from algorithm.training.reporter import is_sampled
 from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
+from algorithm.training.updates import run_tick
 
-LOG = logging.getLogger(__name__)
-STOP_SECONDS = 5.0  # seconds after which a worker that does not end is killed
+STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed
+REPORT_SECONDS = 1.0  # seconds after which a worker reports, if no episode ends
 SETTLE_SECONDS = 10.0  # seconds in which workers finish their tick when a run ends
 WORKER_PHASES = ("environment", "acting", "learning")  # phases in which workers spend their time
 
 
-class WorkerState(Enum):
-    """The state of a worker: it opens its environments, runs, or waits for a message."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    WAITING = "waiting"
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """A worker process.
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a worker has collected and learned since its last report.
 
     Attributes:
-        index: its number.
-        replacements: the number of workers with this number that ended before it.
-        first_step: env steps that workers with this number had made when it was started.
-        process: the process.
-        connection: the connection to it.
-        state: what it does.
+        episodes: episodes that ended.
+        active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
+        samples: {role: metrics of the sampled updates}.
     """
 
-    index: int
-    replacements: int
-    first_step: int
-    process: BaseProcess
-    connection: Connection
-    state: WorkerState = WorkerState.STARTING
+    episodes: Sequence[Episode]
+    active_lanes: Mapping[str, np.ndarray]
+    samples: Mapping[str, Sequence[Mapping[str, float]]]
 
 
-class Workers:
-    """The worker processes of a run: start, pause, save, replace, stop.
+@dataclass(frozen=True, kw_only=True)
+class SavedWorker:
+    """What a worker has written to a checkpoint.
+
+    Attributes:
+        digests: digests of its files.
+        metadata: what counters.json has about it.
+        learners: {role: the state of the learner that workers do not share}, of worker 0, who writes no file of it.
+        error: error of the disk, if there was one.
+    """
+
+    digests: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    learners: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    error: OSError | None = None
+
+
+class WorkerService(Service):
+    """A worker of a run, which learns from its own environments like a run in one process.
 
     Args:
-        settings: the settings of the run.
-        folder: the run folder.
+        task: the data from which it starts.
         memory: the memory that the processes share.
-
-    Attributes:
-        roles: the roles of the environments, the same in all workers.
+        index: its number.
+        replacements: the number of workers with this number that ended before it.
     """
 
-    def __init__(self, settings: Settings, folder: RunFolder, memory: SharedMemory):
-        self.settings, self.folder, self.memory = settings, folder, memory
-        self.count, self.max_replacements = settings.base.n_workers, settings.base.max_env_restarts
-        self.roles: Mapping[str, Role] = {}
-        self.workers: list[Worker] = []
+    def __init__(self, task: RunTask, memory: SharedMemory, index: int, replacements: int):
+        super().__init__(task, index, replacements)
+        self.memory = memory
+        self._seeds = RunSeeds(task.settings.base.seed, (index, replacements))
+        self._samples: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of updates since the last row
+        self._reported_samples: dict[str, int] = {}  # by role: the number of samples that were reported
+        self._rows = 0  # of metrics, at the last call
+        self._is_intact = True  # whether no tick has raised an exception
+        # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
-    def open(self) -> None:
-        """Start all workers, and wait until their environments are open. Raises what a worker raised."""
-        self.workers = [self._start(index, 0) for index in range(self.count)]
-        for worker in self.workers:
-            roles = self._receive_roles(worker)
-            if worker.index and roles != self.roles:
-                raise EnvironmentStartError("the environments of the workers have different spaces")
-            self.roles = roles
+    def open(self) -> Mapping[str, Role]:
+        """Open the environments. Return their roles."""
+        seed_process(self._seeds.process)
+        self._folder = self.task.open_folder()
+        environments = Environments(self.task.settings, self._folder)
+        self._adapter = environments.open_training(EnvironmentParameters(self.task.settings.reset))
+        return dict(self._adapter.roles)
 
-    def start(self, counters: Counters, checkpoint: Path | None) -> None:
-        """Let all workers build their components, whose shared tensors exist now."""
-        for worker in self.workers:
-            self._build(worker, Start(counters=counters, checkpoint=checkpoint))
-
-    def resume(self, message: Continue, limit: float) -> None:
-        """Continue all workers that wait, until they have made this number of env steps since they were opened."""
-        self.memory.limit = int(min(limit, 2**62))
-        for worker in self.workers:
-            if worker.state is WorkerState.WAITING:
-                worker.state = WorkerState.RUNNING
-                with suppress(OSError):  # its end is noticed when its connection is read
-                    worker.connection.send(message)
-
-    def receive(self, timeout: float, counters: Counters) -> Iterable[tuple[Worker, Report | None]]:
-        """Yield the reports that arrive within `timeout` seconds with their workers; None for a worker that ended.
-
-        A replaced worker that is ready starts with `counters`.
-        """
-        by_connection = {
-            worker.connection: worker for worker in self.workers if worker.state is not WorkerState.WAITING
-        }
-        for connection in wait(list(by_connection), timeout):
-            worker = by_connection[connection]  # type: ignore[index]
-            try:
-                message = worker.connection.recv()
-            except (EOFError, OSError):
-                yield worker, None
-                continue
-            if isinstance(message, Report):
-                worker.state = WorkerState.WAITING if message.waits else WorkerState.RUNNING
-                yield worker, message
-            elif isinstance(message, Ready):
-                self._build(worker, Start(counters=counters, checkpoint=None))
-            elif isinstance(message, LogRecord):
-                self._log(worker, message)
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether any worker runs."""
-        return any(worker.state is WorkerState.RUNNING for worker in self.workers)
-
-    def pause(self) -> None:
-        """Let every worker report after its current tick."""
-        self.memory.limit = 0
-
-    def replace(self, worker: Worker) -> None:
-        """Start another worker with an empty replay in place of one that ended.
-
-        Raises:
-            EnvironmentCrashed: too many workers have ended, or this one has not made an env step.
-        """
-        ended = f"worker {worker.index} (process {worker.process.pid}) {_describe_end(worker)}"
-        replaced = sum(each.replacements for each in self.workers)
-        if self.memory.counts[worker.index, 0] == worker.first_step:
-            raise EnvironmentCrashed(f"{ended} before its first env step")
-        if self.max_replacements is not None and replaced >= self.max_replacements:
-            raise EnvironmentCrashed(
-                f"{ended} after {replaced} others (base_config.max_env_restarts is {self.max_replacements})"
-            )
-        LOG.warning(f"{ended}: another worker with an empty replay replaces it")
-        worker.connection.close()
-        self.workers[worker.index] = self._start(worker.index, worker.replacements + 1)
-
-    def drop(self, worker: Worker) -> None:
-        """Kill a worker, if it has not ended, without a replacement."""
-        worker.process.kill()
-        worker.process.join()
-        worker.connection.close()
-        self.workers.remove(worker)
-
-    def save(self, training: TrainingComponents, counters: Counters, manifest: Manifest) -> dict[str, Any]:
-        """Write the learners of `training`, and let the workers, which wait, write their experience.
-
-        The experience of a worker that has ended is left out.
+    def build(self, counters: Counters, folder: Path | None) -> None:
+        """Build the components, whose shared tensors exist now.
 
         Args:
-            training: the components of the main process.
             counters: the counters of the run.
-            manifest: the manifest of the checkpoint.
-
-        Returns:
-            What counters.json has about them.
-
-        Raises:
-            OSError: it cannot be written.
+            folder: the checkpoint that may have the experience of the worker; None: it starts with an empty replay.
         """
-        replies = self._request_saving(Save(folder=manifest.folder, iterations=counters.iterations))
-        for saved in replies.values():
-            if saved.error:
-                raise saved.error
-            manifest.digests |= saved.digests
-        first = replies.pop(0, None) or Saved(metadata=describe_all(training))
-        for role, components in training.by_role.items():
-            write_learner(manifest, role, components.learner, _to_tensors(first.learners.get(role, {})))
-            for index, saved in replies.items():
-                write_learner_state(manifest, role, _to_tensors(saved.learners[role]), make_prefix(index))
-        others = {str(index): saved.metadata for index, saved in replies.items()}
-        return {**first.metadata, **({"workers": others} if others else {})}
+        settings, base, adapter = self.task.settings, self.task.settings.base, self._adapter
+        checkpoint = Checkpoint(folder, self.index) if folder else None
+        if checkpoint and not checkpoint.has_experience:
+            checkpoint = None
+        make_learner = partial(SharedLearner, memory=self.memory, lock=base.worker_lock)
+        sharing = Sharing(make_learner=make_learner, is_main=False, worker=self.index, workers=base.n_workers)
+        builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, self._seeds)
+        self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        for name, role in adapter.roles.items():
+            self._training.by_role[name] = builder(name, role)
+        self._actor = Actor(self._training, self._seeds.get_training_seed(counters.env_steps))
+        if checkpoint:
+            checkpoint.restore_process(self._actor)
+        self._first_update, self._iterations = counters.updates, counters.iterations
+
+    def run(self, iterations: int, rows: int) -> Report:
+        """Make ticks until an episode ends, all workers have reached the limit of env steps, or it is time to report.
+
+        After a tick that has raised an exception, there are no others.
+
+        Args:
+            iterations: completed iterations of the run; after each of them, no lane counts as active.
+            rows: rows of metrics that were written; each of them starts new samples of metrics.
+        """
+        self._end_iteration(iterations)
+        if rows != self._rows:
+            self._samples.clear()
+            self._reported_samples.clear()
+        self._rows = rows
+        training, actor, memory = self._training, self._actor, self.memory
+        training.timer.restart()
+        end = time.monotonic() + REPORT_SECONDS
+        while self._is_intact and memory.env_steps < memory.limit and not actor.episodes and time.monotonic() < end:
+            self._is_intact = False
+            run_tick(training, actor, self._record_update)
+            self._is_intact = True
+            memory.counts[self.index, 0] += actor.env_steps
+            actor.env_steps = 0
+            memory.seconds[self.index] = list(training.timer.seconds.values())
+        report = Report(
+            episodes=list(actor.episodes),
+            active_lanes=dict(actor.active_lanes),
+            samples={
+                role: [
+                    {name: value.item() for name, value in metrics.items()}
+                    for metrics in found[self._reported_samples.get(role, 0) :]
+                ]
+                for role, found in self._samples.items()
+            },
+        )
+        actor.episodes.clear()
+        self._reported_samples = {role: len(found) for role, found in self._samples.items()}
+        return report
+
+    def save(self, folder: Path, iterations: int) -> SavedWorker:
+        """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
+        self._end_iteration(iterations)
+        manifest, prefix = Manifest(folder), make_prefix(self.index)
+        learners = {role: each.learner.own_state() for role, each in self._training.by_role.items()}
+        try:
+            metadata = write_experience(self._training, self._actor, manifest, prefix)
+            for role, state in learners.items() if prefix else ():
+                write_learner_state(manifest, role, state, prefix)
+        except OSError as error:
+            return SavedWorker(error=error)
+        own = {} if prefix else {role: _to_arrays(state) for role, state in learners.items()}
+        return SavedWorker(digests=manifest.digests, metadata=metadata, learners=own)
 
     def close(self) -> None:
-        """End all workers; those that do not end in time are killed."""
-        deadline = time.monotonic() + STOP_SECONDS
-        for worker in self.workers:
-            worker.connection.close()
-        self.pause()
-        for worker in self.workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.process.kill()
-            worker.process.join()
-            worker.process.close()
-        self.workers = []
-        self.memory.close()
+        """Close the environments."""
+        self._adapter.close()
 
-    def _start(self, index: int, replacements: int) -> Worker:
-        connection, own_end = multiprocessing.Pipe()
-        task = WorkerTask(
-            settings=self.settings,
-            folder=(self.folder.path, self.folder.nn_from),
-            make_env=pickle_make_env(self.folder),
-            memory=self.memory,
-            index=index,
-            replacements=replacements,
-        )
-        process = PROCESSES.Process(target=run_worker, args=(task, own_end), name=f"worker-{index}")
-        process.start()
-        own_end.close()
-        return Worker(
-            index=index,
-            replacements=replacements,
-            first_step=int(self.memory.counts[index, 0]),
-            process=process,
-            connection=connection,
-        )
+    def _end_iteration(self, iterations: int) -> None:
+        """Count no lane as active, if another iteration of the run is complete."""
+        if iterations != self._iterations:
+            for lanes in self._actor.active_lanes.values():
+                lanes[:] = False
+        self._iterations = iterations
 
-    def _build(self, worker: Worker, message: Start) -> None:
-        """Let a worker build its components; then it waits."""
-        with suppress(OSError):  # its end is noticed when its connection is read
-            worker.connection.send(message)
-        worker.state = WorkerState.WAITING
-
-    def _receive_roles(self, worker: Worker) -> Mapping[str, Role]:
-        """Return the roles of a worker. Raises what the worker raised, and EnvironmentStartError if it ended."""
-        try:
-            message = self._receive(worker)
-        except (EOFError, OSError) as error:
-            raise EnvironmentStartError(
-                f"worker {worker.index} {_describe_end(worker)} before its environments were open; "
-                'a program that calls train with runtime WORKERS needs `if __name__ == "__main__":`'
-            ) from error
-        assert isinstance(message, Ready), message
-        return message.roles
-
-    def _request_saving(self, message: Save) -> dict[int, Saved]:
-        """Let all workers that wait save at the same time. Return the replies, by number of the worker."""
-        saving = [worker for worker in self.workers if worker.state is WorkerState.WAITING]
-        for worker in saving:
-            with suppress(OSError):
-                worker.connection.send(message)
-        replies = {}
-        for worker in saving:
-            try:
-                replies[worker.index] = self._receive(worker)
-            except (EOFError, OSError):
-                worker.state = WorkerState.RUNNING  # so that its connection is read, and its end is noticed
-        return replies
-
-    def _receive(self, worker: Worker) -> Any:
-        """Return the next message of a worker that is no log record.
-
-        Raises:
-            EOFError, OSError: the worker has ended.
-            Exception: the error that the worker has raised.
-        """
-        while isinstance(message := worker.connection.recv(), LogRecord):
-            self._log(worker, message)
-        if isinstance(message, Report) and message.failure:
-            message.failure.raise_error()
-        return message
-
-    def _log(self, worker: Worker, record: LogRecord) -> None:
-        LOG.log(record.level, record.text if self.count == 1 else f"worker {worker.index}: {record.text}")
+    def _record_update(self, role: str, report: LossResult) -> None:
+        self.memory.counts[self.index, 1] += 1
+        if is_sampled(self._samples[role], self._first_update + int(self.memory.counts[self.index, 1])):
+            self._samples[role].append(report.compute_metrics())
 
 
 class WorkersFleet(Fleet):
     """The workers of a run, which make ticks and updates, while the main process does what the monitor finds due.
 
-    Before it does so, it lets every worker finish its tick and wait. With one worker, a run thus equals a run of the
-    local runtime.
+    Before it does so, it lets every worker finish its tick. A single worker waits after each tick in which an episode
+    ended, too, since the episode may reach the goal: a run with one worker thus equals a run of the local runtime.
+    Several workers continue with a second call, which they have received already.
     """
+
+    _host: ProcessHost | None = None
 
     @classmethod
     def check(cls, settings: Settings) -> None:
         check_workers(settings)
 
     def open(self, evaluates: bool) -> None:
-        base, memory = self.settings.base, SharedMemory(self.settings.base.n_workers)
-        self._workers = Workers(self.settings, self.folder, memory)
-        self._workers.open()
-        self.adapter = RemoteEnvironments(self._workers.roles)
-        make_learner = partial(SharedLearner, memory=memory, lock=base.worker_lock)
+        base, self._memory = self.settings.base, SharedMemory(self.settings.base.n_workers)
+        self._host = ProcessHost()
+        task = RunTask.pack(self.settings, self.folder, self.counters.env_steps)
+        self._supervisor = Supervisor(
+            self._host,
+            ServiceSpec(kind="Worker", make=partial(start_service, WorkerService, task), inherited=(self._memory,)),
+            name="worker {}".format,
+            max_replacements=base.max_env_restarts,
+            max_failed_starts=1,
+        )
+        self._supervisor.ensure(base.n_workers)
+        self._ready: set[Supervised] = set()  # those that have built their components
+        self._roles: Mapping[str, Role] = {}
+        self._call_all("open")
+        self.adapter = RemoteEnvironments(self._roles)
+        make_learner = partial(SharedLearner, memory=self._memory, lock=base.worker_lock)
         self.sharing = Sharing(make_learner=make_learner, is_main=True, has_environments=False, workers=base.n_workers)
 
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
-        self.training, workers = training, self._workers
-        workers.start(self.counters, checkpoint.folder if checkpoint else None)
-        self._counted = np.zeros((workers.count, 2), np.int64)  # env steps and updates of each worker that were counted
-        self._seconds = np.zeros((workers.count, len(PHASES)))  # seconds of each worker that were counted
-        self._lanes = RemoteLanes(workers.count, workers.roles)
+        self.training, memory = training, self._memory
+        self._call_all("build", self.counters, checkpoint.folder if checkpoint else None)
+        # Env steps and updates, and seconds of each worker that were counted; env steps when its process was started.
+        self._counted, self._seconds = np.zeros_like(memory.counts), np.zeros_like(memory.seconds)
+        self._first_steps = np.zeros(len(memory.counts), np.int64)
+        self._lanes = RemoteLanes(len(memory.counts), self._roles)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore nothing: each worker restores its own process."""
 
     def save(self, manifest: Manifest) -> dict[str, Any]:
-        return self._workers.save(self.training, self.counters, manifest)
+        """Write the learners, and let the workers write their experience, except those that have ended."""
+        workers = self._list_ready()
+        for service in workers:
+            self._supervisor.call(service, "save", manifest.folder, self.counters.iterations)
+        replies: dict[int, SavedWorker] = {}
+        for index, reply in self._supervisor.gather(inf, workers).items():
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            if isinstance(reply, SavedWorker):  # the next call of a worker that is lost replaces it
+                replies[index] = reply
+                if reply.error:
+                    raise reply.error
+                manifest.digests |= reply.digests
+        first = replies.pop(0, None) or SavedWorker(metadata=describe_all(self.training))
+        for role, components in self.training.by_role.items():
+            state = {name: torch.from_numpy(value) for name, value in first.learners.get(role, {}).items()}
+            write_learner(manifest, role, components.learner, state)
+        others = {str(index): saved.metadata for index, saved in replies.items()}
+        return {**first.metadata, **({"workers": others} if others else {})}
 
     def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         self._monitor, self._divergence = monitor, divergence
         return self._advance
 
+    def settle(self) -> None:
+        """Let the workers finish their ticks; those that do not are ended."""
+        self._memory.limit = 0
+        workers = self._list_ready()
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._is_running and (left := deadline - time.monotonic()) > 0:
+            for service, reply in self._supervisor.poll(left, workers):
+                if isinstance(reply, Report):
+                    self._count(service, reply)
+                elif isinstance(reply, Lost):
+                    self._supervisor.end(service)
+        for service in [each for each in self._list_ready() if each.calls]:
+            self._supervisor.end(service)
+        self._count_steps()
+        self._fetch()
+
+    def close(self) -> None:
+        if self._host is None:
+            return
+        for service in self._supervisor.services:
+            self._supervisor.call(service, "close")
+        self._supervisor.gather(STOP_SECONDS)
+        self._host.close()
+        self._memory.close()
+
     def _advance(self, signals: DeferredSignals) -> bool:
         self._resume()
         self._receive()
         if self._monitor.is_due or signals.is_pending:
-            self._gather()
+            self._memory.limit = 0  # each worker replies after its tick
+            while self._is_running:
+                self._receive()
+            self._fetch()
             return self._monitor.do_due()
         self._monitor.show_progress()
         return False
 
-    def close(self) -> None:
-        if hasattr(self, "_workers"):
-            self._workers.close()
+    def _list_ready(self) -> list[Supervised]:
+        return [each for each in self._supervisor.services if each in self._ready]
+
+    @property
+    def _is_running(self) -> bool:
+        """Return whether a worker that has built its components has a call."""
+        return any(each.calls for each in self._list_ready())
+
+    def _call_all(self, method: str, *arguments: Any) -> None:
+        """Call a method of all workers before the run starts, and wait for their replies. Raises their errors."""
+        for service in self._supervisor.services:
+            self._supervisor.call(service, method, *arguments)
+        replies = self._supervisor.gather(inf)
+        for service in self._supervisor.services:
+            reply = replies[service.index]
+            if isinstance(reply, Lost):
+                raise EnvironmentStartError(
+                    f"worker {service.index} {reply.reason} before the run started; "
+                    'a program that calls train with runtime WORKERS needs `if __name__ == "__main__":`'
+                )
+            self._handle(service, reply)
 
     def _resume(self) -> None:
-        """Continue the workers that wait, until something is due."""
+        """Let the workers run until something is due."""
         counters = self._monitor.counters
-        message = Continue(iterations=counters.iterations, rows=self._monitor.reporter.rows)
         self._count_steps()
         left = self._monitor.next_due - counters.env_steps
-        self._workers.resume(message, int(self._counted[:, 0].sum()) + left)
+        self._memory.limit = int(min(int(self._counted[:, 0].sum()) + left, 2**62))
+        in_flight = min(len(self._memory.counts), 2)
+        for service in self._list_ready():
+            while len(service.calls) < in_flight:
+                self._supervisor.call(service, "run", counters.iterations, self._monitor.reporter.rows)
 
     def _receive(self) -> None:
         """Wait for reports, and count them. Replace the workers that have ended. Raise the error of a worker."""
-        for worker, report in self._workers.receive(DISPLAY_INTERVAL, self.counters):
-            if report is None:
-                self._workers.replace(worker)
-            else:
-                self._count(worker, report)
+        for service, reply in self._supervisor.poll(DISPLAY_INTERVAL):
+            self._handle(service, reply)
         self._count_steps()
         self._divergence.check()
 
-    def _gather(self) -> None:
-        """Wait until all workers wait, and take their parameters."""
-        self._workers.pause()
-        while self._workers.is_running:
-            self._receive()
-        self._fetch()
-
-    def settle(self) -> None:
-        """Let the workers finish their ticks; those that do not are ended."""
-        workers = self._workers
-        workers.pause()
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while workers.is_running and (left := deadline - time.monotonic()) > 0:
-            for worker, report in workers.receive(left, self.counters):
-                if report is None:
-                    workers.drop(worker)
-                elif not report.failure:
-                    self._count(worker, report)
-        for worker in [worker for worker in workers.workers if worker.state is WorkerState.RUNNING]:
-            workers.drop(worker)
-        self._count_steps()
-        self._fetch()
+    def _handle(self, service: Supervised, reply: Any) -> None:
+        """Count a report, or replace a worker that was lost; another one opens its environments first."""
+        if isinstance(reply, Report):
+            self._count(service, reply)
+        elif isinstance(reply, Failure):
+            reply.raise_error()
+        elif isinstance(reply, Lost):
+            self._ready.discard(service)
+            steps = self._memory.counts[service.index, 0]
+            service.has_result = bool(steps > self._first_steps[service.index])
+            self._first_steps[service.index] = steps
+            self._supervisor.replace(service, reply.reason, "another worker with an empty replay replaces it")
+            self._supervisor.call(service, "open")
+            self._supervisor.call(service, "build", self.counters, None)
+        elif reply is None:
+            self._ready.add(service)
+        elif self._roles and reply != self._roles:
+            raise EnvironmentStartError("the environments of the workers have different spaces")
+        else:
+            self._roles = reply
 
     def _fetch(self) -> None:
         """Take the parameters of the workers."""
@@ -382,19 +382,16 @@ class WorkersFleet(Fleet):
             assert isinstance(components.learner, SharedLearner)
             components.learner.fetch()
 
-    def _count(self, worker: Worker, report: Report) -> None:
-        """Count the episodes of a report. Raise the error of its worker."""
+    def _count(self, service: Supervised, report: Report) -> None:
+        """Count the episodes of a report."""
         for role, samples in report.samples.items():
             self._monitor.reporter.add_samples(role, samples)
         self._count_steps()
-        if report.failure:
-            report.failure.raise_error()
-        self._lanes.count_episodes(self._monitor, worker.index, report.episodes, report.active_lanes)
+        self._lanes.count_episodes(self._monitor, service.index, report.episodes, report.active_lanes)
 
     def _count_steps(self) -> None:
         """Count the env steps, the updates and the seconds of all workers since the last call."""
-        memory = self._workers.memory
-        counts, seconds = memory.counts.copy(), memory.seconds.copy()
+        counts, seconds = self._memory.counts.copy(), self._memory.seconds.copy()
         env_steps, updates = (counts - self._counted).sum(0)
         self._monitor.count_steps(int(env_steps))
         self._monitor.counters.updates += int(updates)
@@ -406,9 +403,7 @@ class WorkersFleet(Fleet):
 def check_workers(settings: Settings) -> None:
     """Raise UserError for settings that workers do not support."""
     base = settings.base
-    for each in (settings, *settings.roles.values()):
-        if getattr(each.agent, "trust_region", None) == "full":
-            raise UserError(f"{each.agent_section}.trust_region full is not for runtime WORKERS: use efficient or off")
+    forbid_natural_steps(settings, "runtime WORKERS")
     if find_spec("fcntl") is None:
         raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
     if base.device not in ("cpu", "auto"):
@@ -422,14 +417,5 @@ def check_workers(settings: Settings) -> None:
         )
 
 
-def _describe_end(worker: Worker) -> str:
-    """Return how a worker ended, whose connection has ended; kill it if it has not."""
-    worker.process.join(STOP_SECONDS)
-    worker.process.kill()
-    worker.process.join()
-    assert worker.process.exitcode is not None
-    return describe_exit(worker.process.exitcode)
-
-
-def _to_tensors(state: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(value) for name, value in state.items()}
+def _to_arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in state.items()}

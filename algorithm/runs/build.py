@@ -25,11 +25,11 @@ from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.service import forbid_new_role
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
+from algorithm.runs.playing import VideoRecorder, prepare_videos
+from algorithm.runs.process_history import record_session
 from algorithm.runs.results import make_record
-from algorithm.runs.sessions import record_session
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
-from algorithm.runs.videos import make_video_recorder, prepare_videos
 from algorithm.specs import Role
 from algorithm.training.components import STARTING, Timer, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
@@ -63,13 +63,13 @@ def train(
         EnvironmentCrashed: it crashed more often than `max_env_restarts`.
         UserError: a setting does not fit the run.
     """
-    base, timer, seeds = settings.base, _make_timer(settings), RunSeeds(settings.base.seed)
+    base, seeds = settings.base, RunSeeds(settings.base.seed)
+    timer = Timer(process_time) if base.is_on_cluster else Timer()  # collectors report their CPU seconds themselves
     environments, events = Environments(settings, folder), CallbackList(callbacks)
-    limits = make_limits(settings, pause_at)
+    limits = _make_limits(settings, pause_at)
     fleet_class: type[Fleet] = find_class("runtime", base.runtime)
     fleet_class.check(settings)
-    if settings.report.video_every:
-        prepare_videos(environments, limits.evaluates)
+    prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
     seed_process(seeds.process)
     store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
@@ -88,9 +88,8 @@ def train(
         _check_roles(settings, folder, fleet.adapter.roles, log)
         states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
-        plan_episodes = partial(_plan_episodes, limits.evaluation_episodes, seeds, counters)
-        evaluations = fleet.make_evaluations(eval_adapter, plan_episodes)
-        events.callbacks.append(make_video_recorder(settings, environments, training, counters, folder, log))
+        evaluations = fleet.make_evaluations(eval_adapter, partial(_plan_episodes, limits, seeds, counters))
+        events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
         trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles))
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
         reporter = Reporter(
@@ -101,7 +100,8 @@ def train(
         if checkpoint:
             checkpoint.restore_states(states)
             fleet.restore(checkpoint)
-        _record_start(settings, folder, counters)
+        folder.record_settings(settings.tree, counters.env_steps)
+        record_session(folder.path, base, counters.env_steps)
         timer.lap(STARTING)
         status, failure = 0, None
         try:
@@ -116,11 +116,6 @@ def train(
     return result
 
 
-def _make_timer(settings: Settings) -> Timer:
-    """Return the timer of a run: of this process on a cluster, whose actors report their CPU seconds themselves."""
-    return Timer(process_time) if settings.base.is_on_cluster else Timer()
-
-
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
@@ -130,13 +125,7 @@ def _log_notes(
         log(note)
 
 
-def _record_start(settings: Settings, folder: RunFolder, counters: Counters) -> None:
-    """Record in a run folder the settings from the current env steps on, and that this process trains the run."""
-    folder.record_settings(settings.tree, counters.env_steps)
-    record_session(folder.path, settings.base, counters.env_steps)
-
-
-def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
+def _make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
     """Return the limits, the intervals and the goal of a run, which pauses at the env steps `pause_at`."""
     base = settings.base
     return Limits(
@@ -151,9 +140,7 @@ def make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
     )
 
 
-def _prepare_checkpoints(
-    folder: RunFolder, keep: int, log: Callable[[str], None]
-) -> tuple[CheckpointStore, Checkpoint | None]:
+def _prepare_checkpoints(folder: RunFolder, keep: int, log: Log) -> tuple[CheckpointStore, Checkpoint | None]:
     """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
     store = folder.checkpoints(keep)
     checkpoint = store.latest(log)
@@ -175,7 +162,7 @@ def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) ->
     return training
 
 
-def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Callable[[str], None]) -> None:
+def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role], log: Log) -> None:
     """Check the roles of an environment that has started, and the settings of roles."""
     for name, role in roles.items():
         folder.check_role(name, role)
@@ -184,10 +171,10 @@ def _check_roles(settings: Settings, folder: RunFolder, roles: Mapping[str, Role
     check_effects(settings, settings.command_line_layers, roles)
 
 
-def _plan_episodes(episodes: int, seeds: RunSeeds, counters: Counters, confirmation_episodes: int) -> EpisodePlan:
+def _plan_episodes(limits: Limits, seeds: RunSeeds, counters: Counters, confirmation_episodes: int) -> EpisodePlan:
     """Return the episodes of an evaluation that starts now, whose seeds depend on the env steps only."""
     return EpisodePlan(
-        episodes=episodes,
+        episodes=limits.evaluation_episodes,
         seed=seeds.get_evaluation_seed(counters.env_steps),
         confirmation_episodes=confirmation_episodes,
         confirmation_seed=seeds.get_confirmation_seed(counters.env_steps),

@@ -1,9 +1,10 @@
-"""The runs that a command line or a program requests, their names and settings. The checks import no torch."""
+"""The runs that a command line or a program requests: names, settings and folders. The checks import no torch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,16 @@ from algorithm.parts.env_folder import (
     CONFIG_FILE,
     POPULATION_FILE,
     RUNS,
+    find_folder,
     find_folders_of_id,
     find_similar_folders,
     get_run_group,
     is_id,
+    locate_environment,
 )
+from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.parts.run_records import list_changes
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
@@ -90,23 +95,17 @@ def _check_suggested_runs(request: RunRequest) -> None:
     for name in named:
         resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
     config = resolve([base, *request.layers]).base
-    name = format_run_name(config.name, time.time())
-    _check_names(request, [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)])
+    _check_names(request, _list_names(request, format_run_name(config.name, time.time())))
     given = "env.py" if request.make_env else request.env
     if config.env_name != given:
         raise UserError(f"base_config.env_name is {config.env_name}, but {request.env} is to be trained")
     if request.make_env is None and config.env_type.upper() == "GYM":
-        _check_id(request.env)
-
-
-def _check_id(env_id: str) -> None:
-    """Raise UserError for an id that is not registered, with the folders that may be meant."""
-    try:
-        find_spec(env_id)
-    except UnsupportedEnvironment as error:
-        similar = find_similar_folders(env_id)
-        advice = f"; did you mean {' or '.join(similar)}?" if similar else ""
-        raise UserError(f"{str(error).rstrip('.')}{advice}") from error
+        try:
+            find_spec(request.env)
+        except UnsupportedEnvironment as error:
+            similar = find_similar_folders(request.env)
+            advice = f"; did you mean {' or '.join(similar)}?" if similar else ""
+            raise UserError(f"{str(error).rstrip('.')}{advice}") from error
 
 
 def find_population(env: str, name: str | None) -> str | None:
@@ -143,44 +142,31 @@ def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings
     if not request.has_folder:
         _check_suggested_runs(request)  # before the environment is opened
         base = (base[0], _suggest_settings(request, base[1], log))
-    return plan_runs_from(base, own, request)
-
-
-def plan_runs_from(base: Layer, own: Tree, request: RunRequest) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run, which has the settings of `base` with those of the request on top.
-
-    Args:
-        base: settings to start from, of a file or suggested.
-        own: the settings of `base` that were written for this run, and so must have an effect.
-        request: the request; its `variant` is already in `base`.
-
-    Raises:
-        UserError: for settings that cannot be used, and for a name that exists already or is in training.
-    """
     given = list(request.layers)
     settings = resolve_effective(base, own, given)
-    if unused := [source for source, tree in given if "tune" in tree]:
-        raise UserError(f"{unused[0]}: tune has no effect without the command tune")
     for source, tree in given:
+        if "tune" in tree:
+            raise UserError(f"{source}: tune has no effect without the command tune")
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
     name = format_run_name(settings.base.name, time.time())
-    grouped: list[Layer] = []
+    shared = [base, *given]
     if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
-        grouped = [("the name of the runs", {"tracker_config": {"group": name}})]
-        settings = resolve([base, *given, *grouped])
-    runs = [(name, replace(settings, command_line_layers=given))]
-    if request.repeat is not None:
-        seeds = [("--repeat", {"base_config": {"seed": settings.base.seed + k}}) for k in range(request.repeat)]
-        runs = [
-            (f"{name}-{k + 1}", replace(resolve([base, *given, *grouped, seed]), command_line_layers=given))
-            for k, seed in enumerate(seeds)
-        ]
-    _check_names(request, [name for name, _ in runs])
+        shared.append(("the name of the runs", {"tracker_config": {"group": name}}))
+    runs = []
+    for k, run_name in enumerate(_list_names(request, name)):
+        seed = ("--repeat", {"base_config": {"seed": settings.base.seed + k}})
+        runs.append((run_name, replace(resolve([*shared, seed]), command_line_layers=given)))
+    _check_names(request, [run_name for run_name, _ in runs])
     return runs
 
 
-def _check_names(request: RunRequest, names: Iterable[str]) -> None:
+def _list_names(request: RunRequest, name: str) -> list[str]:
+    """Return the names of the new runs: `name`, or names that start with it for repeated runs."""
+    return [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)]
+
+
+def _check_names(request: RunRequest, names: Sequence[str]) -> None:
     """Raise UserError for a name of a new run that exists already or is in training."""
     for name in names:
         _settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
@@ -219,20 +205,13 @@ def resolve_effective(base: Layer, own: Tree, given: Sequence[Layer]) -> Setting
         UserError: for settings that cannot be used, and for a setting in `own` or `given` without an effect.
     """
     settings = resolve([base, *given])
-    check_effects(_resolve_base(base, settings), [(base[0], own)])
+    try:
+        alone = resolve([base])
+    except UserError:  # it needs what `given` adds
+        alone = settings
+    check_effects(alone, [(base[0], own)])  # `given` may remove the effect of a setting in `base`
     check_effects(settings, given)
     return settings
-
-
-def _resolve_base(base: Layer, settings: Settings) -> Settings:
-    """Resolve `base` without the settings of the request, which may remove the effect of settings in it.
-
-    Returns `settings` if `base` needs what the request adds.
-    """
-    try:
-        return resolve([base])
-    except UserError:
-        return settings
 
 
 def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
@@ -267,3 +246,90 @@ def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     if folders := find_folders_of_id(request.env):
         log(f"tuned settings for {request.env}: {' or '.join(f'{get_command()} {folder}' for folder in folders)}")
     return suggested.tree
+
+
+@contextmanager
+def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[RunFolder]:
+    """Make the folder of a new run and hold its lock within the block.
+
+    It receives the code of the environment's folder, or the code that a program has passed, so that the run can be
+    loaded and resumed. A block that ends before the run has learned leaves everything as it was; a run that replaces
+    another has learned once it has a checkpoint.
+    """
+    from algorithm.parts.given_code import write_env_file, write_network_file  # imports torch
+
+    source = find_environment_folder(request.env) if request.has_folder else None
+    if request.replace and (old := RunFolder.find_replaceable(request.env, name)):
+        old.replacement.set_aside()
+    folder = RunFolder.create(request.env, source, name, settings.tree)
+    try:
+        with folder.lock:
+            if request.make_env:
+                folder.make_env = request.make_env
+                write_env_file(folder.path, request.make_env)
+            if request.blueprint is not None:
+                write_network_file(folder.path, request.blueprint)
+            yield folder
+    finally:
+        if folder.has_learned():
+            folder.replacement.discard()
+        else:
+            folder.replacement.restore()
+
+
+@contextmanager
+def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Settings]]:
+    """Yield the run to continue and its settings; its lock is held within the block.
+
+    `log` receives a line for each setting that changes. Raises UserError for a change that is not possible, and for a
+    run in training.
+    """
+    from algorithm.processes.cluster import check_actors_on_resume  # imports torch
+    from algorithm.runs.trained_agent import check_network
+
+    folder, settings = find_run(request, log)
+    with folder.lock:
+        check_links(folder.given_path)
+        folder.recover(log)
+        last = folder.history.read_last()
+        changes = list_changes(last, settings)
+        check_actors_on_resume(last, settings)
+        if request.use_env_nn:
+            check_network(settings, folder)  # before the run's own copy is replaced
+            folder.copy_network(settings.base.nn)
+            folder.nn_from = folder.path
+        for line in changes:
+            log(line)
+        yield folder, settings
+
+
+def find_run(request: RunRequest, log: Log) -> tuple[RunFolder, Settings]:
+    """Return an existing run, and its settings merged with the command line; `log` receives a line about its code."""
+    if request.make_env and not (RUNS / request.env).exists():
+        raise UserError(f"there is no run under {RUNS / request.env} yet: train one first")
+    folder = find_run_folder(request, log)
+    folder.make_env = request.make_env
+    if request.use_env_nn:
+        folder = RunFolder(folder.given_path, find_environment_folder(request.env))
+    given = list(request.layers)
+    settings = replace(folder.load_settings(*given), command_line_layers=given)
+    check_effects(settings, given)
+    _report_own_code(folder, request, settings.base.nn, log)
+    return folder, settings
+
+
+def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Log) -> None:
+    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
+    if not request.has_folder:
+        return
+    source, differing = find_folder(locate_environment(request.env)), []
+    for path in sorted(folder.path.glob("*.py")):
+        original = source and source / path.name
+        is_same = original and original.is_file() and path.read_bytes() == original.read_bytes()
+        if not is_same and not (request.use_env_nn and path.name == network_file):
+            differing.append(path.name)
+    if differing:
+        difference = (
+            f"other code than in {source}" if source else f"and no environment folder {request.env} has such code"
+        )
+        log(f"{folder} executes its own {', '.join(differing)}, {difference}")

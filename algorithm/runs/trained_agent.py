@@ -1,16 +1,13 @@
-"""A trained agent of a run: load it for use in a program, and play with it."""
+"""A trained agent of a run, or of a checkpoint in training, for use in a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.wrappers.previous_action_reward import (
     OBSERVATION_NAMES,
     PREVIOUS_REWARD,
@@ -26,16 +23,12 @@ from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import State
 from algorithm.parts.components_builder import get_agent_settings, make_agent
-from algorithm.parts.env_folder import VIDEO_FOLDER
-from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, draw_seed
+from algorithm.parts.seeding import RunSeeds
 from algorithm.parts.torch_setup import choose_acting_device, configure_torch
 from algorithm.rollout import Step
-from algorithm.runs.videos import ShowPlaying, record_videos
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 
 
 def load(path: str | Path, role: str | None = None, disable_sample: bool | None = None) -> TrainedAgent:
@@ -97,7 +90,7 @@ class TrainedAgent:
 
     def __init__(self, agent: Agent, role: Role, disable_sample: bool = False):
         self.agent, self.role, self.disable_sample = agent, role, disable_sample
-        self._memory: np.ndarray | None = None  # [n, state_size]; None before the first step of episodes
+        self._memory: np.ndarray | None = None  # [n, state_size]; None without one, or before episodes
 
     def reset(self) -> None:
         """Start a new episode in every environment of the batch."""
@@ -116,32 +109,26 @@ class TrainedAgent:
         """
         arrays, single = self._read_observations(obs, action_mask)
         n = len(next(iter(arrays.values())))
-        first = np.full(n, self._memory is None or not self._has_memory)
-        memory = self._memory
-        if memory is None or not self._has_memory:
+        first, memory, previous_kinds = np.full(n, self._memory is None), self._memory, find_previous_kinds(self.role)
+        if memory is None:
             memory = np.zeros((n, self.agent.state_size), np.float32)
-            self._previous = PreviousTracker(find_previous_kinds(self.role), n, self.role.action_spec)
+            self._previous = PreviousTracker(previous_kinds, n, self.role.action_spec)
         elif len(memory) != n:
             raise ValueError(f"{n} observations after {len(memory)}: call reset() when episodes start")
-        lanes, all_false, all_true = np.arange(n), np.zeros(n, bool), np.ones(n, bool)
-        rewards = self._read_rewards(reward, first)
+        lanes, rewards = np.arange(n), self._read_rewards(reward, first)
         step = Step(
             lane=lanes,
             obs=arrays | self._previous(lanes, first, rewards),
             first=first,
-            is_bootstrap_row=all_false,
+            is_bootstrap_row=np.zeros(n, bool),
             reward=rewards,
-            alive=all_true,
+            alive=np.ones(n, bool),
         )
         decision = (self.agent.greedy if self.disable_sample else self.agent.act)(step, memory)
-        self._memory = decision.memory
+        self._memory = decision.memory if self.agent.state_size or previous_kinds else None
         self._previous.record_action(lanes, decision.action)
         actions = self.role.action_spec.to_env_units(decision.action)
         return _select_first(actions) if single else actions
-
-    @property
-    def _has_memory(self) -> bool:
-        return bool(self.agent.state_size or find_previous_kinds(self.role))
 
     def _read_rewards(self, reward: Any, first: np.ndarray) -> np.ndarray:
         """Return rewards [n], 0 at the start of episodes."""
@@ -166,10 +153,8 @@ class TrainedAgent:
         named_obs = split_observation(obs, specs)
         if missing := [name for name in specs if name not in named_obs]:
             raise ValueError(f"observation {missing[0]!r} is missing; expected {', '.join(specs)}")
-        shapes, expected = (
-            {name: np.shape(named_obs[name]) for name in specs},
-            {name: spec.effective_env_shape for name, spec in specs.items()},
-        )
+        shapes = {name: np.shape(named_obs[name]) for name in specs}
+        expected = {name: spec.effective_env_shape for name, spec in specs.items()}
         single = shapes == expected
         n = next((shape[0] for shape in shapes.values() if shape and not single), 1)
         if not single and shapes != {name: (n, *shape) for name, shape in expected.items()}:
@@ -181,14 +166,11 @@ class TrainedAgent:
             for name, spec in specs.items()
         }
         if is_masked:
-            arrays[ACTION_MASK] = self._read_masks([action_mask] if single else action_mask, n)
+            masks = [action_mask] if single else action_mask
+            if len(masks) != n:
+                raise ValueError(f"{len(masks)} masks for {n} observations")
+            arrays[ACTION_MASK] = np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
         return arrays, single
-
-    def _read_masks(self, masks: Sequence[Any], n: int) -> np.ndarray:
-        """Return masks [n, sum of branches]."""
-        if len(masks) != n:
-            raise ValueError(f"{len(masks)} masks for {n} observations")
-        return np.stack([self.role.action_spec.flatten_mask(mask) for mask in masks])
 
 
 def _select_first(actions: Any) -> Any:
@@ -196,68 +178,6 @@ def _select_first(actions: Any) -> Any:
     if isinstance(actions, dict):
         return {key: value[0] for key, value in actions.items()}
     return tuple(value[0] for value in actions) if isinstance(actions, tuple) else actions[0]
-
-
-def play(
-    settings: Settings,
-    folder: RunFolder,
-    episodes: int,
-    greedy: bool,
-    render: bool = False,
-    ckpt: str | None = None,
-    n_envs: int | None = None,
-    log: Callable[[str], None] = print,
-    new_episodes: bool = False,
-    video: bool = False,
-    show: ShowPlaying | None = None,
-) -> dict[str, EvaluationResult]:
-    """Play whole episodes with the trained agents of a run.
-
-    They repeat the evaluation of the same weights, if mode, number of episodes and number of environments are the same.
-
-    Args:
-        settings: the settings of the run.
-        folder: the run folder.
-        episodes: the least number of episodes of each role.
-        greedy: whether actions are greedy; otherwise they are sampled.
-        render: whether the environments are shown.
-        ckpt: the checkpoint, by its env steps or its folder; None for the best.
-        n_envs: the number of environments; None for the number that an evaluation uses.
-        log: receives lines for the user.
-        new_episodes: whether the episodes differ from the episodes of the evaluation.
-        video: whether videos of the best, the median and the worst episode are recorded.
-        show: receives the progress; None for no one.
-
-    Returns:
-        {role or team: result}.
-    """
-    configure_torch()
-    checkpoint = folder.find_checkpoint(ckpt, log)
-    env_steps = checkpoint.counters.env_steps
-    log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
-    seeds = RunSeeds(settings.base.seed)
-    seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
-    agents: dict[str, Agent] = {}
-
-    def get_agent(role: str, adapter: Adapter) -> Agent:
-        if role not in agents:
-            if role not in checkpoint.roles:
-                raise UserError(
-                    f"the environment has a role {role!r} that had not appeared in {folder} after {env_steps:,} env "
-                    "steps: train longer (--resume)"
-                )
-            agents[role] = load_agent(settings, folder, checkpoint, role, adapter.roles[role])
-        return agents[role]
-
-    environments = Environments(settings, folder)
-    n = n_envs or environments.count_evaluation_envs()
-    if video:
-        target = folder.path / VIDEO_FOLDER / str(env_steps)
-        open_recorded = partial(environments.open_recorded, n)
-        return record_videos(open_recorded, get_agent, greedy, episodes, seed, target, log, show)
-    with closing(environments.open(n, render)) as adapter:
-        show_episodes = show and partial(show, "playing")
-        return Evaluator(adapter, lambda role: get_agent(role, adapter), greedy).play(episodes, seed, show_episodes)
 
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:

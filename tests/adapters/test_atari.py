@@ -8,7 +8,7 @@ from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnviron
 from algorithm.adapters.atari import AtariAdapter
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, make_contract, play_lanes
+from tests.adapters.contract import make_contract, play_lanes
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -35,16 +35,7 @@ TestSyncSameStep = make_contract(
 )
 
 
-class TestEnvPool(AdapterContract):
-    ticks = 24
-
-    @classmethod
-    def setup_class(cls):
-        pytest.importorskip("envpool")
-        super().setup_class()
-
-    def make(self):
-        return atari(ENVPOOL, limit=9)
+TestEnvPool = make_contract(lambda: atari(ENVPOOL, limit=9), ticks=24, package="envpool")
 
 
 def play(adapter, ticks, seed=3, action=None):
@@ -69,7 +60,7 @@ def test_groups_have_the_episodes_of_undivided_environments(mode):
         pytest.importorskip("envpool")
     games = config("Breakout", 3, {"vectorization_mode": mode}, 9)
     groups = EnvGroups(AtariAdapter, games, 2)
-    assert play_lanes(groups, 24) == play_lanes(AtariAdapter(games), 24)
+    assert play_lanes(groups, 12) == play_lanes(AtariAdapter(games), 12)
     groups.close()
 
 

@@ -7,44 +7,20 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.wrappers.env_groups import EnvGroups
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, play_lanes
+from tests.adapters.contract import make_contract, play_lanes
 
-
-class TestMinAtar(AdapterContract):
-    @classmethod
-    def setup_class(cls):
-        pytest.importorskip("minatar")
-        super().setup_class()
-
-    def make(self):
-        return GymAdapter(config("MinAtar/Breakout-v1", 3, {}, max_episode_steps=30))
-
-
-class TestEnvPool(AdapterContract):
-    @classmethod
-    def setup_class(cls):
-        pytest.importorskip("envpool")
-        super().setup_class()
-
-    def make(self):
-        return GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20))
-
-
-class TestGroupsOfEnvPool(AdapterContract):
-    @classmethod
-    def setup_class(cls):
-        pytest.importorskip("envpool")
-        super().setup_class()
-
-    def make(self):
-        return EnvGroups(GymAdapter, config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, 20), 2)
+POOL = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
+TestMinAtar = make_contract(
+    lambda: GymAdapter(config("MinAtar/Breakout-v1", 3, {}, max_episode_steps=30)), package="minatar"
+)
+TestEnvPool = make_contract(lambda: GymAdapter(POOL), package="envpool")
+TestGroupsOfEnvPool = make_contract(lambda: EnvGroups(GymAdapter, POOL, 2), package="envpool")
 
 
 def test_groups_of_envpool_have_the_episodes_of_an_undivided_pool():
     pytest.importorskip("envpool")
-    pool = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
-    groups = EnvGroups(GymAdapter, pool, 2)
-    assert play_lanes(groups, 60) == play_lanes(GymAdapter(pool), 60)
+    groups = EnvGroups(GymAdapter, POOL, 2)
+    assert play_lanes(groups, 60) == play_lanes(GymAdapter(POOL), 60)
     groups.send({"agent": np.zeros((groups.reset(0)["agent"].lane.size, 1), np.float32)})
     groups.close()  # while the threads step
 
@@ -55,13 +31,6 @@ def test_minatar_is_found_by_name_and_has_the_minimal_set_of_actions():
     adapter = GymAdapter(config("MinAtar/SpaceInvaders-v1", 1, {}))
     assert adapter.roles["agent"].action_spec.branches == (4,)
     assert adapter.reset(0)["agent"].obs["obs"].size == 600
-    adapter.close()
-
-
-def test_minatar_runs_in_worker_processes():
-    pytest.importorskip("minatar")
-    adapter = GymAdapter(config("MinAtar/Breakout-v1", 1, {"vectorization_mode": "async"}))
-    assert adapter.reset(0)["agent"].first.all()
     adapter.close()
 
 

@@ -19,8 +19,8 @@ from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, make_contract
+from tests.adapters.configs import config, vectorized
+from tests.adapters.contract import make_contract
 from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
 from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
 from tests.adapters.waiting import Slow
@@ -30,24 +30,17 @@ MODES = list(AutoresetMode)
 SEED = 5
 
 
-def vectorized(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
-    return {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}, "culprit": SEED, **kwargs}
+def raising(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **env_args) -> dict:
+    return vectorized(kind, mode, **{"culprit": SEED, **env_args})
 
 
-class TestRaisingNextStep(AdapterContract):
-    mode = AutoresetMode.NEXT_STEP
-
-    def make(self):
-        args = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": self.mode}}
-        return GymAdapter(config(NowAndThenRaising, 3, args))
+def make_raising(mode: AutoresetMode) -> GymAdapter:
+    return GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode)))
 
 
-class TestRaisingSameStep(TestRaisingNextStep):
-    mode = AutoresetMode.SAME_STEP
-
-
-class TestRaisingDisabled(TestRaisingNextStep):
-    mode = AutoresetMode.DISABLED
+TestRaisingNextStep = make_contract(lambda: make_raising(AutoresetMode.NEXT_STEP))
+TestRaisingSameStep = make_contract(lambda: make_raising(AutoresetMode.SAME_STEP))
+TestRaisingDisabled = make_contract(lambda: make_raising(AutoresetMode.DISABLED))
 
 
 class Crashing(VectorWrapper):
@@ -100,7 +93,7 @@ def assert_truncated_once(rows: list[tuple], at: int) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog):
-    adapter = GymAdapter(config(Raising, n_envs, vectorized("sync", mode)))
+    adapter = GymAdapter(config(Raising, n_envs, raising("sync", mode)))
     with caplog.at_level(logging.INFO):
         actor, lanes = collect(adapter, 40)
     assert_truncated_once(lanes[0], at=3)
@@ -116,9 +109,8 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
     assert details.startswith("Traceback") and "raising.py" in details
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_worker_process_whose_step_raises_continues(mode):
-    adapter = GymAdapter(config(Raising, 2, vectorized("async", mode)))
+def test_a_worker_process_whose_step_raises_continues():
+    adapter = GymAdapter(config(Raising, 2, raising("async", AutoresetMode.SAME_STEP)))
     try:
         pids = [process.pid for process in adapter.env.processes]
         _, lanes = collect(adapter, 24)
@@ -141,14 +133,14 @@ def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
 
     monkeypatch.setattr(PROCESSES.Process, "start", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        GymAdapter(config(Raising, 2, vectorized("async")))
+        GymAdapter(config(Raising, 2, raising("async")))
     started[0].join(10)
     assert started[0].exitcode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
 def test_a_worker_process_leaves_sigterm_to_the_main_process():
-    adapter = GymAdapter(config(Raising, 2, vectorized("async", culprit=-1)))
+    adapter = GymAdapter(config(Raising, 2, raising("async", culprit=-1)))
     try:
         _, lanes = collect(adapter, 5)
         for process in adapter.env.processes:
@@ -161,7 +153,7 @@ def test_a_worker_process_leaves_sigterm_to_the_main_process():
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_reset_that_raises_loses_no_row(mode, caplog):
-    args = vectorized("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
+    args = raising("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
     adapter = GymAdapter(config(Raising, 2, args))
     actor, lanes = collect(adapter, 24)
     start = SEED * 1000 + 10
@@ -176,7 +168,7 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
 
 def test_a_reset_that_raises_twice_is_a_crash():
     adapter = GymAdapter(
-        config(Raising, 1, vectorized("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
+        config(Raising, 1, raising("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
     )
     adapter.reset(seed=SEED)
     adapter.env.envs[0].env.culprit = SEED
@@ -223,7 +215,7 @@ def test_an_environment_that_always_raises_is_a_crash(n_envs):
     ("how", "message"), [("exit", "environment 0 (exit code 7)"), ("hang", "environment 0 did not respond within 1 s")]
 )
 def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, message, caplog, tmp_path):
-    args = vectorized("async", how=how, mark=str(tmp_path / "mark"))
+    args = raising("async", how=how, mark=str(tmp_path / "mark"))
     adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
     try:
         old = adapter._inner.env.processes
@@ -238,22 +230,9 @@ def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, m
     assert message in caplog.text
 
 
-def test_killed_worker_processes_are_replaced():
-    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, vectorized("async", culprit=-1))), 1)
-    try:
-        adapter.reset(SEED)
-        os.kill(adapter._inner.env.processes[1].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-        action = {"agent": np.zeros((2, 1), np.float32)}
-        step = adapter.step(action)["agent"]
-        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
-        assert (adapter.step(action)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
-    finally:
-        adapter.close()
-
-
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
 def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
-    args = {"vectorization_mode": "async", "seconds": 0.5}
+    args = {"vectorization_mode": "async", "seconds": 0.2}
     adapter = RestartOnFailure(lambda: GymAdapter(config(Slow, 2, args)), 1)
     actions = {"agent": np.zeros((2, 1), np.float32)}
     try:
@@ -265,9 +244,10 @@ def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
         process.join()
         if not is_sent:
             adapter.send(actions)
-        assert adapter.receive()["agent"].first.all()
+        step = adapter.receive()["agent"]
+        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
         assert adapter.restarts == 1
-        assert not adapter.step(actions)["agent"].first.any()
+        assert (adapter.step(actions)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
     finally:
         adapter.close()
 
@@ -278,30 +258,11 @@ def test_a_timeout_needs_worker_processes():
 
 
 def test_a_native_vector_environment_that_raises_is_restarted():
-    class RaisingOnce(GymAdapter):
-        """An adapter whose third step raises once."""
-
-        raised = 0
-
-        def __init__(self):
-            super().__init__(config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}))
-            self.env.step = self.raising(self.env.step)
-
-        def raising(self, step):
-            ticks = iter(range(10))
-
-            def counted(action):
-                if next(ticks) == 2 and not RaisingOnce.raised:
-                    RaisingOnce.raised += 1
-                    raise ArithmeticError("the ground gave way")
-                return step(action)
-
-            return counted
-
-    adapter = RestartOnFailure(RaisingOnce, 1)
+    native = config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"})
+    adapter = RestartOnFailure(lambda: GymAdapter(native, lambda config: Crashing(make_vector(config))), 1)
     adapter.reset(SEED)
-    first = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(4)]
-    assert first == [[False, False], [False, False], [True, True], [False, False]]
+    first = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(9)]
+    assert first == [[False, False]] * 7 + [[True, True], [False, False]]
     assert adapter.restarts == 1
 
 

@@ -15,7 +15,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config
+from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract
 from tests.adapters.counted import (
     BOTH,
@@ -32,30 +32,15 @@ MODES = list(AutoresetMode)
 GAMMA = 0.9
 
 
-def vectorized(how: str, mode: AutoresetMode) -> dict:
-    return {"vectorization_mode": how, "vector_kwargs": {"autoreset_mode": mode}}
-
-
-def make_cartpole(n_envs: int, args: dict) -> GymAdapter:
+def make_limited(n_envs: int, args: dict) -> GymAdapter:
     return GymAdapter(config("CartPole-v1", n_envs, args, max_episode_steps=20))
 
 
-TestNative = make_contract(
-    lambda: GymAdapter(config("CartPole-v1", 3, {"vectorization_mode": "vector_entry_point"}, max_episode_steps=20))
-)
-TestSyncNextStep = make_contract(
-    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.NEXT_STEP), max_episode_steps=20))
-)
-TestSyncSameStep = make_contract(
-    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20))
-)
-TestSyncDisabled = make_contract(
-    lambda: GymAdapter(config("CartPole-v1", 3, vectorized("sync", AutoresetMode.DISABLED), max_episode_steps=20))
-)
-TestAsync = make_contract(
-    lambda: GymAdapter(config("CartPole-v1", 2, vectorized("async", AutoresetMode.SAME_STEP), max_episode_steps=20)),
-    ticks=60,
-)
+TestNative = make_contract(lambda: make_limited(3, {"vectorization_mode": "vector_entry_point"}))
+TestSyncNextStep = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.NEXT_STEP)))
+TestSyncSameStep = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.SAME_STEP)))
+TestSyncDisabled = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.DISABLED)))
+TestAsync = make_contract(lambda: make_limited(2, vectorized("async", AutoresetMode.SAME_STEP)), ticks=60)
 
 
 # The rows of a lane, computed from one environment in a plain loop: (obs, action, reward, alive, memory, next obs,
@@ -166,29 +151,20 @@ def test_worker_processes_give_the_same_valid_rows_and_targets(mode):
         adapter.close()
 
 
-def test_worker_processes_step_between_send_and_receive(tmp_path):
-    mark, actions = tmp_path / "mark", {"agent": np.zeros((1, 1), np.float32)}
-    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark), "vectorization_mode": "async"}))
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_only_worker_processes_step_between_send_and_receive(kind, tmp_path):
+    mark = tmp_path / "mark"
+    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark), "vectorization_mode": kind}))
     try:
         adapter.reset(seed=0)
-        adapter.send(actions)
-        deadline = time.monotonic() + 20
+        adapter.send({"agent": np.zeros((1, 1), np.float32)})
+        deadline = time.monotonic() + (20 if kind == "async" else 0)
         while not mark.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert mark.exists()
+        assert mark.exists() == (kind == "async")
         assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
     finally:
         adapter.close()
-
-
-def test_environments_in_this_process_step_in_receive(tmp_path):
-    mark = tmp_path / "mark"
-    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark)}))
-    adapter.reset(seed=0)
-    adapter.send({"agent": np.zeros((1, 1), np.float32)})
-    assert not mark.exists()
-    assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
-    assert mark.exists()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -218,24 +194,19 @@ def test_worker_processes_are_closed_while_they_step(shared):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_the_rows_of_two_step_episodes(mode):
-    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["truncated"], **vectorized("sync", mode)}))
-    _, lanes = collect(adapter, seed=0, ticks=40)
-    assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:4]] == [
+def test_every_mode_gives_the_rows_and_episodes_of_the_truth_table(mode):
+    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)}))
+    actor, lanes = collect(adapter, seed=0, ticks=60)
+    assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:6]] == [
         (10, 0, 1.25, True, 11),
         (11, 1, 2.375, True, 12),
         (20, 0, 2.5, True, 21),
         (21, 1, 3.625, True, 22),
+        (22, 0, 2.75, False, None),
+        (30, 0, 3.75, True, 31),
     ]
-
-
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_every_mode_counts_the_same_episodes(mode):
-    actor, _ = collect(
-        GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})), 0, 60
-    )
     episodes = [(episode.length, episode.episode_return) for episode in actor.episodes][:3]
-    assert episodes == [(2, 10 / 8 + 11 / 8 + 1), (3, 20 / 8 + 21 / 8 + 1 + 22 / 8), (1, 30 / 8)]
+    assert episodes == [(2, 1.25 + 2.375), (3, 2.5 + 3.625 + 2.75), (1, 3.75)]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -257,12 +228,7 @@ def test_max_episode_steps_truncates_episodes(mode):
     adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3))
     actor, lanes = collect(adapter, seed=0, ticks=40)
     assert {episode.length for episode in actor.episodes} == {3}
-    assert [(row[0], row[3], row[5]) for row in lanes[0][:4]] == [
-        (10, True, 11),
-        (11, True, 12),
-        (12, True, 13),
-        (20, True, 21),
-    ]
+    assert [(row[0], row[3], row[5]) for row in lanes[0][2:4]] == [(12, True, 13), (20, True, 21)]
 
 
 @pytest.mark.parametrize("how", ["sync", "vector_entry_point"])
@@ -330,11 +296,18 @@ def test_an_unknown_name_is_an_error_with_the_name(name):
     assert repr(name) in str(error.value)
 
 
-def test_an_environment_that_cannot_be_made_is_an_error_with_its_name_and_reason():
-    with pytest.raises(EnvironmentStartError, match="'NeverStarts-v0'.*RuntimeError: no licence found"):
-        GymAdapter(config("NeverStarts-v0", 1, {}))
-    with pytest.raises(EnvironmentStartError, match="counted.py.*no licence found"):
-        GymAdapter(config(NeverStarts, 1, {}))
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("NeverStarts-v0", {}, "'NeverStarts-v0'.*RuntimeError: no licence found"),
+        (NeverStarts, {}, "counted.py.*no licence found"),
+        ("NeverResets-v0", {}, "'NeverResets-v0'.*RuntimeError: the level is missing"),
+        ("CartPole-v1", {"gravitation": 3}, "'CartPole-v1'.*gravitation"),
+    ],
+)
+def test_an_environment_that_does_not_start_is_an_error_with_its_name_and_reason(name, args, message):
+    with pytest.raises(EnvironmentStartError, match=message):
+        GymAdapter(config(name, 1, args))
 
 
 def test_vector_kwargs_have_the_same_meaning_for_any_number_of_environments():
@@ -342,16 +315,6 @@ def test_vector_kwargs_have_the_same_meaning_for_any_number_of_environments():
         adapter = GymAdapter(config("CartPole-v1", n_envs, {"vector_kwargs": {"autoreset_mode": "SameStep"}}))
         assert adapter.roles["agent"].lanes == n_envs
         adapter.close()
-
-
-def test_an_environment_that_cannot_be_reset_is_an_error_with_its_name_and_reason():
-    with pytest.raises(EnvironmentStartError, match="'NeverResets-v0'.*RuntimeError: the level is missing"):
-        GymAdapter(config("NeverResets-v0", 1, {}))
-
-
-def test_an_unknown_argument_of_an_environment_is_an_error_with_its_name():
-    with pytest.raises(EnvironmentStartError, match="'CartPole-v1'.*gravitation"):
-        GymAdapter(config("CartPole-v1", 1, {"gravitation": 3}))
 
 
 def test_env_args_of_the_caller_are_not_modified():

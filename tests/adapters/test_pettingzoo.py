@@ -12,7 +12,7 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, make_contract, random_actions
+from tests.adapters.contract import make_contract, random_actions
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
 
@@ -24,16 +24,8 @@ TestTruncated = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"kind":
 TestSilentWithMasks = make_contract(lambda: PettingZooAdapter(config(NAME, 2, {"silent": True, "how": "info"})))
 
 
-class TestRockPaperScissors(AdapterContract):
-    """An environment that PettingZoo converts from an AECEnv."""
-
-    @classmethod
-    def setup_class(cls):
-        pytest.importorskip("pygame")
-        super().setup_class()
-
-    def make(self):
-        return PettingZooAdapter(config("classic/rps_v2", 2))
+# PettingZoo converts it from an AECEnv.
+TestRockPaperScissors = make_contract(lambda: PettingZooAdapter(config("classic/rps_v2", 2)), package="pygame")
 
 
 def play(adapter, ticks, seed=0):

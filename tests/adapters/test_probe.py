@@ -47,7 +47,7 @@ def collect(name: str, *actions: int, limit: int | None = None):
 def values(name: str, *actions: int) -> np.ndarray:
     """Return the value of each state from the valid rows: the solution of V(s) = mean(r + gamma alive V(s'))."""
     _, lanes = collect(name, *actions)
-    states = PROBES[name].n_states
+    states = len(PROBES[name].next_state)
     matrix, rewards = np.eye(states), np.zeros(states)
     for state in range(states):
         rows = [(lane, t) for lane in lanes for t in np.flatnonzero(lane.valid & (lane.obs["obs"][:-1, :, state] == 1))]

@@ -546,11 +546,11 @@ def test_an_iteration_needs_an_ended_episode_of_every_lane(task, capsys):
 
 
 def test_a_checkpoint_is_played_by_its_env_steps_or_its_folder(monkeypatch, capsys):
-    from algorithm.runs import trained_agent
+    from algorithm.runs import playing
 
     played = []
-    load = trained_agent.load_agent
-    monkeypatch.setattr(trained_agent, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
+    load = playing.load_agent
+    monkeypatch.setattr(playing, "load_agent", lambda *args: played.append(args[2].folder.name) or load(*args))
     assert main.main("mine/task -n a".split()) == 0
     for which in ("30", "runs/mine/task/a/checkpoints/000000000060", None):
         assert main.main(["mine/task", "--run", *(["--ckpt", which] if which else [])]) == 0
@@ -603,13 +603,6 @@ def test_env_args_reach_the_environment(task, capsys):
     assert result("a")["returns"] == {"agent": 3.0}
     assert "training mine/task with ACER in runs/mine/task/a" in capsys.readouterr().out
     assert RunFolder.find("mine/task", "a").load_settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
-
-
-@pytest.mark.parametrize(("word", "meaning"), [("CPU", "cpu"), ("gpu", "cuda"), ("GPU:1", "cuda:1"), ("Auto", "auto")])
-def test_devices_are_accepted_in_common_spellings(word, meaning):
-    from algorithm.config.loader import resolve
-
-    assert resolve([("test", {"base_config": {"device": word}})]).base.device == meaning
 
 
 def test_a_skipped_checkpoint_is_reported_outside_of_the_json(capsys):

@@ -8,10 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from algorithm.cli import display as module
-from algorithm.cli.bars import COLORS, SIGNS
 from algorithm.cli.display import LineDisplay, display_playing, live_display
-from algorithm.cli.panel import BAR_WIDTH, ProgressPanel, compute_goal_fraction
-from algorithm.cli.progress_texts import format_line, wrap_texts
+from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
 from algorithm.training.components import PHASES
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 
@@ -220,7 +218,7 @@ def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatc
     bar = re.search(r"e+a+l+s+", row).group()
     assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
     assert "e: environment 31%" in row and "l: learning 39%" in row
-    assert set(SIGNS) == set(COLORS) and len(set(SIGNS.values())) == len(SIGNS)
+    assert len({sign for _, sign in PARTS.values()}) == len(PARTS)
 
 
 def test_texts_are_wrapped_by_the_columns_that_a_terminal_needs_for_them():
@@ -245,7 +243,7 @@ def test_texts_have_colors():
     plain, shown = "\n".join(drawn(PROGRESS)), console.file.getvalue()
     assert "\x1b[" not in plain
     assert "\x1b[36m123.4" in shown and "\x1b[34menvironment 31%" in shown
-    assert set(COLORS) == set(PHASES)
+    assert set(PARTS) == set(PHASES)
     console.print(panel(replace(PROGRESS, roles={"agent": replace(STANDING, mean=201.0)})))
     assert "\x1b[1;32m201.0\x1b[0m (best" in console.file.getvalue()  # the goal is reached
 
@@ -255,16 +253,6 @@ def test_texts_have_colors():
 )
 def test_the_bar_of_the_goal_starts_at_the_first_mean_return(mean, cells):
     assert max(0.0, compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
-
-
-def test_the_picture_follows_the_width_of_the_terminal():
-    console = terminal(160)
-    picture = panel(PROGRESS)
-    console.print(picture)
-    wide = console.file.getvalue().count("\n")
-    console.width = 40
-    console.print(picture)
-    assert console.file.getvalue().count("\n") - wide > wide
 
 
 class Screen:
@@ -417,16 +405,6 @@ def test_the_sparkline_is_of_the_whole_run():
     assert line[0] == "▁" and line[-1] == "█" and list(line) == sorted(line)
 
 
-def test_output_during_training_is_printed_above_the_picture():
-    console = terminal()
-    with live_display(console, console.print) as display:
-        display.on_progress(PROGRESS)
-        console.print("evaluation at 5")
-        display.on_progress(PROGRESS)
-    assert "evaluation at 5" in console.file.getvalue()
-    assert console.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
-
-
 def test_the_last_picture_stays():
     console = terminal()
     with live_display(console, console.print) as display:
@@ -437,6 +415,7 @@ def test_the_last_picture_stays():
     last = console.file.read()
     assert "in all" in last and "8,123 steps/s" in last and "123.4" in last
     assert "so far" not in last and "left" not in last
+    assert console.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])

@@ -1,23 +1,28 @@
-"""The page of the command line is up to date and contains all options."""
+"""The generated pages are up to date, and contain all settings and options."""
 
 import re
 from pathlib import Path
+from typing import Annotated, Literal
 
+import pytest
+import yaml
+
+from algorithm.annotations import Range, Spellings
 from algorithm.cli import reference
-from algorithm.cli.commands import COMMANDS
+from algorithm.cli.parser import COMMANDS
+from algorithm.config import yaml_layers
+from algorithm.config.yaml_layers import load_defaults, read_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_equals_the_output_of_make_docs(tmp_path):
-    reference.write_page(tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_bytes() == reference.PAGE_FILE.read_bytes().replace(b"\r\n", b"\n"), (
-        "run: make docs"
-    )
+@pytest.mark.parametrize("path", reference.PAGES, ids=lambda path: path.stem)
+def test_a_page_equals_the_output_of_make_docs(path):
+    assert path.read_text(encoding="utf-8") == reference.PAGES[path](), "run: make docs"
 
 
-def test_the_page_has_every_command():
-    page = reference.make_page()
+def test_the_page_of_options_has_every_command():
+    page = reference.make_options_page()
     assert all(f"\n    python main.py {name} " in page for name in COMMANDS)
 
 
@@ -26,3 +31,60 @@ def test_pages_spell_options_with_dashes():
     for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         found = re.findall(r"--[a-z]+_[a-z_]+", page.read_text(encoding="utf-8"))
         assert found == kept.get(page.name, []) or page.name == "migration.md", page  # names of another program
+
+
+def list_settings(tree, above=""):
+    """Yield path and value of every section and setting of the defaults."""
+    for key, value in tree.items():
+        yield f"{above}{key}", value
+        if isinstance(value, dict):
+            yield from list_settings(value, f"{above}{key}.")
+
+
+def test_every_line_of_the_defaults_is_read_with_its_default_and_meaning():
+    settings, entries = dict(list_settings(load_defaults())), read_entries()
+    assert [entry.path for entry in entries] == list(settings)
+    for entry in entries:
+        value = settings[entry.path]
+        if entry.default is None:
+            assert isinstance(value, dict)
+        else:
+            assert yaml.safe_load(entry.default) == pytest.approx(value) or entry.default == value
+            assert entry.meaning, entry.path
+
+
+def test_a_line_that_is_not_a_setting_is_an_error_that_names_it(tmp_path, monkeypatch):
+    broken = tmp_path / "default_config.yaml"
+    broken.write_text("base_config:\n  - 3\n")
+    monkeypatch.setattr(yaml_layers, "DEFAULTS_FILE", broken)
+    with pytest.raises(ValueError, match="line 2"):
+        read_entries()
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (bool, "true or false"),
+        (Annotated[int, Range(at_least=1)], "integer at least 1"),
+        (Annotated[float | None, Range(above=0)], "number above 0, null"),
+        (Annotated[int, Range(at_least=1)] | dict[str, int] | None, "integer at least 1, mapping, null"),
+        (Annotated[Literal["long", "short"], Spellings(s="short")], "`long`, `short` (`s`)"),
+        (list[str], "list"),
+    ],
+)
+def test_the_values_of_a_type_are_described(hint, text):
+    assert reference.describe_type(hint) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| `unity_args.width` | `84` | integer at least 1 | width of a player's window, in pixels |",
+        "| `alpha` | `0.9` | number at least 0 | exponent of the priorities: a sequence is drawn in proportion to "
+        "priority ** alpha; only with sampler prioritized |",
+        "- `n_envs`: the saved replay has a lane for each environment",
+        "- `agent`: the saved networks belong to these agents",
+    ],
+)
+def test_the_page_of_settings_has_values_conditions_and_settings_fixed_on_resume(line):
+    assert line in reference.make_settings_page().splitlines()

@@ -9,7 +9,7 @@ from algorithm.cli.parser import parse_arguments
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
 from algorithm.parts.run_folder import RunFolder
-from algorithm.runs import session, trained_agent
+from algorithm.runs import playing, run_requests
 from algorithm.runs.commands import make_request
 from tests.task_folder import write_task
 
@@ -79,9 +79,9 @@ def test_a_flag_changes_how_a_run_is_played(words, monkeypatch):
     sampled = {**PROBE["base_config"], "evaluate_greedy": False}
     settings = resolve([("test", {"base_config": sampled, "goal": {"return": 10, "evaluation_episodes": 30}})])
     folder = RunFolder(Path("runs/mine/task/a"))
-    monkeypatch.setattr(session, "find_run", lambda request, log: (folder, settings))
+    monkeypatch.setattr(run_requests, "find_run", lambda request, log: (folder, settings))
     monkeypatch.setattr(
-        trained_agent, "play", lambda *args, **_: played.append(dict(zip(ARGUMENTS, args, strict=True))) or {}
+        playing, "play", lambda *args, **_: played.append(dict(zip(ARGUMENTS, args, strict=True))) or {}
     )
     assert main.main(["mine/task", "--run", *words.split()]) == 0
     expected = {"episodes": 30, "greedy": False, "render": False, "ckpt": None, "n_envs": 20, **PLAYED[words]}

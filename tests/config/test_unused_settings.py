@@ -13,6 +13,7 @@ from algorithm.agents.sac.settings import SacSettings
 from algorithm.annotations import AnyOf, Condition
 from algorithm.cli import main
 from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.registry import get_agent_section
 from algorithm.config.sections import BaseConfig, ReplayConfig
 from algorithm.config.unused_settings import check_effects, find_failure
 from algorithm.errors import UserError
@@ -29,130 +30,71 @@ def check(*assignments):
     check_effects(resolve(layers), layers)
 
 
-@pytest.mark.parametrize(
-    ("assignments", "message"),
-    [
-        (["sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect"),
-        ([*SAC, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for SAC"),
-        (["base_config.algorithm=sac", "acer_config.gamma=0.5"], "acer_config.gamma is for algorithm ACER"),
-        (["base_config.unity_args.width=50"], "base_config.unity_args.width is for env_type UNITY, not for GYM"),
-        (
-            ["base_config.device=cpu", "base_config.inference_device=device"],
-            "base_config.inference_device has no effect, since device is",
-        ),
-        (["replay_config.alpha=0.5"], "replay_config.alpha is for sampler prioritized, not for uniform"),
-        (
-            ["replay_config.max_error_weight=0.5"],
-            "replay_config.max_error_weight has no effect, since sampler is uniform",
-        ),
-        (["replay_config.sampler=lazy", "replay_config.beta=0.5"], "beta is for sampler prioritized, not for lazy"),
-        (["replay_config.sampler=PRIORITIZED", "replay_config.uniform_fraction=0.5"], "is for sampler lazy, not for"),
-        (["acer_config.replay_ratio=0", "replay_config.capacity=9"], "replay_config.capacity has no effect, since rep"),
-        (["acer_config.replay_ratio=0", "acer_config.batch_size=9"], "acer_config.batch_size has no effect, since rep"),
-        (["acer_config.rho_clip=2"], "acer_config.rho_clip is for estimator vtrace, not for retrace"),
-        (
-            ["acer_config.optimizer=rmsprop", "acer_config.optimizer_beta1=0.5"],
-            "acer_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
-        ),
-        (["acer_config.std_min=0.2"], "acer_config.std_min has no effect, since std is fixed"),
-        (
-            ["acer_config.trust_region=off", "acer_config.trust_region_delta=1"],
-            "acer_config.trust_region_delta is for trust_region efficient, not for off",
-        ),
-        (
-            ["acer_config.trust_region=full", "acer_config.trust_region_delta=1"],
-            "acer_config.trust_region_delta is for trust_region efficient, not for full",
-        ),
-        (
-            ["acer_config.trust_region_kl=0.1"],
-            "acer_config.trust_region_kl is for trust_region full, not for efficient",
-        ),
-        (["acer_config.epsilon_inside=true"], "acer_config.epsilon_inside is for optimizer rmsprop, not for adam"),
-        (["acer_config.weight_decay=0.1"], "acer_config.weight_decay is for optimizer adamw, not for adam"),
-        ([*SAC, "sac_config.weight_decay=0.1"], "sac_config.weight_decay is for optimizer adamw, not for adam"),
-        (
-            ["acer_config.learning_rate_final_fraction=0.5"],
-            "acer_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
-        ),
-        (
-            [*SAC, "sac_config.learning_rate_final_fraction=0.5"],
-            "sac_config.learning_rate_final_fraction is for learning_rate_schedule linear or cosine, not for constant",
-        ),
-        ([*SAC, "sac_config.n_atoms=9"], "sac_config.n_atoms is for critic categorical, not for scalar"),
-        ([*SAC, "sac_config.v_max=9"], "sac_config.v_max is for critic categorical, not for scalar"),
-        ([*SAC, "sac_config.reset_shrink=0.5"], "sac_config.reset_shrink has no effect, since reset_every is null"),
-        ([*SAC, "sac_config.target=none", "sac_config.tau=1"], "sac_config.tau is for target average, not for none"),
-        (
-            [*SAC, "sac_config.target=none", "sac_config.update_target_per_step=2"],
-            "sac_config.update_target_per_step is for target average, not for none",
-        ),
-        (
-            [*SAC, "sac_config.target_entropy_std=0.1", "sac_config.target_c_alpha=2"],
-            "sac_config.target_c_alpha is for target_entropy_std null, not for 0.1",
-        ),
-        (
-            [*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_entropy_std=0.1"],
-            "sac_config.target_entropy_std is for use_auto_alpha true, not for false",
-        ),
-        (
-            [*SAC, "sac_config.discrete_dqn_like=true", "sac_config.policy_update_every=2"],
-            "sac_config.policy_update_every has no effect, since discrete_dqn_like is true",
-        ),
-        ([*SAC, "sac_config.v_rho=2"], "sac_config.v_rho has no effect, since n_step is 1"),
-        (["base_config.algorithm=A2C", "replay_config.capacity=9"], "replay_config.capacity has no effect, since alg"),
-        (["base_config.algorithm=ppo", "replay_config.sampler=lazy"], "replay_config.sampler has no effect, since alg"),
-        (["base_config.algorithm=PPO", "a2c_config.gamma=0.5"], "a2c_config.gamma is for algorithm A2C, not for PPO"),
-        (
-            [*SAC, *SEVERAL, "sac_config.estimator=retrace", "sac_config.v_rho=2"],
-            "sac_config.v_rho is for estimator vtrace, not for retrace",
-        ),
-        ([*SAC, "sac_config.use_auto_alpha=false", "sac_config.target_d_alpha=0.1"], "is for use_auto_alpha true, not"),
-        ([*SAC, "sac_config.discrete_dqn_epsilon=0.2"], "is for discrete_dqn_like true, not for false"),
-        (
-            ["reactor_config.gamma=0.5"],
-            "--set: reactor_config.gamma is for algorithm REACTOR, not for ACER, and so has",
-        ),
-        ([*REACTOR, "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER, not for REACTOR"),
-        (
-            [*REACTOR, "reactor_config.loo_beta=one", "reactor_config.importance_clip=2"],
-            "reactor_config.importance_clip is for loo_beta truncated, not for one, and so has no effect",
-        ),
-        ([*REACTOR, "reactor_config.importance_clip=2"], "importance_clip is for loo_beta truncated, not for inverse"),
-        (
-            [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.loo_beta=one"],
-            "loo_beta is for policy_gradient leave_one_out, not for truncated_importance, and so has no effect",
-        ),
-        *(
-            (
-                [*REACTOR, "reactor_config.critic=scalar", f"reactor_config.{setting}"],
-                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
-            )
-            for setting in ("n_atoms=11", "distributional=recursive")
-        ),
-        *(
-            (
-                [
-                    *REACTOR,
-                    "reactor_config.critic=scalar",
-                    "reactor_config.reward_normalization=return_std",
-                    f"reactor_config.{setting}",
-                ],
-                f"reactor_config.{setting.split('=')[0]} is for critic categorical, not for scalar",
-            )
-            for setting in ("v_min=-3", "v_max=3")
-        ),
-        (
-            [*REACTOR, "reactor_config.optimizer=rmsprop", "reactor_config.optimizer_beta1=0.5"],
-            "reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for rmsprop",
-        ),
-        (["ma_config.a.sac_config.gamma=0.5"], "--set: ma_config.a.sac_config.gamma is for algorithm SAC, not"),
-        (["ma_config.a.replay_config.alpha=0.5"], "--set: ma_config.a.replay_config.alpha is for sampler prioritized"),
-    ],
-)
-def test_a_setting_without_effect_is_an_error(assignments, message):
+# Settings after --set, with a part of the error; those of an algorithm follow its name.
+UNUSED = """
+sac_config.gamma=0.5 | sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect
+base_config.algorithm=SAC acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER, not for SAC
+base_config.algorithm=sac acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER
+base_config.unity_args.width=50 | base_config.unity_args.width is for env_type UNITY, not for GYM
+base_config.device=cpu base_config.inference_device=device | base_config.inference_device has no effect, since device is
+replay_config.alpha=0.5 | replay_config.alpha is for sampler prioritized, not for uniform
+replay_config.max_error_weight=0.5 | replay_config.max_error_weight has no effect, since sampler is uniform
+replay_config.sampler=lazy replay_config.beta=0.5 | beta is for sampler prioritized, not for lazy
+replay_config.sampler=PRIORITIZED replay_config.uniform_fraction=0.5 | is for sampler lazy, not for
+acer_config.replay_ratio=0 replay_config.capacity=9 | replay_config.capacity has no effect, since rep
+acer_config.replay_ratio=0 acer_config.batch_size=9 | acer_config.batch_size has no effect, since rep
+acer_config.rho_clip=2 | acer_config.rho_clip is for estimator vtrace, not for retrace
+acer_config.optimizer=rmsprop acer_config.optimizer_beta1=0.5 | acer_config.optimizer_beta1 is for optimizer adam or ada
+acer_config.std_min=0.2 | acer_config.std_min has no effect, since std is fixed
+acer_config.trust_region=off acer_config.trust_region_delta=1 | acer_config.trust_region_delta is for trust_region effic
+acer_config.trust_region=full acer_config.trust_region_delta=1 | acer_config.trust_region_delta is for trust_region effi
+acer_config.trust_region_kl=0.1 | acer_config.trust_region_kl is for trust_region full, not for efficient
+acer_config.epsilon_inside=true | acer_config.epsilon_inside is for optimizer rmsprop, not for adam
+acer_config.weight_decay=0.1 | acer_config.weight_decay is for optimizer adamw, not for adam
+SAC: weight_decay=0.1 | sac_config.weight_decay is for optimizer adamw, not for adam
+acer_config.learning_rate_final_fraction=0.5 | acer_config.learning_rate_final_fraction is for learning_rate_schedule li
+SAC: learning_rate_final_fraction=0.5 | sac_config.learning_rate_final_fraction is for learning_rate_schedule linear or
+SAC: n_atoms=9 | sac_config.n_atoms is for critic categorical, not for scalar
+SAC: v_max=9 | sac_config.v_max is for critic categorical, not for scalar
+SAC: reset_shrink=0.5 | sac_config.reset_shrink has no effect, since reset_every is null
+SAC: target=none tau=1 | sac_config.tau is for target average, not for none
+SAC: target=none update_target_per_step=2 | sac_config.update_target_per_step is for target average, not for none
+SAC: target_entropy_std=0.1 target_c_alpha=2 | sac_config.target_c_alpha is for target_entropy_std null, not for 0.1
+SAC: use_auto_alpha=false target_entropy_std=0.1 | sac_config.target_entropy_std is for use_auto_alpha true, not for fal
+SAC: discrete_dqn_like=true policy_update_every=2 | sac_config.policy_update_every has no effect, since discrete_dqn_lik
+SAC: v_rho=2 | sac_config.v_rho has no effect, since n_step is 1
+base_config.algorithm=A2C replay_config.capacity=9 | replay_config.capacity has no effect, since alg
+base_config.algorithm=ppo replay_config.sampler=lazy | replay_config.sampler has no effect, since alg
+base_config.algorithm=PPO a2c_config.gamma=0.5 | a2c_config.gamma is for algorithm A2C, not for PPO
+SAC: sequence_length=4 n_step=4 estimator=retrace v_rho=2 | sac_config.v_rho is for estimator vtrace, not for retrace
+SAC: use_auto_alpha=false target_d_alpha=0.1 | is for use_auto_alpha true, not
+SAC: discrete_dqn_epsilon=0.2 | is for discrete_dqn_like true, not for false
+reactor_config.gamma=0.5 | reactor_config.gamma is for algorithm REACTOR, not for ACER, and so has
+base_config.algorithm=REACTOR acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER, not for REACTOR
+REACTOR: loo_beta=one importance_clip=2 | reactor_config.importance_clip is for loo_beta truncated, not for one, and so
+REACTOR: importance_clip=2 | importance_clip is for loo_beta truncated, not for inverse
+REACTOR: policy_gradient=truncated_importance loo_beta=one | loo_beta is for policy_gradient leave_one_out, not for trun
+REACTOR: critic=scalar n_atoms=11 | reactor_config.n_atoms is for critic categorical, not for scalar
+REACTOR: critic=scalar distributional=recursive | reactor_config.distributional is for critic categorical, not for scala
+REACTOR: critic=scalar reward_normalization=return_std v_min=-3 | reactor_config.v_min is for critic categorical, not fo
+REACTOR: critic=scalar reward_normalization=return_std v_max=3 | reactor_config.v_max is for critic categorical, not for
+REACTOR: optimizer=rmsprop optimizer_beta1=0.5 | reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for
+ma_config.a.sac_config.gamma=0.5 | ma_config.a.sac_config.gamma is for algorithm SAC, not
+ma_config.a.replay_config.alpha=0.5 | ma_config.a.replay_config.alpha is for sampler prioritized
+"""
+
+
+@pytest.mark.parametrize("row", UNUSED.strip().splitlines())
+def test_a_setting_without_effect_is_an_error(row):
+    given, message = row.split(" | ")
+    algorithm, _, own = given.rpartition(": ")
+    assignments = own.split()
+    if algorithm:
+        section = get_agent_section(algorithm)
+        assignments = [f"base_config.algorithm={algorithm}", *(f"{section}.{setting}" for setting in assignments)]
     with pytest.raises(UserError) as error:
         check(*assignments)
-    assert message in str(error.value)
+    assert str(error.value).startswith("--set: ") and message in str(error.value)
 
 
 @pytest.mark.parametrize(

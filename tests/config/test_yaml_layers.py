@@ -13,7 +13,7 @@ from algorithm.config.yaml_layers import format_commented, format_yaml, parse_ya
 def _parser(request, monkeypatch):
     """Parse with libyaml if PyYAML has it, and without it."""
     if request.param == "python":
-        monkeypatch.setattr(yaml_layers, "_LOADERS", (yaml_layers._Loader, yaml_layers._Loader))
+        monkeypatch.setattr(yaml_layers, "_Loader", type("_Loader", (yaml_layers._Rules, yaml.SafeLoader), {}))
 
 
 def test_commented_yaml_is_read_back_unchanged():
@@ -82,8 +82,9 @@ def make_bomb(start: str, end: str) -> str:
     ("text", "message"),
     [
         ("a: 1\nb: 010", "line 2: 010 is not a decimal number"),
-        ("[" * 3000, "it is nested more than 40 levels deep"),
-        ("{a: " * 3000, "it is nested more than 40 levels deep"),
+        ("[" * 41, "it is nested more than 40 levels deep"),
+        ("{a: " * 41, "it is nested more than 40 levels deep"),
+        ("[" * 3000, "nest"),
         ("1" * 301, "an integer has more than 300 digits"),
         ("1e400", "1e400 is larger than any float"),
         ("!!python/object:os.system {}", "tags are not read"),
@@ -95,7 +96,7 @@ def make_bomb(start: str, end: str) -> str:
         ("\n".join(f"k{key % 9_000}: 1" for key in range(9_001)), "k0 is defined twice"),
         ("a: {b: 1, b: 2}", "not YAML: b is defined twice"),
         ("<<", "not YAML"),
-        ("[", "not YAML: while parsing a flow node expected the node content"),
+        ("[", "not YAML: while parsing a flow node"),
         ("\0", "not YAML"),
     ],
 )

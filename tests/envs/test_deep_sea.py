@@ -74,16 +74,3 @@ def test_the_action_that_moves_right_depends_on_the_cell_and_the_seed_only():
     np.testing.assert_array_equal(env.right, same.right)
     assert (env.right != other.right).any()
     assert 0.4 < env.right.mean() < 0.6
-
-
-@pytest.mark.parametrize("action", [2, -1, 0.5])
-def test_an_invalid_action_raises(action):
-    env = deep_sea.make()
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="an action is 0 or 1"):
-        env.step(action)
-
-
-def test_a_size_below_one_is_rejected():
-    with pytest.raises(ValueError, match="size 0 must be at least 1"):
-        deep_sea.make(size=0)

@@ -104,18 +104,3 @@ def test_the_observations_are_a_small_set_that_is_the_same_in_every_environment(
     assert found[0] == found[1]
     assert len(found[0]) == noisy_tv.LENGTH - 1 + noisy_tv.PICTURES
     assert all(any(obs[noisy_tv.LENGTH :]) == (obs[0] == 1) for obs in found[0])
-
-
-@pytest.mark.parametrize("action", [3, -1, 0.5])
-def test_an_invalid_action_raises(action):
-    env = noisy_tv.make()
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="an action is 0"):
-        env.step(action)
-
-
-def test_a_corridor_that_is_too_long_and_too_few_pictures_are_rejected():
-    with pytest.raises(ValueError, match="length 62 must be at least 2 and at most steps"):
-        noisy_tv.make(length=62)
-    with pytest.raises(ValueError, match="pictures 1 must be at least 2"):
-        noisy_tv.make(pictures=1)

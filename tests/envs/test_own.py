@@ -119,13 +119,6 @@ def test_the_largest_coin_is_not_optimal():
     assert np.mean([largest(amount) for amount in module.amounts()]) < 1.2 * module.mean_optimum()
 
 
-def test_coins_that_cannot_pay_every_amount_are_rejected():
-    with pytest.raises(ValueError, match="one of them must be 1"):
-        load("masked/coins").make(coins=(2, 3))
-    with pytest.raises(ValueError, match="no amount up to 5 needs 6 of the coins"):
-        load("masked/coins").make(most=5, fewest=6)
-
-
 def test_the_optimum_of_lights_equals_exhaustive_search():
     module = load("masked/lights")
     for seed in range(20):
@@ -184,14 +177,49 @@ def test_recall_shows_the_cue_once_and_rewards_the_answer_later():
     assert waits == {2, 3, 4}
 
 
-def test_a_wait_shorter_than_one_step_is_rejected():
-    with pytest.raises(ValueError, match="must be at least 1, and shortest not above longest"):
-        load("memory/recall").make(shortest=0)
-
-
 def test_the_hidden_values_are_the_velocities():
     hidden, full = load("memory/cartpole_hidden_velocity").make(), gymnasium.make("CartPole-v1")
     obs, _ = hidden.reset(seed=3)
     np.testing.assert_array_equal(obs, full.reset(seed=3)[0][[0, 2]])
     for action in (1, 0, 0, 1, 1):
         np.testing.assert_array_equal(hidden.step(action)[0], full.step(action)[0][[0, 2]])
+
+
+FULL = np.ones(1, np.float32)  # throttle
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "message"),
+    [
+        ("exploration/deep_sea", [2, -1, 0.5], "an action is 0 or 1"),
+        ("exploration/noisy_tv", [3, -1, 0.5], "an action is 0"),
+        ("visual/errand", [4, -1, 0.5], "an action is a move"),
+        (
+            "hybrid/parking",
+            [{"gear": 3, "throttle": 0.5 * FULL}, {"gear": 2, "throttle": 1.1 * FULL}, {"gear": 2}],
+            "an action is a gear",
+        ),
+    ],
+)
+def test_an_invalid_action_raises(name, actions, message):
+    env = load(name).make()
+    for action in actions:
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match=message):
+            env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("exploration/deep_sea", {"size": 0}, "size 0 must be at least 1"),
+        ("exploration/noisy_tv", {"length": 62}, "length 62 must be at least 2 and at most steps"),
+        ("exploration/noisy_tv", {"pictures": 1}, "pictures 1 must be at least 2"),
+        ("masked/coins", {"coins": (2, 3)}, "one of them must be 1"),
+        ("masked/coins", {"most": 5, "fewest": 6}, "no amount up to 5 needs 6 of the coins"),
+        ("memory/recall", {"shortest": 0}, "must be at least 1, and shortest not above longest"),
+    ],
+)
+def test_an_invalid_argument_is_rejected(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load(name).make(**arguments)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from algorithm.cli import main
-from algorithm.processes import cluster
+from algorithm.processes import learners
 from algorithm.processes.learners import LearnerPeers
 from tests.processes.learner_process import VisibleLearner, pack_learner
 
@@ -23,6 +23,6 @@ def save_and_compare(self, training, actor, manifest):
 
 
 if __name__ == "__main__":
-    cluster.LearnerService = VisibleLearner  # type: ignore[misc]
+    learners.LearnerService = VisibleLearner  # type: ignore[misc]
     LearnerPeers.save = save_and_compare  # type: ignore[method-assign]
     sys.exit(main.main(sys.argv[1:]))

@@ -145,33 +145,33 @@ def test_an_environment_that_raises_is_logged_in_one_line_and_in_faults_log(caps
     assert max(saved_steps()) >= 600
 
 
-def test_an_environment_that_always_raises_ends_the_run_with_a_checkpoint(capsys):
-    status, _, err = train(capsys, "if Broken.steps > 400: raise OSError('disconnected')", max_env_restarts=3)
+@pytest.mark.parametrize(
+    ("fault", "error"), [("raise OSError('disconnected')", "OSError: "), ("sys.exit(0)", "SystemExit: 0 ")]
+)
+def test_an_environment_that_always_raises_ends_the_run_with_a_checkpoint(fault, error, capsys):
+    status, _, err = train(capsys, f"if Broken.steps > 400: {fault}", max_env_restarts=3)
     assert status == 1
     assert err.count("\n") == 1
-    assert re.search(r"crashed 4 times, which is more than base_config.max_env_restarts: OSError: .*env\.py, line", err)
+    assert re.search(rf"crashed 4 times, .* base_config.max_env_restarts: {error}.*env\.py, line", err)
     assert max(saved_steps()) > 350
     assert_playable()
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_sys_exit_in_a_step_is_logged_like_an_exception(kind, capsys):
-    args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
-    status, out, err = train(capsys, "if Broken.steps == 100: sys.exit()", **args)
-    assert status == 0 and err == ""
-    assert len(re.findall(r"raised SystemExit \(\S*env\.py, line \d+\) in a step", out)) == 1
-    assert max(saved_steps()) >= 600
 
 
 STOP = "class Stop(BaseException): pass"
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_class_that_is_no_exception_in_a_step_is_logged_like_one(kind, capsys):
-    args = {"n_envs": 1, "env_args": {"vectorization_mode": kind}}
-    status, out, err = train(capsys, f"{STOP}\n        if Broken.steps == 100: raise Stop('enough')", **args)
+@pytest.mark.parametrize(
+    ("kind", "fault", "error"),
+    [
+        ("sync", "if Broken.steps == 100: sys.exit()", "SystemExit"),
+        ("async", "if Broken.steps == 100: sys.exit()", "SystemExit"),
+        ("async", f"{STOP}\n        if Broken.steps == 100: raise Stop('enough')", "Stop: enough"),
+    ],
+)
+def test_what_is_no_exception_in_a_step_is_logged_like_one(kind, fault, error, capsys):
+    status, out, err = train(capsys, fault, n_envs=1, env_args={"vectorization_mode": kind})
     assert status == 0 and err == ""
-    assert len(re.findall(r"raised Stop: enough \(\S*env\.py, line \d+\) in a step", out)) == 1
+    assert len(re.findall(rf"raised {error} \(\S*env\.py, line \d+\) in a step", out)) == 1
     assert max(saved_steps()) >= 600
 
 
@@ -193,28 +193,32 @@ def make():
     assert re.fullmatch(r".*Stop: enough.*\n", capsys.readouterr().err)
 
 
-def test_sys_exit_in_every_step_ends_the_run_as_a_failure(capsys):
-    status, _, err = train(capsys, "if Broken.steps > 400: sys.exit(0)", max_env_restarts=3)
-    assert status == 1
-    assert err.count("\n") == 1 and "crashed 4 times" in err
-    assert_playable()
+EXIT_IN_MAKE = "def make():\n    raise SystemExit(0)\n"
+EXIT_IN_RESET = """
+import gymnasium
+class Exits(gymnasium.Wrapper):
+    def reset(self, **options):
+        raise SystemExit(0)
+def make():
+    return Exits(gymnasium.make('CartPole-v1'))
+"""
+NO_DISPLAY = "def make():\n    raise OSError('no display')\n"
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(
-    "env",
+    ("env", "kind", "message"),
     [
-        "def make():\n    raise SystemExit(0)\n",
-        "import gymnasium\nclass Exits(gymnasium.Wrapper):\n"
-        "    def reset(self, **options):\n        raise SystemExit(0)\n"
-        "def make():\n    return Exits(gymnasium.make('CartPole-v1'))\n",
+        (EXIT_IN_MAKE, "sync", "sys.exit(0) was called"),
+        (EXIT_IN_RESET, "sync", "sys.exit(0) was called"),
+        (EXIT_IN_MAKE, "async", "sys.exit(0) was called"),
+        (EXIT_IN_RESET, "async", "sys.exit(0) was called"),
+        (NO_DISPLAY, "async", "OSError: no display"),
     ],
-    ids=["make", "reset"],
 )
-def test_sys_exit_at_the_start_is_a_start_error(env, kind, capsys):
+def test_an_environment_that_does_not_start_is_a_start_error(env, kind, message, capsys):
     write_task(env, n_envs=1, env_args={"vectorization_mode": kind})
     assert main.main(ARGUMENTS) == 3
-    assert "sys.exit(0) was called" in (err := capsys.readouterr().err) and err.count("\n") == 1
+    assert message in (err := capsys.readouterr().err) and err.count("\n") == 1
     assert not Path("runs").exists()
 
 
@@ -282,29 +286,20 @@ def test_repeated_runs_start_in_the_same_working_directory(capsys):
     assert Path.cwd() == here
 
 
-def test_an_environment_that_hangs_is_an_error_with_its_index(capsys):
-    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "env_timeout": 0.5, "max_env_restarts": 0}
-    status, _, err = train(capsys, "if Broken.steps == 50: time.sleep(1000)", **args)
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("if Broken.steps == 150: time.sleep(1000)", "environment 0 did not respond within 0.5 s"),
+        ("if Broken.steps == 150: os._exit(9)", "exit code 9"),
+    ],
+)
+def test_a_worker_process_that_hangs_or_exits_is_replaced_within_the_limit(fault, message, capsys):
+    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "env_timeout": 0.5, "max_env_restarts": 1}
+    status, out, err = train(capsys, fault, **args)
     assert status == 1
-    assert err.count("\n") == 1
-    assert "environment 0 did not respond within 0.5 s" in err
+    assert out.count(message) == 1 and err.count(message) == 1
+    assert err.count("\n") == 1 and "crashed 2 times" in err
     assert_playable()
-
-
-def test_a_worker_process_that_exits_is_replaced_within_the_limit(capsys):
-    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "max_env_restarts": 1}
-    status, out, err = train(capsys, "if Broken.steps == 150: os._exit(9)", **args)
-    assert status == 1
-    assert out.count("exit code 9") == 1 and err.count("exit code 9") == 1
-    assert "crashed 2 times" in err
-    assert_playable()
-
-
-def test_a_worker_process_that_does_not_start_is_status_3(capsys):
-    write_task("def make():\n    raise OSError('no display')\n", n_envs=1, env_args={"vectorization_mode": "async"})
-    assert main.main(ARGUMENTS) == 3
-    assert "OSError: no display" in capsys.readouterr().err
-    assert not Path("runs/own/task/a").exists()
 
 
 LICENSED = """
@@ -335,12 +330,6 @@ def test_training_continues_if_evaluation_environments_do_not_start(capsys):
     logged = [line for line in streams.out.splitlines() if "both licenses are taken" in line]
     assert len(logged) == 1 and "training continues without evaluation" in logged[0]
     assert "goal reached and confirmed by training episodes only" in streams.out
-
-
-def test_a_timeout_needs_worker_processes(capsys):
-    write_task(env_timeout=3)
-    assert main.main(ARGUMENTS) == 2
-    assert "env_timeout is 3" in capsys.readouterr().err
 
 
 def test_divergence_ends_the_run_and_keeps_the_last_checkpoint(capsys):

@@ -14,7 +14,8 @@ import yaml
 
 from algorithm.cli import main
 from tests.faults.namespaces import MAIN, NamespaceRun, start_run  # noqa: F401
-from tests.population.test_runner import CONFIG, NN
+from tests.population.members import CONFIG
+from tests.task_folder import NN
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),

@@ -56,10 +56,7 @@ def test_a_killed_worker_is_replaced():
     run.signal(signal.SIGTERM)
     assert run.status() == 143
     wait_until_dead([*workers, *new], 2)
-    assert re.search(
-        rf"env step [\d,]+: worker [01] \(process {workers[1]}\) crashed with signal SIGKILL: another worker",
-        run.out.read_text(),
-    )
+    assert re.search(r"env step [\d,]+: worker 1 crashed with signal SIGKILL: another worker", run.out.read_text())
     (env_steps,) = saved_steps()
     assert env_steps > killed_at
     assert_playable()
@@ -124,7 +121,7 @@ class Spoiled(torch.nn.Module):
     def forward(self, x):
         x = self.inner(x)
         self.calls += torch.is_grad_enabled()
-        spoils = multiprocessing.current_process().name == "worker-1" and torch.is_grad_enabled()
+        spoils = multiprocessing.current_process().name.startswith("Worker-1-") and torch.is_grad_enabled()
         return x * float("nan") if spoils else x
 
     def numpy(self):
@@ -200,7 +197,7 @@ def test_a_worker_that_exits_again_and_again_ends_the_run():
     run = Run(*ARGUMENTS)
     assert run.status() == 1
     assert "ended with exit code 7: another worker with an empty replay replaces it" in run.out.read_text()
-    assert re.search(r"worker [01] \(process \d+\) ended with exit code 7", run.err.read_text())
+    assert re.search(r"worker [01] ended with exit code 7", run.err.read_text())
     assert len(run.err.read_text().splitlines()) == 1
     assert not run.has_processes()
 
@@ -239,7 +236,7 @@ class Hanging(gymnasium.Wrapper):
     steps = 0
     def step(self, action):
         self.steps += 1
-        if self.steps == 200 and multiprocessing.current_process().name == "worker-1":
+        if self.steps == 200 and multiprocessing.current_process().name.startswith("Worker-1-"):
             pathlib.Path("hangs").touch()
             time.sleep(300)
         return self.env.step(action)

@@ -21,11 +21,6 @@ def folder(tmp_path):
     return make_folder(tmp_path)
 
 
-@pytest.fixture
-def sac_folder(tmp_path):
-    return make_folder(tmp_path, algorithm="SAC")
-
-
 def resumed(folder, *assignments):
     settings = folder.load_settings(("--set", read_assignments(list(assignments))))
     return settings, list_changes(folder.history.read_last(), settings)
@@ -86,83 +81,54 @@ def test_changes_that_do_not_fit_the_saved_state_are_rejected(folder, change):
     assert resumed(folder)[1] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("ensemble_q_num=3", "the saved networks have this number of critics"),
-        ("use_auto_alpha=false", "the saved temperatures are learned if this is true"),
-        ("init_log_alpha=-1.0", "the saved temperatures are learned ones"),
-        ("discrete_dqn_like=true", "the saved networks have a policy if this is false"),
-    ],
-)
-def test_what_the_saved_networks_of_sac_would_not_fit_is_refused(sac_folder, change, reason):
-    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
-        resumed(sac_folder, f"sac_config.{change}")
+RETURN_MAX = "the saved statistics of return_max contain the largest discounted sum of rewards"
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("algorithm", "agent", "change", "reason"),
     [
-        ("critic=scalar", "the saved network has the outputs of this critic"),
-        ("n_atoms=21", "the saved critic has these atoms"),
-        ("v_min=-3.0", "the saved critic has these atoms"),
-        ("v_max=3.0", "the saved critic has these atoms"),
-        (
-            "reward_normalization=null",
-            "the saved statistics of return_max contain the largest discounted sum of rewards",
-        ),
-        (
-            "reward_normalization=return_std",
-            "the saved statistics of return_max contain the largest discounted sum of rewards",
-        ),
-        ("rollout_length=9", "the saved replay has rollouts of this length"),
-        ("optimizer=rmsprop", "the saved moments belong to this optimizer"),
+        ("SAC", {}, "ensemble_q_num=3", "the saved networks have this number of critics"),
+        ("SAC", {}, "use_auto_alpha=false", "the saved temperatures are learned if this is true"),
+        ("SAC", {}, "init_log_alpha=-1.0", "the saved temperatures are learned ones"),
+        ("SAC", {}, "discrete_dqn_like=true", "the saved networks have a policy if this is false"),
+        ("REACTOR", {}, "critic=scalar", "the saved network has the outputs of this critic"),
+        ("REACTOR", {}, "n_atoms=21", "the saved critic has these atoms"),
+        ("REACTOR", {}, "v_min=-3.0", "the saved critic has these atoms"),
+        ("REACTOR", {}, "v_max=3.0", "the saved critic has these atoms"),
+        ("REACTOR", {}, "reward_normalization=null", RETURN_MAX),
+        ("REACTOR", {}, "reward_normalization=return_std", RETURN_MAX),
+        ("REACTOR", {}, "rollout_length=9", "the saved replay has rollouts of this length"),
+        ("REACTOR", {}, "optimizer=rmsprop", "the saved moments belong to this optimizer"),
+        ("ACER", {"trust_region": "efficient"}, "trust_region=full", ""),
+        ("ACER", {"trust_region": "full"}, "trust_region=efficient", ""),
     ],
 )
-def test_what_the_saved_state_of_reactor_would_not_fit_is_refused(tmp_path, change, reason):
-    folder = make_folder(tmp_path, algorithm="REACTOR")
-    with pytest.raises(UserError, match=f" is not possible with --resume: {reason}; train a new run instead"):
-        resumed(folder, f"reactor_config.{change}")
+def test_what_the_saved_state_of_an_agent_would_not_fit_is_refused(tmp_path, algorithm, agent, change, reason):
+    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
+    message = rf"{path.partition('=')[0]}: .* is not possible with --resume: {reason}.*; train a new run instead$"
+    with pytest.raises(UserError, match=message):
+        resumed(folder, path)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("algorithm", "agent", "change", "before"),
     [
-        "loo_beta=one",
-        "policy_gradient=truncated_importance",
-        "distributional=recursive",
-        "policy_uniform_fraction=0.2",
-        "update_target_per_step=7",
-        "sequence_length=20",
+        ("REACTOR", {}, "loo_beta=one", None),
+        ("REACTOR", {}, "policy_gradient=truncated_importance", None),
+        ("REACTOR", {}, "distributional=recursive", None),
+        ("REACTOR", {}, "policy_uniform_fraction=0.2", None),
+        ("REACTOR", {}, "update_target_per_step=7", None),
+        ("REACTOR", {}, "sequence_length=20", None),
+        ("REACTOR", {"critic": "scalar"}, "v_max=3.0", "5.0"),
+        ("SAC", {"use_auto_alpha": False}, "init_log_alpha=-1.0", "-2.3"),
+        ("ACER", {"trust_region": "efficient"}, "trust_region=false", "efficient"),
     ],
 )
-def test_the_estimators_of_reactor_may_change(tmp_path, change):
-    folder = make_folder(tmp_path, algorithm="REACTOR")
-    name = f"reactor_config.{change.partition('=')[0]}"
-    (line,) = resumed(folder, f"reactor_config.{change}")[1]
-    assert line.startswith(f"{name}: ")
-
-
-def test_the_range_of_returns_of_a_scalar_critic_may_change(tmp_path):
-    folder = make_folder(tmp_path, algorithm="REACTOR", critic="scalar")
-    assert resumed(folder, "reactor_config.v_max=3.0")[1] == ["reactor_config.v_max: 5.0 -> 3.0"]
-
-
-def test_a_constant_temperature_may_change(tmp_path):
-    folder = make_folder(tmp_path, algorithm="SAC", use_auto_alpha=False)
-    assert resumed(folder, "sac_config.init_log_alpha=-1.0")[1] == ["sac_config.init_log_alpha: -2.3 -> -1.0"]
-
-
-@pytest.mark.parametrize(("before", "after"), [("efficient", "full"), ("full", "efficient")])
-def test_a_full_trust_region_cannot_be_left_or_entered(tmp_path, before, after):
-    folder = make_folder(tmp_path, algorithm="ACER", trust_region=before)
-    with pytest.raises(UserError, match=f"acer_config.trust_region: {before} -> {after} is not possible with --resume"):
-        resumed(folder, f"acer_config.trust_region={after}")
-
-
-def test_an_efficient_trust_region_may_be_left(tmp_path):
-    folder = make_folder(tmp_path, algorithm="ACER", trust_region="efficient")
-    assert resumed(folder, "acer_config.trust_region=off")[0].agent.trust_region == "off"
+def test_other_settings_of_an_agent_may_change(tmp_path, algorithm, agent, change, before):
+    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
+    name, _, after = path.partition("=")
+    (line,) = resumed(folder, path)[1]
+    assert line.startswith(f"{name}: {before or ''}") and line.endswith(f" -> {after}")
 
 
 def test_changes_in_an_edited_config_of_the_run_are_found(folder):

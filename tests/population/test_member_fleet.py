@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from contextlib import closing
@@ -17,19 +16,15 @@ import pytest
 
 from algorithm.api import run_training
 from algorithm.checkpointing.manifest import PackedFile
-from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member as member_module
 from algorithm.population.member import MemberFailed, MemberReply
 from algorithm.population.member_fleet import MemberFleet
-from algorithm.population.runner import resume_population, train_population
 from algorithm.processes.process_host import ProcessHost
-from algorithm.runs.run_requests import RunRequest
-from algorithm.training.progress import Counters
-from tests.population import test_runner as test_population
-from tests.population.test_runner import CONFIG
+from tests.population import members
+from tests.population.members import CONFIG, DRAWS, train_quickly
 from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
@@ -38,23 +33,7 @@ SHORT = {"base_config": {"max_step": 60}}
 Call = tuple[int, int, int]  # number of an actor, number of its replacements, number of a call
 
 
-def train_quickly(environment, folder, settings, variant, callbacks, log, pause_at):
-    """Train like `run_training`, a run whose state is one number, which depends on its history and its settings."""
-    folder.load_blueprint(settings.base.nn, {})
-    store = folder.checkpoints(settings.base.keep_checkpoints)
-    newest = store.latest(log)
-    state = json.loads((newest.folder / "counters.json").read_text())["state"] if newest else 0
-    state = (state * 31 + settings.base.seed + int(1e9 * settings.agent.learning_rate)) % 10007
-    with store.create(pause_at) as manifest, manifest.open_file("counters.json") as file:
-        file.write(json.dumps({"counters": {"env_steps": pause_at}, "state": state}).encode())
-    log(f"state {state}")
-    (folder.path / "metrics.csv").write_text(f"env_steps\n{pause_at}\n")
-    reached = settings.goal is not None and settings.goal.return_ is not None and state >= settings.goal.return_
-    counters = Counters(env_steps=pause_at)
-    return SimpleNamespace(returns={"agent": float(state)}, evaluation=None, counters=counters, goal_reached=reached)
-
-
-train_new = partial(test_population.train_new, train=train_quickly)
+train_new = partial(members.train_new, train=train_quickly)
 
 
 @pytest.fixture(autouse=True)
@@ -76,13 +55,13 @@ def hosts() -> list[InlineHost]:
 
 
 @pytest.fixture
-def make_runner(hosts):
-    """Return a function that returns `make_runner` of a population, with faults of the host."""
+def make_fleet(hosts):
+    """Return a function that returns `make_fleet` of a population, with faults of the host."""
 
     def make(
         count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply, shares_files=False
     ):
-        def make_fleet(members, settings, log):
+        def open_fleet(members, settings, log):
             host = InlineHost(change)
             host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
@@ -91,7 +70,7 @@ def make_runner(hosts):
             fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
             return fleet
 
-        return make_fleet
+        return open_fleet
 
     return make
 
@@ -108,15 +87,12 @@ def read_state(name: str) -> dict[str, bytes]:
     }
 
 
-def resume(name: str, make_runner, **layer):
-    request = RunRequest(env="mine/task", name=name, layers=[("settings", layer)])
-    with resume_population(request, name, print) as (folder, settings):
-        return train_population("mine/task", None, folder, settings, train_quickly, print, make_runner)
+resume = partial(members.resume, train=train_quickly)
 
 
-def test_a_population_on_a_cluster_equals_one_in_this_process(make_runner, hosts):
+def test_a_population_on_a_cluster_equals_one_in_this_process(make_fleet, hosts):
     expected = train_new("here")
-    rows = train_new("there", make_runner=make_runner())
+    rows = train_new("there", make_fleet=make_fleet())
     assert rows == expected and read_state("there") == read_state("here")
     assert hosts[0].is_closed and not hosts[0].killed and hosts[0].methods.count("begin") == 12
     for member in range(1, 5):
@@ -129,36 +105,37 @@ def list_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("config", [{}, test_population.TestDraws.CONFIG], ids=["copies", "draws"])
-def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_runner, config):
-    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **config}, "train": run_training}
+def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_fleet):
+    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **DRAWS}, "train": run_training}
     expected = train_new("here", **layers)
-    assert train_new("there", **layers, make_runner=make_runner()) == expected
+    assert train_new("there", **layers, make_fleet=make_fleet()) == expected
     for member in (1, 2):
         folders = [RunFolder.find("mine/task", f"{name}-{member}").find_latest().folder for name in ("here", "there")]
         for name in ("agent/weights.pt", "agent/learner.pt", "agent/replay.npz", "actor.npz"):
             assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 
 
-def test_a_population_that_moves_between_cluster_and_processes(make_runner):
+def test_a_population_that_moves_between_cluster_and_processes(make_fleet):
     expected = train_new("whole")
-    train_new("part", base_config={"max_step": 60}, make_runner=make_runner())
-    resume("part", test_population.InThisProcess, base_config={"max_step": 120})
-    rows = resume("part", make_runner(count=1), base_config={"max_step": 180}, population_config={"processes": 1})
+    train_new("part", base_config={"max_step": 60}, make_fleet=make_fleet())
+    resume("part", base_config={"max_step": 120})
+    rows = resume(
+        "part", make_fleet=make_fleet(count=1), base_config={"max_step": 180}, population_config={"processes": 1}
+    )
     assert rows == expected and read_state("part") == read_state("whole")
 
 
-def test_members_of_actors_that_end_are_trained_by_others(make_runner, hosts, capsys):
+def test_members_of_actors_that_end_are_trained_by_others(make_fleet, hosts, capsys):
     expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_runner=make_runner(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
+    rows = train_new("there", **SHORT, make_fleet=make_fleet(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
     assert rows == expected and read_state("there") == read_state("here")
     assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
     assert "its process ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
 
 
-def test_an_actor_that_does_not_reply_is_replaced(make_runner, hosts, capsys):
+def test_an_actor_that_does_not_reply_is_replaced(make_fleet, hosts, capsys):
     expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_runner=make_runner(silent=[(0, 0, 1)], timeout=0.2))
+    rows = train_new("there", **SHORT, make_fleet=make_fleet(silent=[(0, 0, 1)], timeout=0.2))
     assert rows == expected and (0, 0) in hosts[0].killed
     assert "has not replied for 0.2 s (cluster_config.timeout)" in capsys.readouterr().out
 
@@ -180,11 +157,11 @@ def add_code(reply):
 @pytest.mark.parametrize(
     ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "a service has sent code")]
 )
-def test_files_that_are_not_accepted_are_requested_again(make_runner, hosts, change, message, capsys):
+def test_files_that_are_not_accepted_are_requested_again(make_fleet, hosts, change, message, capsys):
     expected = train_new("here", **SHORT)
     changes = iter([change] * 2)
-    runner = make_runner(change=lambda reply: next(changes, lambda reply: reply)(reply) if has_files(reply) else reply)
-    rows = train_new("there", **SHORT, make_runner=runner)
+    runner = make_fleet(change=lambda reply: next(changes, lambda reply: reply)(reply) if has_files(reply) else reply)
+    rows = train_new("there", **SHORT, make_fleet=runner)
     assert rows == expected and read_state("there") == read_state("here") and len(hosts[0].killed) == 2
     assert message in capsys.readouterr().out
     assert all((RunFolder.find("mine/task", f"there-{k}").path / "nn.py").read_text() == NN for k in range(1, 5))
@@ -194,41 +171,41 @@ def has_files(reply) -> bool:
     return isinstance(reply, MemberReply) and reply.files is not None and bool(reply.files.checkpoints)
 
 
-def test_actors_that_cannot_start_end_the_population(make_runner, hosts):
+def test_actors_that_cannot_start_end_the_population(make_fleet, hosts):
     lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
     with pytest.raises(
         MemberFailed,
         match=r"cannot be trained: process 0 of the members ended \(killed\) before its first",
     ):
-        train_new("there", make_runner=make_runner(lost=lost))
+        train_new("there", make_fleet=make_fleet(lost=lost))
     assert hosts[0].is_closed
 
 
-def test_a_cluster_without_room_is_an_error_of_one_line(make_runner, hosts):
+def test_a_cluster_without_room_is_an_error_of_one_line(make_fleet, hosts):
     with pytest.raises(UserError, match=r"no member has started within 0.1 s \(cluster_config.start_timeout\)"):
-        train_new("there", make_runner=make_runner(count=0, start_timeout=0.1))
+        train_new("there", make_fleet=make_fleet(count=0, start_timeout=0.1))
     assert hosts[0].is_closed and not Path("runs/mine/task/there").exists()
 
 
-def test_an_error_of_the_user_names_the_files_of_this_machine(make_runner, task):
+def test_an_error_of_the_user_names_the_files_of_this_machine(make_fleet, task):
     (task / "nn.py").write_text("raise ValueError('no network')\n")
     with pytest.raises(UserError) as failure:
-        train_new("there", make_runner=make_runner())
+        train_new("there", make_fleet=make_fleet())
     assert str(failure.value).startswith(f"{Path('runs/mine/task/there-').absolute()}")
     assert "nn.py, line 1: ValueError: no network" in str(failure.value)
 
 
-def test_members_are_stopped_when_one_reaches_the_goal(make_runner, hosts, monkeypatch):
+def test_members_are_stopped_when_one_reaches_the_goal(make_fleet, hosts, monkeypatch):
     wait = InlineHost.wait
     monkeypatch.setattr(
         InlineHost, "wait", lambda *arguments: sorted(wait(*arguments), key=lambda ticket: ticket[-1])[:1]
     )
-    rows = train_new("there", goal={"return": -1e9}, make_runner=make_runner())
+    rows = train_new("there", goal={"return": -1e9}, make_fleet=make_fleet())
     assert [row.goal_reached for row in rows] == [True]
     assert hosts[0].methods.count("stop") >= 1 and not hosts[0].killed
 
 
-def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
+def test_a_server_whose_disk_is_full(monkeypatch, make_fleet, capsys):
     failures = iter([OSError("No space left on device")])
 
     def write(folder, files, keep):
@@ -237,14 +214,14 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_runner, capsys):
 
     original = member_module.write_member
     monkeypatch.setattr(member_module, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
-    rows = train_new("there", **SHORT, make_runner=make_runner())
+    rows = train_new("there", **SHORT, make_fleet=make_fleet())
     assert rows == train_new("here", **SHORT)
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
 
 
-def test_members_in_services_with_the_run_folders_send_no_files(make_runner, hosts):
+def test_members_in_services_with_the_run_folders_send_no_files(make_fleet, hosts):
     expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_runner=make_runner(shares_files=True, lost=[(1, 0, 1)]))
+    rows = train_new("there", **SHORT, make_fleet=make_fleet(shares_files=True, lost=[(1, 0, 1)]))
     assert rows == expected and read_state("there") == read_state("here")
     assert "poll" not in hosts[0].methods and hosts[0].killed == [(1, 0)]
 
@@ -292,39 +269,8 @@ def test_a_member_that_is_stopped_receives_one_signal(fleet):
     assert signals == [1] and not fleet.supervisor.services[0].calls
 
 
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ("--set population_config.cpus_per_member=2", "population_config.cpus_per_member is for runtime CLUSTER"),
-            ("--ray local --set cluster_config.actors=2", "cluster_config.actors is for rollout actors, which the"),
-            ("--ray local --set cluster_config.max_lag=2", "cluster_config.max_lag is for rollout actors, which the"),
-            ("--set population_config.timeout=0", "population_config.timeout is 0.0; it must be above 0"),
-        ],
-    )
-    def test_a_setting_without_effect_is_one_line(self, arguments, message, capsys):
-        assert main.main(["mine/task", "--population", "2", *arguments.split()]) == 2
-        shown = capsys.readouterr().err.strip()
-        assert message in shown and "\n" not in shown
-
-    def test_members_train_like_single_runs(self, make_runner):
-        cluster = {"base_config": {"runtime": "RAY", "max_step": 60}, "cluster_config": {"timeout": 9.0}}
-        train_new("there", **cluster, make_runner=make_runner())
-        settings = RunFolder.find("mine/task", "there-1").load_settings()
-        assert settings.base.runtime == "LOCAL" and settings.cluster.timeout == 300
-
-    def test_a_run_in_the_editor_has_one_process(self, capsys):
-        unity = "default: {base_config: {env_type: UNITY, n_envs: 1}}\n"
-        Path("envs/mine/task/config.yaml").write_text(unity)
-        for arguments, message in (
-            (
-                "--ray local",
-                "base_config.runtime CLUSTER opens environments in several processes, but there is one Unity",
-            ),
-            ("--population 2", "a population opens environments in several processes, but there is one Unity editor"),
-            ("--population 2 --ray auto", "a population opens environments in several processes, but there is one"),
-        ):
-            assert main.main(["mine/task", "--editor", *arguments.split()]) == 2
-            shown = capsys.readouterr().err.strip()
-            assert message in shown and "\n" not in shown
-            assert not Path("runs/mine/task").exists()
+def test_members_train_like_single_runs(make_fleet):
+    cluster = {"base_config": {"runtime": "RAY", "max_step": 60}, "cluster_config": {"timeout": 9.0}}
+    train_new("there", **cluster, make_fleet=make_fleet())
+    settings = RunFolder.find("mine/task", "there-1").load_settings()
+    assert settings.base.runtime == "LOCAL" and settings.cluster.timeout == 300

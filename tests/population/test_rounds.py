@@ -15,6 +15,7 @@ from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder
 from algorithm.population.member import MemberFailed
 from algorithm.population.rounds import Population
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
+from algorithm.runs.faults import describe_end
 
 SPACES = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 
@@ -133,8 +134,10 @@ def test_the_lineage_does_not_depend_on_the_speed_of_members(tmp_path):
 
 
 def test_all_members_fail(tmp_path):
-    with pytest.raises(MemberFailed, match="all members of the population have failed"):
+    with pytest.raises(MemberFailed) as failure:
         make_population(tmp_path, FakeFleet(failures=[1, 2, 3, 4] * 2)).run()
+    message = "all members of the population have failed; the lines above contain the reasons"
+    assert describe_end(failure.value) == (1, message)
 
 
 def test_an_interval_in_which_all_members_failed_is_repeated(tmp_path):

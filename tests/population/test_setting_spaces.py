@@ -97,6 +97,7 @@ def resolve_params(random_params):
         ("acer_config.learning_rate", {"truncated": [-1.0, 1.0]}, "it must be above 0"),
         ("acer_config.learning_rate", {"std": -1}, "it must be a number above 0"),
         ("acer_config.learning_rate", 3, "it must be a mapping with in, truncated or std"),
+        ("acer_config.learning_rate", {"std": 1, "low": 2}, "it must be a mapping with in, truncated or std"),
         ("acer_config.optimizer", {}, "not a number; give its values with in"),
         ("acer_config.optimizer", {"in": ["adam", "sgd"]}, "acer_config.optimizer is 'sgd'"),
         ("replay_config.capacity", {"in": [100, 200]}, "the saved replay has this size"),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from algorithm.processes.collect import Experience
-from algorithm.processes.host import Host, ServiceLost
+from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess
 from algorithm.processes.service import start_service
 
 
@@ -24,13 +24,13 @@ class InlineHost(Host):
         methods: the called methods, in order.
         killed: the numbers of each service that was killed.
         n_put: number of values that were put.
-        change: changes a reply on its way.
+        change: changes a result on its way.
     """
 
     lost: set[tuple] = set()
     silent: set[tuple] = set()
 
-    def __init__(self, change=lambda reply: reply):
+    def __init__(self, change=lambda result: result):
         self.change = change
         self.started: dict[str, list[tuple[int, ...]]] = {"Actor": [], "Evaluator": [], "Member": []}
         self.handles: list[SimpleNamespace] = []
@@ -43,7 +43,8 @@ class InlineHost(Host):
     def start(self, spec, *numbers):
         self.started[spec.kind].append(numbers)
         key = (spec.kind, *numbers) if spec.kind == "Evaluator" else numbers
-        self.handles.append(SimpleNamespace(service=make_inline(spec)(*numbers), key=key, n_calls=0))
+        process = ServiceProcess(make_inline(spec), *numbers)
+        self.handles.append(SimpleNamespace(process=process, service=process._service, key=key, n_calls=0))
         return self.handles[-1]
 
     def put(self, value):
@@ -57,7 +58,7 @@ class InlineHost(Host):
         ticket = (*handle.key, handle.n_calls)
         handle.n_calls += 1
         self.methods.append(method)
-        self.calls[ticket] = partial(getattr(handle.service, method), *arguments)
+        self.calls[ticket] = partial(handle.process.call, method, *arguments)
         return ticket
 
     def wait(self, tickets, timeout):
@@ -67,10 +68,10 @@ class InlineHost(Host):
         call = self.calls.pop(ticket)
         if ticket in self.lost:
             raise ServiceLost("ended (killed)")
-        reply = self.change(call())
-        if isinstance(reply, Experience):
-            make_read_only(reply)
-        return reply
+        result = self.change(call().result)
+        if isinstance(result, Experience):
+            make_read_only(result)
+        return Reply(result, ())
 
     def kill(self, handle):
         self.killed.append(handle.key)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
 from algorithm.checkpointing.manifest import PackedFile, compute_digest
-from algorithm.processes.learners import LearnerService, SavedLearner
+from algorithm.processes.learners import LearnerService
 from algorithm.processes.process_host import ProcessHost
 from algorithm.processes.weights import pack_weights
 from tests.prepared_processes import PREPARED
@@ -32,13 +31,12 @@ class VisibleLearner(LearnerService):
     """A learner that also saves what all learners share, in a file `shared` of each role."""
 
     def save(self):
-        reply = super().save()
-        assert isinstance(reply, SavedLearner), reply
+        files, metadata = super().save()
         shared = {}
         for name, components in self._training.by_role.items():
             content = pack_learner(components.learner)
             shared[f"{make_prefix(self.rank)}{name}/shared"] = PackedFile(content, compute_digest(content))
-        return replace(reply, files={**reply.files, **shared})
+        return {**files, **shared}, metadata
 
 
 class MixedHost(InlineHost):

@@ -20,7 +20,7 @@ from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
 from algorithm.processes.averaging_learner import AveragingLearner, learn_together
-from algorithm.processes.learner_group import LearnerGroup
+from algorithm.processes.learner_connection import LearnerConnection, close_connection
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner
@@ -77,17 +77,17 @@ def float64():
         torch.set_default_dtype(torch.float32)
 
 
-def make_learner(name, group=None):
-    """Return a learner; one in a group has other initial parameters than the others, before they are synchronized."""
+def make_learner(name, connection=None):
+    """Return a learner; a connected one has other initial parameters than the others, before they are synchronized."""
     make, role, changes = CASES[name]
     blueprint = Blueprint(encoders={"*": PassThrough()}, body=Mlp(8))
-    agent = make(role, blueprint, seed=group.rank if group else 0, **changes)
+    agent = make(role, blueprint, seed=connection.rank if connection else 0, **changes)
     auxiliaries = {}
     if name == "acer_with_prediction":  # whose masks are the valid rows
         settings = PredictionSettings(transition_coef=0.0, observation_coef=0.0, adaptive=False, units=8)
         auxiliaries = {"prediction": Prediction(settings)}
     arguments = agent, role, auxiliaries, None
-    return AveragingLearner(*arguments, group=group) if group else Learner(*arguments)
+    return AveragingLearner(*arguments, connection=connection) if connection else Learner(*arguments)
 
 
 def make_rollout(name, learner, seed, columns=ALL):
@@ -157,35 +157,35 @@ def collect(learner):
     return torch.cat([learner.parameters.all_parameters, learner.parameters.statistics, *moments]).clone()
 
 
-def exchange_numbers(group):
-    values = VALUES[group.rank]
+def exchange_numbers(connection):
+    values = VALUES[connection.rank]
     moments = [
-        group.merge_moments(len(own), np.mean(own) if own else 0.0, np.std(own, ddof=1) if len(own) > 1 else 0.0)
-        for own in (values, values[:1], [] if group.rank else values, [])
+        connection.merge_moments(len(own), np.mean(own) if own else 0.0, np.std(own, ddof=1) if len(own) > 1 else 0.0)
+        for own in (values, values[:1], [] if connection.rank else values, [])
     ]
-    return group.gather(group.rank, 1 / 3), moments
+    return connection.gather(connection.rank, 1 / 3), moments
 
 
-def average_updates(group):
+def average_updates(connection):
     with float64():
-        results = {name: train(name, make_learner(name, group), PARTS[group.rank]) for name in EQUAL}
-        return results, {name: train(name, make_learner(name)) for name in EQUAL} if group.rank == 0 else None
+        results = {name: train(name, make_learner(name, connection), PARTS[connection.rank]) for name in EQUAL}
+        return results, {name: train(name, make_learner(name)) for name in EQUAL} if connection.rank == 0 else None
 
 
-def follow_with_fewer_batches(group):
+def follow_with_fewer_batches(connection):
     """The learners have 3 and 1 batches, then none and 2; the policy of SAC learns in every second update."""
     with float64():
-        learner, alone = make_learner("sac", group), make_learner("sac")
+        learner, alone = make_learner("sac", connection), make_learner("sac")
         both, first, second = [1, 1], [1, 0], [0, 1]
         counts, errors = [], []
         for turn, plan in enumerate([[both, first, first], [second, second], []]):
             own = [
-                make_rollout("sac", learner, 10 * turn + number, PARTS[group.rank])
+                make_rollout("sac", learner, 10 * turn + number, PARTS[connection.rank])
                 for number, has_batch in enumerate(plan)
-                if has_batch[group.rank]
+                if has_batch[connection.rank]
             ]
             scheduler = Batches(own)
-            with fixed_noise(PARTS[group.rank]):
+            with fixed_noise(PARTS[connection.rank]):
                 counts.append(learn(learner, scheduler, own[0] if own else None))
             errors += [error.shape[1] for error in scheduler.errors]
             for number, has_batch in enumerate(plan):
@@ -196,17 +196,17 @@ def follow_with_fewer_batches(group):
         return collect(learner), collect(alone), counts, errors
 
 
-def follow_with_fewer_minibatches(group):
+def follow_with_fewer_minibatches(connection):
     """Learner 0 has one column: one minibatch in each of two epochs. Learner 1 has four columns, and two minibatches.
 
     One learner makes the same updates with both minibatches as one.
     """
     name = "ppo_with_minibatches"
     with float64():
-        learner, alone = make_learner(name, group), make_learner(name)
+        learner, alone = make_learner(name, connection), make_learner(name)
         for turn in range(5):
-            rollout = make_rollout(name, learner, turn, PARTS[group.rank])
-            learn(learner, make_scheduler(learner, learner.prepare, True, seed=group.rank), rollout)
+            rollout = make_rollout(name, learner, turn, PARTS[connection.rank])
+            learn(learner, make_scheduler(learner, learner.prepare, True, seed=connection.rank), rollout)
             prepared = alone.prepare(make_rollout(name, alone, turn))
             minibatches = [
                 make_scheduler(alone, lambda part: part, True, seed=rank)(prepared.take_columns(PARTS[rank]))
@@ -217,7 +217,7 @@ def follow_with_fewer_minibatches(group):
         return collect(learner), collect(alone), learner.updates
 
 
-def merge_running_statistics(group):
+def merge_running_statistics(connection):
     """Each learner observes rollouts of 4 lanes; one learner of 8 lanes observes them in the same order."""
 
     def make(lanes):
@@ -226,22 +226,24 @@ def merge_running_statistics(group):
         agent.reward_transform = replace(agent.reward_transform, reward_normalization="return_max", return_bound=5.0)
         return agent, role, {}, 1000
 
-    learner, alone = AveragingLearner(*make(4), group=group), Learner(*make(8))
+    learner, alone = AveragingLearner(*make(4), connection=connection), Learner(*make(8))
     for turn in range(3):
         rollouts = [random_rollout(np.random.default_rng([turn, rank])) for rank in range(SIZE)]
-        learner.observe(rollouts[group.rank])
+        learner.observe(rollouts[connection.rank])
         for rank, rollout in enumerate(rollouts):
             alone.observe(replace(rollout, lane=rollout.lane + 4 * rank))
-    learner.observe(rollouts[1] if group.rank == 1 else None)
+    learner.observe(rollouts[1] if connection.rank == 1 else None)
     alone.observe(replace(rollouts[1], lane=rollouts[1].lane + 4))
     statistics = [each.parameters.statistics.clone() for each in (learner, alone)]
     return *statistics, learner.rows_seen, alone.rows_seen, learner._compute_progress()
 
 
-def average_batch_statistics(group):
-    learner = AveragingLearner(make_acer(blueprint=Blueprint(body=Residual(6, 1))), make_role(), {}, None, group=group)
+def average_batch_statistics(connection):
+    learner = AveragingLearner(
+        make_acer(blueprint=Blueprint(body=Residual(6, 1))), make_role(), {}, None, connection=connection
+    )
     columns = learner.parameters.batch_statistics_slices["acer"]  # those of the average policy follow them
-    batch, before = random_rollout(np.random.default_rng(group.rank)), learner.parameters.batch_statistics.clone()
+    batch, before = random_rollout(np.random.default_rng(connection.rank)), learner.parameters.batch_statistics.clone()
     report = learner.compute_gradients(batch)
     own = learner.parameters.increments.clone()
     learner.average_gradients(batch, report)
@@ -250,12 +252,12 @@ def average_batch_statistics(group):
     return before[columns], own[columns], batch.valid.sum(), after[columns]
 
 
-def skip_bad_gradient(group):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, group=group)
-    batch, states, skipped = random_rollout(np.random.default_rng(group.rank)), [collect(learner)], []
+def skip_bad_gradient(connection):
+    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
+    batch, states, skipped = random_rollout(np.random.default_rng(connection.rank)), [collect(learner)], []
     for bad_rank in (1, 0, None):
         report = learner.compute_gradients(batch)
-        if group.rank == bad_rank:
+        if connection.rank == bad_rank:
             learner.parameters.gradient[7] = torch.nan
         learner.average_gradients(batch, report)
         learner.apply_gradients()
@@ -264,25 +266,25 @@ def skip_bad_gradient(group):
     return states, skipped
 
 
-def end_epochs_together(group):
+def end_epochs_together(connection):
     """The mean excess over 1 and 3 rows is above 0 or not, whatever each learner has."""
-    learner = AveragingLearner(make_ppo(normalize_advantages=False), make_role(), {}, None, group=group)
-    column = random_rollout(np.random.default_rng(0), rows=(1, 3)[group.rank], columns=1)
+    learner = AveragingLearner(make_ppo(normalize_advantages=False), make_role(), {}, None, connection=connection)
+    column = random_rollout(np.random.default_rng(0), rows=(1, 3)[connection.rank], columns=1)
     batch = replace(column, first=np.zeros_like(column.first))
     return [
-        learner.average_gradients(batch, LossResult(dict, dict, kl_excess=excess[group.rank]))
+        learner.average_gradients(batch, LossResult(dict, dict, kl_excess=excess[connection.rank]))
         for excess in ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
     ]
 
 
-def repair_different_parameters(group):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, group=group, check_every=3)
-    batch, records = random_rollout(np.random.default_rng(group.rank)), []
+def repair_different_parameters(connection):
+    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection, check_every=3)
+    batch, records = random_rollout(np.random.default_rng(connection.rank)), []
     handler = mock.Mock(level=logging.WARNING, handle=lambda record: records.append(record.getMessage()))
     logging.getLogger("algorithm.processes.averaging_learner").addHandler(handler)
     states = []
     for number in range(6):
-        if number == 1 and group.rank == 1:
+        if number == 1 and connection.rank == 1:
             learner.parameters.vector[3] += 1e-6
         learner.average_gradients(batch, learner.compute_gradients(batch))
         learner.apply_gradients()
@@ -290,10 +292,10 @@ def repair_different_parameters(group):
     return states, records
 
 
-def reset_together(group):
-    learner = AveragingLearner(make_sac(reset_every=2, reset_shrink=0.5), make_role(), {}, None, group=group)
-    torch.manual_seed(10 + group.rank)
-    batch = random_rollout_of(learner.agent, make_role(), group.rank)
+def reset_together(connection):
+    learner = AveragingLearner(make_sac(reset_every=2, reset_shrink=0.5), make_role(), {}, None, connection=connection)
+    torch.manual_seed(10 + connection.rank)
+    batch = random_rollout_of(learner.agent, make_role(), connection.rank)
     vectors, states = [learner.parameters.vector.clone()], []
     for _ in range(3):
         learner.average_gradients(batch, learner.compute_gradients(batch))
@@ -303,17 +305,17 @@ def reset_together(group):
     return vectors, states
 
 
-def refuse_natural_steps(group):
+def refuse_natural_steps(connection):
     agent = make_acer(trust_region="full")
     try:
-        AveragingLearner(agent, make_role(), {}, None, group=group)
+        AveragingLearner(agent, make_role(), {}, None, connection=connection)
     except UserError as error:
         return str(error)
 
 
-def restore_from_learner_0(group):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, group=group)
-    if group.rank == 0:
+def restore_from_learner_0(connection):
+    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
+    if connection.rank == 0:
         alone = Learner(make_acer(), make_role(), {}, None)
         for seed in range(3):
             batch = random_rollout(np.random.default_rng(seed))
@@ -346,13 +348,13 @@ def run_member(folder, rank):
     torch.set_num_threads(1)
 
     def meet(name, timeout):
-        return LearnerGroup(f"file://{folder}/{name}", rank=rank, size=SIZE, timeout=timeout)
+        return LearnerConnection(f"file://{folder}/{name}", rank=rank, size=SIZE, timeout=timeout)
 
-    group = meet("scenarios", 60)
-    results = {scenario.__name__: scenario(group) for scenario in SCENARIOS}
-    group.close()
+    connection = meet("scenarios", 60)
+    results = {scenario.__name__: scenario(connection) for scenario in SCENARIOS}
+    close_connection()
     for fault in ("hangs", "ends"):
-        group, start = meet(fault, 2), time.monotonic()
+        connection, start = meet(fault, 2), time.monotonic()
         if rank == 1 and fault == "ends":
             torch.save(results, folder / "1.pt")
             os._exit(0)
@@ -362,10 +364,10 @@ def run_member(folder, rank):
                 time.sleep(0.05)
         else:
             with pytest.raises(LearnerUnreachable) as error:
-                group.gather(1.0)
+                connection.gather(1.0)
             results[fault] = str(error.value), time.monotonic() - start
             noticed.touch()
-        group.close()
+        close_connection()
     torch.save(results, folder / "0.pt")
 
 

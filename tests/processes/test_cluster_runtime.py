@@ -13,13 +13,12 @@ from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.processes import cluster_loop as cluster
+from algorithm.processes import cluster
 from algorithm.processes.cluster import check_cluster
-from algorithm.processes.service import Failure
+from algorithm.processes.host import Failure, Reply
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
-from algorithm.runs.run_requests import RunRequest
-from algorithm.runs.session import resume_run
+from algorithm.runs.run_requests import RunRequest, resume_run
 from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
 from algorithm.training.metrics import read_table
@@ -187,7 +186,7 @@ def test_a_rollout_is_first_copied_into_the_replay(algorithm, hosts, tmp_path, m
 
     def record(self, ticket):
         reply = fetch(self, ticket)
-        delivered.extend(rollout for _, rollout in getattr(reply, "rollouts", ()))
+        delivered.extend(rollout for _, rollout in getattr(reply.result, "rollouts", ()))
         return reply
 
     monkeypatch.setattr(InlineHost, "fetch", record)
@@ -307,7 +306,7 @@ def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, m
 def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
     failure = Failure(ZeroDivisionError("in step"), "its traceback")
     original = InlineHost.fetch
-    monkeypatch.setattr(InlineHost, "fetch", lambda self, ticket: failure if ticket[2] == 3 else original(self, ticket))
+    monkeypatch.setattr(InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][2] == 3 else original(*each))
     with pytest.raises(ZeroDivisionError, match="in step") as raised:
         train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
     assert "its traceback" in str(raised.value.__cause__)

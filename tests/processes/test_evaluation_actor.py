@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.processes.service import Failure
+from algorithm.processes.host import Failure, Reply
 from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS
 from tests.processes.inline_host import InlineHost
@@ -122,7 +122,7 @@ def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatc
 def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
     failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
     monkeypatch.setattr(
-        InlineHost, "fetch", lambda self, ticket: failure if ticket[0] == "Evaluator" else original(self, ticket)
+        InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][0] == "Evaluator" else original(*each)
     )
     with pytest.raises(ZeroDivisionError, match="in forward"):
         train_evaluated(tmp_path, "run")

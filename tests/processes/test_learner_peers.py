@@ -15,6 +15,7 @@ from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.cluster import check_cluster
 from algorithm.processes.fleet import list_learner_notes
+from algorithm.processes.learner_connection import close_on_error
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
@@ -35,7 +36,7 @@ def hosts(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(cluster, "open_host", open_mixed)
-    monkeypatch.setattr(cluster, "LearnerService", VisibleLearner)
+    monkeypatch.setattr(learners, "LearnerService", VisibleLearner)
     return made
 
 
@@ -185,12 +186,13 @@ class FailingLearner(VisibleLearner):
     def learn(self, *arguments):
         self.rounds += 1
         if self.rounds == 4:
-            return self._reply(lambda: 1 // 0)
+            with close_on_error():
+                return 1 // 0
         return super().learn(*arguments)
 
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "LearnerService", FailingLearner)
+    monkeypatch.setattr(learners, "LearnerService", FailingLearner)
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
@@ -219,7 +221,7 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
     folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
     if rank:
-        monkeypatch.setattr(cluster, "LearnerService", LearnerWithFullDisk)
+        monkeypatch.setattr(learners, "LearnerService", LearnerWithFullDisk)
     else:
         monkeypatch.setattr(learners, "write_all", fail_once(learners.write_all))
     lines = resume(folder, 400, 2)

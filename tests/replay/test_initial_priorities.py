@@ -136,5 +136,5 @@ def test_initial_priorities_need_a_prioritized_replay(settings, message):
 
 
 def test_the_name_elsewhere_is_answered():
-    with pytest.raises(UserError, match="it is now replay_config.initial_priorities: td_error"):
+    with pytest.raises(UserError, match="use replay_config.initial_priorities: td_error"):
         resolve_effective(("test", {}), {}, [("given", {"replay_config": {"use_add_with_td": True}})])

@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from algorithm import Callback, train
-from algorithm.cli import main
 from algorithm.config import registry
-from algorithm.config.yaml_layers import read_yaml
 from algorithm.errors import UserError
+from algorithm.population.member import make_member_tree
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.tracking.tracker import Tracker
 
@@ -130,36 +128,21 @@ def test_a_run_that_ends_by_an_error_has_its_status(service):
     assert [record["status"] for record in service.runs[0].results] == [1]
 
 
-def test_repeated_runs_have_the_group_of_their_common_name(service):
-    request = RunRequest(env="gym/cartpole", repeat=2, layers=[("test", {"base_config": {"name": "seeds"}})])
-    assert [(name, settings.tracker.group) for name, settings in plan_runs(request)] == [
-        ("seeds-1", "seeds"),
-        ("seeds-2", "seeds"),
-    ]
-    own = [("test", {"base_config": {"name": "seeds", "tracker": "mlflow"}, "tracker_config": {"group": "own"}})]
-    assert {
-        settings.tracker.group for _, settings in plan_runs(RunRequest(env="gym/cartpole", repeat=2, layers=own))
-    } == {"own"}
-    ((_, single),) = plan_runs(RunRequest(env="gym/cartpole"))
-    assert single.tracker.group is None
-
-
-def test_members_of_a_population_have_its_group(service):
-    arguments = ["gym/cartpole", "-n", "p", "--population", "2", "--max-step", "200", "--set"]
-    words = [
-        "population_config.interval=100",
-        "population_config.processes=1",
-        "base_config.log_every=100",
-        "goal=null",
-    ]
-    assert main.main([*arguments, *words, "goal=null"]) == 0
-    for member in ("p-1", "p-2"):
-        assert read_yaml(Path("runs/gym/cartpole", member, "config.yaml"))["tracker_config"] == {
-            "project": "samara",
-            "group": "p",
-            "mode": "offline",
-            "address": None,
-        }
+@pytest.mark.parametrize(
+    ("repeat", "tree", "groups"),
+    [
+        (None, {}, [("seeds", None)]),
+        (2, {}, [("seeds-1", "seeds"), ("seeds-2", "seeds")]),
+        (2, {"tracker_config": {"group": "own"}}, [("seeds-1", "own"), ("seeds-2", "own")]),
+        (None, {"population_config": {"size": 2}}, [("seeds", "seeds")]),
+    ],
+)
+def test_repeated_runs_and_members_have_the_group_of_their_common_name(repeat, tree, groups):
+    layer = {"base_config": {"name": "seeds", "tracker": "mlflow"}, **tree}
+    planned = plan_runs(RunRequest(env="gym/cartpole", repeat=repeat, layers=[("test", layer)]))
+    assert [(name, settings.tracker.group) for name, settings in planned] == groups
+    member = make_member_tree(planned[0][1].tree, 2, {})
+    assert member["tracker_config"]["group"] == groups[0][1]
 
 
 @pytest.mark.parametrize(

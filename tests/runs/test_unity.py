@@ -43,6 +43,12 @@ def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
     (folder / "config.yaml").write_text(yaml.safe_dump({"default": tree}))
 
 
+def find_free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def run(*arguments):
     assert main.main(["unity/task", "-n", "a", *arguments]) == 0
     return RunFolder.find("unity/task", "a")
@@ -58,7 +64,7 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
         "Walker": {"acer_config": {"rollout_length": 4, "sequence_length": 4}},
         "Goalie": {"acer_config": {"gamma": 0.9}},
     }
-    write(tmp_path, "two_behaviors", copies=2, steps=900, ma_config=own)
+    write(tmp_path, "two_behaviors", copies=2, steps=500, ma_config=own)
     folder = run()
     output = " ".join(capsys.readouterr().out.split())
     assert "ma_config.Goalie: no role has this name so far; the roles are Walker" in output
@@ -68,10 +74,9 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
     assert folder.load_settings().for_role("Watcher").agent.rollout_length == 8
     about = json.loads((checkpoint.folder / "counters.json").read_text())
     assert about["counters"]["updates"] > 20
-    header = (folder.path / "metrics.csv").read_text().splitlines()[0]
-    assert "Walker" in header and "Watcher-team1" in header
-
-    logged = [row for row in read_metrics(folder) if row.get("rollout/return/Walker")]
+    rows = read_metrics(folder)
+    assert {"rollout/return/Walker", "rollout/return/Watcher-team1"} <= set(rows[0])
+    logged = [row for row in rows if row.get("rollout/return/Walker")]
     events = EventAccumulator(str(folder.path / "tensorboard" / "Walker")).Reload()
     assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Learning Rate"} <= set(
         events.Tags()["scalars"]
@@ -81,30 +86,30 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
         expected = {int(row["env_steps"]): float(row[f"rollout/{column}/Walker"]) for row in logged}
         assert scalars == pytest.approx(expected)
 
-    run("--resume", "--max_step", "1300")
-    assert folder.find_latest().counters.env_steps >= 1300
-    run("--run", "--disable_sample")
+    run("--resume", "--max_step", "700")
+    assert folder.find_latest().counters.env_steps >= 700
+    run("--run", "--disable_sample", "--max_iter", "5")
     assert "of Watcher-team1: return" in " ".join(capsys.readouterr().out.split())
 
 
 def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
-    write(tmp_path, "duel", copies=2, steps=600, goal={"return": 4})
+    write(tmp_path, "duel", copies=2, steps=300, goal={"return": 4, "evaluation_episodes": 4})
     folder = run()
     checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Duel"]
     role = folder.read_roles()["Duel"]
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
-    row = list(csv.DictReader((folder.path / "metrics.csv").open()))[-1]
+    row = read_metrics(folder)[-1]
     assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
     assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
     # It is a zero-sum game: no goal is reached, and no weights are the best.
     record = json.loads((folder.path / "result.json").read_text())
     assert record["reached"] is False and not (folder.path / "checkpoints" / "best.json").exists()
     means = [record["evaluation"][team]["mean"] for team in ("Duel", "Duel-team1")]
-    assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 20
+    assert sum(means) == pytest.approx(0) and record["evaluation"]["Duel"]["episodes"] >= 4
 
-    run("--resume", "--max_step", "900")
-    assert folder.find_latest().counters.env_steps >= 900
+    run("--resume", "--max_step", "400")
+    assert folder.find_latest().counters.env_steps >= 400
     capsys.readouterr()
     run("--run", "--max_iter", "2")
     output = " ".join(capsys.readouterr().out.split())
@@ -132,7 +137,7 @@ def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, caps
 
 
 def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys):
-    write(tmp_path, "duel", "--late", "7", copies=2, steps=400, goal={"return": 4})
+    write(tmp_path, "duel", "--late", "7", copies=2, steps=200, goal={"return": 4, "evaluation_episodes": 4})
     folder = run()
     assert "agents of Duel: 4 -> 8" in " ".join(capsys.readouterr().out.split())
     assert folder.find_latest().roles == ["Duel"]
@@ -140,27 +145,27 @@ def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys)
     assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     record = json.loads((folder.path / "result.json").read_text())
     assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
-    run("--resume", "--max_step", "600")
+    run("--resume", "--max_step", "300")
     assert folder.read_roles()["Duel"] == role
     run("--run", "--max_iter", "2")
 
 
 def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
-    write(tmp_path, "duel", "--late", "20", steps=100)
+    write(tmp_path, "duel", "--late", "20", steps=60, goal={"return": 99, "evaluation_episodes": 4})
     every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
     folder = run("--set", *every)
     output = capsys.readouterr().out
     assert output.index("evaluation of Duel at 20 env steps") < output.index("agents of Duel: 2 -> 4")
     assert "best in evaluation" not in output
-    run("--resume", "--max_step", "120")
+    run("--resume", "--max_step", "80")
     assert not (folder.path / "checkpoints" / "best.json").exists()
     assert "best.json" not in capsys.readouterr().out
     run("--run", "--max_iter", "1")
-    assert "after 120 env steps" in capsys.readouterr().out
+    assert "after 80 env steps" in capsys.readouterr().out
 
 
 def test_a_role_that_appears_first_in_evaluation_is_evaluated(tmp_path, capsys):
-    write(tmp_path, "two_behaviors", steps=60)
+    write(tmp_path, "two_behaviors", steps=60, goal={"return": 99, "evaluation_episodes": 4})
     folder = run("--set", "base_config.evaluate_every=30", "base_config.log_every=10")
     assert "evaluation of Watcher-team1 at 30 env steps" in " ".join(capsys.readouterr().out.split())
     assert folder.find_latest().lanes("Watcher") == (3, 3)
@@ -232,7 +237,7 @@ def test_lessons_continue_in_a_resumed_run(tmp_path, capsys):
     assert 0 < len(before["returns"]) < 12
     run("--resume", "--max_step", "600")
     assert at()["lesson"] == 2
-    table = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    table = read_metrics(folder)
     assert [table[0]["scene/lesson/height"], table[-1]["scene/lesson/height"]] == ["0.0", "2.0"]
 
 
@@ -255,7 +260,7 @@ def test_lessons_by_progress_use_env_steps_after_a_resume_too(tmp_path):
     assert 240 <= env_steps < 300 and lesson == 1
     run("--resume", "--set", "base_config.max_iter=null")
     assert at()[0] >= 600
-    rows = list(csv.DictReader((folder.path / "metrics.csv").open()))
+    rows = read_metrics(folder)
     lessons_at = {int(row["env_steps"]) // 100: row["scene/lesson/height"] for row in rows}
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
 
@@ -269,9 +274,7 @@ def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
 
 
 def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, capsys):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
     folder = run("--set", "base_config.evaluate_every=200")
     output = capsys.readouterr().out
@@ -318,9 +321,7 @@ def test_crashes_during_training_lose_nothing_that_was_learned(tmp_path, capsys,
 
 def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
     write(tmp_path, "balance_ball", steps=240)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     command = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
     for arguments in (["--set", "goal.return=1"], ["--run", "--max_iter", "1"]):
         editor: list = []
@@ -344,9 +345,7 @@ def read_until(process: subprocess.Popen, text: str) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     write(tmp_path, "balance_ball", steps=100_000)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     command = [sys.executable, str(ROOT / "main.py"), "unity/task", "-n", "a", "--editor", "--port", str(port)]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -363,105 +362,84 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
 
 
+def lessons(criteria: str) -> str:
+    """Return a parameter with two lessons as YAML."""
+    first = f"{{name: a, value: 1, completion_criteria: {{behavior: B, min_lesson_length: 5, {criteria}}}}}"
+    return f"{{curriculum: [{first}, {{name: b, value: 2}}]}}"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (9.81, 9.81),
-        ({"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 2}}, Uniform(0.5, 2)),
-        ({"sampler_type": "gaussian", "sampler_parameters": {"mean": 1, "st_dev": 0.3}}, Gaussian(1, 0.3)),
+        ("9.81", 9.81),
+        ("{sampler_type: uniform, sampler_parameters: {min_value: 0.5, max_value: 2}}", Uniform(0.5, 2)),
+        ("{sampler_type: gaussian, sampler_parameters: {mean: 1, st_dev: 0.3}}", Gaussian(1, 0.3)),
         (
-            {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[0, 1], [2, 3]]}},
+            "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1], [2, 3]]}}",
             MultiRange(((0, 1), (2, 3))),
         ),
-        (
-            {
-                "curriculum": [
-                    {
-                        "name": "a",
-                        "value": 1,
-                        "completion_criteria": {
-                            "measure": "reward",
-                            "behavior": "B",
-                            "min_lesson_length": 5,
-                            "threshold": 0.5,
-                        },
-                    },
-                    {"name": "b", "value": 2},
-                ]
-            },
-            (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0)),
-        ),
+        (lessons("measure: reward, threshold: 0.5"), (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0))),
     ],
-    ids=["number", "uniform", "gaussian", "multirange", "curriculum"],
 )
 def test_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
-    assert resolve([("test", {"reset_config": {"gravity": given}})]).reset == {"gravity": expected}
+    assert resolve([("test", {"reset_config": {"gravity": yaml.safe_load(given)}})]).reset == {"gravity": expected}
 
 
-def by_progress(threshold, **base):
-    criteria = {"measure": "progress", "behavior": "B", "min_lesson_length": 1, "threshold": threshold}
-    lessons = [{"name": "a", "value": 1, "completion_criteria": criteria}, {"name": "b", "value": 2}]
-    return {"base_config": base, "reset_config": {"g": {"curriculum": lessons}}}
+def by_progress(threshold: float, base: str = "") -> str:
+    progress = lessons(f"measure: progress, threshold: {threshold}")
+    return f"{{reset_config: {{g: {progress}}}, base_config: {{{base}}}}}"
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"reset_config": {"g": "heavy"}}, r"reset_config.g is 'heavy'; it must be a number"),
+        ("{reset_config: {g: heavy}}", r"reset_config.g is 'heavy'; it must be a number"),
         (
-            {"reset_config": {"g": {"sampler_type": "unifrom", "sampler_parameters": {}}}},
+            "{reset_config: {g: {sampler_type: unifrom, sampler_parameters: {}}}}",
             r"reset_config.g.sampler_type is 'unifrom'; the samplers are uniform, gaussian",
         ),
         (
-            {"reset_config": {"g": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1}}}},
+            "{reset_config: {g: {sampler_type: uniform, sampler_parameters: {min_value: 1}}}}",
             r"reset_config.g.sampler_parameters.max_value .* required",
         ),
-        ({"reset_config": {"g": {"curriculum": [{"name": "a"}]}}}, r"reset_config.g.curriculum\[0\] .* a lesson has"),
-        (by_progress(0.5, max_step=None), r"reset_config.g: lessons by progress use .*max_step, which is not set"),
+        ("{reset_config: {g: {curriculum: [{name: a}]}}}", r"reset_config.g.curriculum\[0\] .* a lesson has"),
+        (by_progress(0.5, "max_step: null"), r"reset_config.g: lessons by progress use .*max_step, which is not"),
         (by_progress(50), r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
-        ({"ma_config": {"A": {"acer_config": {"gama": 1}}}}, r"ma_config.A: unknown setting acer_config.gama; did you"),
-        ({"ma_config": {"A": {"acer_config": {"gamma": 2.0}}}}, r"ma_config.A: acer_config.gamma is 2.0; it must be"),
-        ({"ma_config": {"A": {"base_config": {"n_envs": 2}}}}, r"ma_config.A: base_config.n_envs is the same for all"),
-        ({"ma_config": {"A": {"agent": 3}}}, r"ma_config.A.agent is 3; it must be the name of an agent"),
-        ({"ma_config": {"A": {"agent": "B", "nn_config": {}}}}, r"ma_config.A.nn_config has no effect: A is played by"),
-        (
-            {"base_config": {"unity_args": {"agents": 0}}},
-            r"unity_args.agents is 0; it must be at least 1",
-        ),
-        (
-            {"base_config": {"unity_args": {"width": 0}}},
-            r"test: base_config.unity_args.width is 0; it must be at least 1",
-        ),
-        (
-            {"base_config": {"unity_args": {"witdh": 1}}},
-            r"unknown setting base_config.unity_args.witdh; did you mean .*width",
-        ),
-        ({"base_config": {"unity_args": {"build_path": {"amiga": "x"}}}}, r"base_config.unity_args.build_path"),
+        ("{ma_config: {A: {acer_config: {gama: 1}}}}", r"ma_config.A: unknown setting acer_config.gama; did you"),
+        ("{ma_config: {A: {acer_config: {gamma: 2.0}}}}", r"ma_config.A: acer_config.gamma is 2.0; it must be"),
+        ("{ma_config: {A: {base_config: {n_envs: 2}}}}", r"ma_config.A: base_config.n_envs is the same for all"),
+        ("{ma_config: {A: {agent: 3}}}", r"ma_config.A.agent is 3; it must be the name of an agent"),
+        ("{ma_config: {A: {agent: B, nn_config: {}}}}", r"ma_config.A.nn_config has no effect: A is played by"),
+        ("{base_config: {unity_args: {agents: 0}}}", r"unity_args.agents is 0; it must be at least 1"),
+        ("{base_config: {unity_args: {width: 0}}}", r"test: base_config.unity_args.width is 0; it must be at least 1"),
+        ("{base_config: {unity_args: {witdh: 1}}}", r"unknown setting base_config.unity_args.witdh; did you .*width"),
+        ("{base_config: {unity_args: {build_path: {amiga: x}}}}", r"base_config.unity_args.build_path"),
     ],
 )
 def test_an_invalid_setting_is_one_line_with_its_path(tree, message):
     with pytest.raises(UserError, match=message):
-        resolve([("test", tree)])
+        resolve([("test", yaml.safe_load(tree))])
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("arguments", "message"),
     [
-        ("base_config.max_step_each_iter=5", "base_config.max_step_each_iter is not for env_type UNITY: Max Step"),
-        ("base_config.env_args.size=5", "base_config.env_args is not for env_type UNITY: reset_config"),
-        ("base_config.env_wrappers=[a:B]", "base_config.env_wrappers is not for env_type UNITY: they wrap"),
-        ("base_config.ignore_observations=[sight]", "base_config.ignore_observations is not for env_type UNITY: leave"),
-        ("base_config.unity_args.build_path={amiga: x}", "build_path"),
-        ("base_config.unity_args.build_path=nothing", "there is no player at nothing"),
+        (
+            "--set base_config.max_step_each_iter=5",
+            "base_config.max_step_each_iter is not for env_type UNITY: Max Step",
+        ),
+        ("--set base_config.env_args.size=5", "base_config.env_args is not for env_type UNITY: reset_config"),
+        ("--set base_config.env_wrappers=[a:B]", "base_config.env_wrappers is not for env_type UNITY: they wrap"),
+        (
+            "--set base_config.ignore_observations=[a]",
+            "base_config.ignore_observations is not for env_type UNITY: leave",
+        ),
+        ("--set base_config.unity_args.build_path.amiga=x", "build_path"),
+        ("--set base_config.unity_args.build_path=nothing", "there is no player at nothing"),
+        ("--editor --agents 2", "there is only one Unity editor"),
     ],
 )
-def test_settings_that_unity_replaces_are_rejected(setting, message, tmp_path, capsys):
+def test_settings_that_unity_cannot_use_are_rejected(arguments, message, tmp_path, capsys):
     write(tmp_path, "balance_ball")
-    assert main.main(["unity/task", "--set", setting]) in (2, 3)
+    assert main.main(["unity/task", *arguments.split()]) in (2, 3)
     assert message in capsys.readouterr().err
-
-
-def test_several_environments_of_the_editor_are_rejected(tmp_path, capsys):
-    write(tmp_path, "balance_ball", copies=2)
-    assert main.main(["unity/task", "--editor"]) == 2
-    assert "there is only one Unity editor" in capsys.readouterr().err

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.tracking.mlflow_tracker import MlflowTracker, clean_name
-from algorithm.tracking.trackio_tracker import TrackioTracker
-from algorithm.tracking.wandb_tracker import WandbTracker
+from algorithm.tracking.services import MlflowTracker, TrackioTracker, WandbTracker, clean_name
 from tests.tracking.runs import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,11 +124,14 @@ def read_wandb(path):
 
 
 @pytest.mark.parametrize(
-    ("tracker_class", "needs"),
-    [(MlflowTracker, "the address of an MLflow server"), (TrackioTracker, "the address of a Trackio server")],
+    ("tracker_class", "package", "needs"),
+    [
+        (MlflowTracker, "mlflow", "the address of an MLflow server"),
+        (TrackioTracker, "trackio", "the address of a Trackio server"),
+    ],
 )
-def test_online_needs_an_address(tracker_class, needs, run, monkeypatch):
-    pytest.importorskip(tracker_class.__module__.rpartition(".")[2].removesuffix("_tracker"), reason="needs the extra")
+def test_online_needs_an_address(tracker_class, package, needs, run, monkeypatch):
+    pytest.importorskip(package, reason="needs the extra")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(UserError, match=needs):
         tracker_class(make_run(run.folder, online=True))

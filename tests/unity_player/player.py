@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from tests.unity_player import channels
 from tests.unity_player.faults import Faults, Quit
 from tests.unity_player.scene import Action, News, Sensor, Task
 
-# Numbers of the protobuf fields that lead to the values of an image.
-UNITY_OUTPUT, RL_OUTPUT, AGENT_INFOS, ENTRY_KEY, ENTRY_VALUE, LIST_VALUE = 2, 1, 2, 1, 2, 1
-OBSERVATIONS, COMPRESSED_DATA, FLOAT_DATA, FLOATS = 13, 3, 4, 1
-Piece = bytes | memoryview
+FLOATS = 1 << 3 | 2  # protobuf's tag of a list of numbers that is field 1
 
 
 class Player:
@@ -98,17 +94,17 @@ class Player:
 
     def _message(self, news: dict[str, list[News]], tick: int) -> bytes:
         """Return the serialized message."""
-        message = api.UnityMessageProto()
-        message.header.status = STATUS_OK
+        message = api.UnityMessageProto(header={"status": STATUS_OK})
+        output = message.unity_output
+        output.rl_output.side_channel = channels.write(self._task.statistics())
         for name, agents in news.items():
             if agents and name not in self._sent_behaviors:
                 self._sent_behaviors.add(name)
-                self._describe(name, message.unity_output.rl_initialization_output.brain_parameters.add())
+                self._describe(name, output.rl_initialization_output.brain_parameters.add())
             self._faults.spoil(tick, agents)
-        message.unity_output.rl_output.side_channel = channels.write(self._task.statistics())
-        agents = [part for name in news for part in field(AGENT_INFOS, self._entry(name, news[name]))]
-        output = field(UNITY_OUTPUT, field(RL_OUTPUT, agents))  # a second field of the same message, which extends it
-        return b"".join([message.SerializeToString(), *output])
+            sensors = self._task.behaviors[name].sensors
+            output.rl_output.agentInfos[name].value.extend(_encode_agent(agent, sensors) for agent in agents)
+        return message.SerializeToString()
 
     def _describe(self, name: str, parameters: Any) -> None:
         behavior = self._task.behaviors[name]
@@ -118,15 +114,10 @@ class Player:
         parameters.action_spec.num_discrete_actions = len(behavior.branches)
         parameters.action_spec.discrete_branch_sizes.extend(behavior.branches)
 
-    def _entry(self, name: str, news: list[News]) -> list[Piece]:
-        """Return a behavior and its agents as an entry of a map."""
-        sensors = self._task.behaviors[name].sensors
-        infos = [part for each in news for part in field(LIST_VALUE, _agent(each, sensors))]
-        return [*field(ENTRY_KEY, [name.encode()]), *field(ENTRY_VALUE, infos)]
 
-
-def _agent(news: News, sensors: tuple[Sensor, ...]) -> list[Piece]:
-    info = api.AgentInfoProto(
+def _encode_agent(news: News, sensors: tuple[Sensor, ...]) -> Any:
+    observations = [_encode(value, sensor) for value, sensor in zip(news.obs, sensors, strict=False)]  # a fault: fewer
+    return api.AgentInfoProto(
         id=news.agent,
         reward=news.reward,
         done=news.done,
@@ -134,36 +125,25 @@ def _agent(news: News, sensors: tuple[Sensor, ...]) -> list[Piece]:
         action_mask=news.mask,
         group_id=news.group,
         group_reward=news.group_reward,
+        observations=observations,
     )
-    pieces: list[Piece] = [info.SerializeToString()]
-    for value, sensor in zip(news.obs, sensors, strict=False):  # a fault sends fewer
-        pieces += field(OBSERVATIONS, _observation(value, sensor))
-    return pieces
 
 
-def _observation(value: np.ndarray | bytes, sensor: Sensor) -> list[Piece]:
-    if isinstance(value, bytes):
-        return [_kind(sensor, sensor.shape), *field(COMPRESSED_DATA, [value])]
-    shape = sensor.shape if value.size == np.prod(sensor.shape) else value.shape
-    return [_kind(sensor, shape), *field(FLOAT_DATA, field(FLOATS, [value.data.cast("B")]))]
-
-
-@lru_cache(None)
-def _kind(sensor: Sensor, shape: tuple[int, ...]) -> bytes:
-    """Return the fields that all observations of a sensor share."""
-    properties = sensor.properties if len(sensor.properties) == len(shape) else (1,) * len(shape)
-    return api.ObservationProto(
+def _encode(value: np.ndarray | bytes, sensor: Sensor) -> Any:
+    is_png = isinstance(value, bytes)
+    shape = sensor.shape if is_png or value.size == np.prod(sensor.shape) else value.shape
+    observation = api.ObservationProto(
         name=sensor.name,
         shape=shape,
-        dimension_properties=properties,
+        dimension_properties=sensor.properties if len(sensor.properties) == len(shape) else (1,) * len(shape),
         observation_type=int(sensor.goal),
         compression_type=api.PNG if sensor.png else api.NONE,
-    ).SerializeToString()
-
-
-def field(number: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return a field of a message in pieces, so that the values of images are copied once."""
-    return [_varint(number << 3 | 2) + _varint(sum(map(len, pieces))), *pieces]
+    )
+    if is_png:
+        observation.compressed_data = value
+    else:  # the numbers as they are in a message: the only field of this part is a list of them
+        observation.float_data.MergeFromString(bytes([FLOATS]) + _varint(value.nbytes) + value.tobytes())
+    return observation
 
 
 def _varint(number: int) -> bytes:

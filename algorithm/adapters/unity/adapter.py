@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -85,9 +86,8 @@ class UnityAdapter(Adapter):
         self._statistics = StatisticsCollector()
         self._ticks: dict[int, SceneTick] = {}  # of the scenes that have sent a tick since the last actions
         self._is_gathering = False  # whether ticks of other scenes are still missing
-        self._pending_steps: dict[str, Step] | None = None  # the Steps that follow the final rows
+        self._ready_steps: deque[dict[str, Step]] = deque()  # what `receive` returns before the scenes step again
         self._active_steps: dict[str, Step] = {}  # of each role: the rows that await a decision
-        self._has_pending = False  # whether `_active_steps` must be returned next, after Steps of final rows
 
     @classmethod
     def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
@@ -106,7 +106,7 @@ class UnityAdapter(Adapter):
         return self._agent_of
 
     def reset(self, seed: int) -> dict[str, Step]:
-        self._pending_steps, self._active_steps, self._is_gathering = None, {}, False
+        self._is_gathering = False
         for scene in self._scenes:
             self._forget_agents(scene)
             scene.start(derive_seed(seed, scene.number), self._parameters.current)
@@ -121,29 +121,24 @@ class UnityAdapter(Adapter):
                     raise EnvironmentStartError(message.reason)
                 if message is not None:
                     ticks[scene.number] = message
-        return self._make_steps(ticks)
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        self.send(actions)
-        return self.receive()
+        self._ready_steps = self._make_steps(ticks)
+        return self._ready_steps.popleft()
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        self._has_pending = False
-        if self._pending_steps is not None:
-            self._active_steps, self._pending_steps = self._pending_steps, None
-            self._has_pending = bool(self._active_steps)
-        if self._has_pending or self._is_gathering:
+        if self._ready_steps or self._is_gathering:
             return
         for scene in self._scenes:
             if scene.awaits_actions:
                 scene.send(self._select_actions(scene.number, actions), self._parameters.current)
-        self._active_steps, self._ticks = {}, {}
+        self._ticks = {}
 
     def receive(self) -> dict[str, Step]:
-        if self._has_pending:
-            return self._active_steps
-        self._is_gathering = not self._gather_ticks()
-        return {} if self._is_gathering else self._make_steps(self._ticks)
+        if not self._ready_steps:
+            self._is_gathering = not self._gather_ticks()
+            if self._is_gathering:
+                return {}
+            self._ready_steps = self._make_steps(self._ticks)
+        return self._ready_steps.popleft()
 
     def statistics(self) -> dict[str, float]:
         lessons = {f"lesson/{name}": float(one.index) for name, one in self._parameters.curricula.items()}
@@ -213,8 +208,8 @@ class UnityAdapter(Adapter):
         if self.launch.path is None:
             LOG.warning(f"Waiting for Unity on port {self.launch.get_port(0)}: press Play in the editor")
 
-    def _make_steps(self, ticks: Mapping[int, SceneTick]) -> dict[str, Step]:
-        """Return the final rows of all environments if there are any, otherwise the rows that await a decision."""
+    def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
+        """Return the final rows of all environments, if there are any, and then the rows that await a decision."""
         for tick in ticks.values():
             self._agent_specs |= tick.agent_specs
             self._statistics.add(tick.statistics)
@@ -230,11 +225,8 @@ class UnityAdapter(Adapter):
                 finals[role] = merge_steps(final_parts)
             if decision_parts := [rows for _, rows in pairs if rows is not None]:
                 next_steps[role] = merge_steps(decision_parts)
-        if finals:
-            self._pending_steps = next_steps
-            return finals
         self._active_steps = next_steps
-        return next_steps
+        return deque([finals, next_steps] if finals and next_steps else [finals or next_steps])
 
     def _assign_lanes(
         self, role: str, number: int, decisions: Batch, terminals: Batch
@@ -268,7 +260,7 @@ class UnityAdapter(Adapter):
                 raise self._make_limit_error(role)
             self._behaviors[role], self._agent_of[role] = behavior, agent
             add = partial(self._add_lane, role)
-            self._lanes[role] = [LaneAssignment(scene.number * count, count, add_lane=add) for scene in self._scenes]
+            self._lanes[role] = [LaneAssignment(scene.number * count, count, add) for scene in self._scenes]
             self.roles[role] = Role(count * len(self._scenes), agent_specs.obs_specs, agent_specs.action_spec)
 
     def _add_lane(self, role: str, n_lanes: int) -> int:

@@ -1,6 +1,6 @@
-"""ML-Agents' own client, mlagents_envs, on current versions of Python and protobuf.
+"""The messages and side channels of ML-Agents' own client, mlagents_envs, on current versions of protobuf.
 
-Its message classes were generated for protobuf 3.20 and older, and newer versions refuse to import them. The files
+The message classes were generated for protobuf 3.20 and older, and newer versions refuse to import them. The files
 contain the descriptors of the messages as bytes, from which protobuf can build the classes.
 """
 

@@ -18,11 +18,6 @@ class TooManyAgents(Exception):
     """An error for more agents than lanes when no lane may be added."""
 
 
-def reject_lane(lanes: int) -> int:
-    """Raise TooManyAgents instead of adding a lane."""
-    raise TooManyAgents
-
-
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
@@ -32,20 +27,16 @@ class LaneAssignment:
     """
 
     def __init__(
-        self,
-        first: int,
-        count: int,
-        max_silent_ticks: int = MAX_SILENT_TICKS,
-        add_lane: Callable[[int], int] = reject_lane,
+        self, first: int, count: int, add_lane: Callable[[int], int], max_silent_ticks: int = MAX_SILENT_TICKS
     ):
         """Create the lanes `first` to `first + count - 1`.
 
         Args:
             first: Number of the first lane.
             count: Number of lanes.
-            max_silent_ticks: Ticks without a request after which an agent loses its lane.
             add_lane: Receives the number of lanes in this scene, and returns the number of a new lane, larger than all
                 others, or raises TooManyAgents.
+            max_silent_ticks: Ticks without a request after which an agent loses its lane.
         """
         self.numbers = np.arange(first, first + count)
         self.max_silent_ticks, self._add_lane = max_silent_ticks, add_lane

@@ -25,6 +25,12 @@ ENGINE_SETTINGS = (
     "target_frame_rate",
     "capture_frame_rate",
 )
+# By sys.platform: what Unity appends to the name of a build, and the programs in its folder (macOS: in its bundle).
+PROGRAM_NAMES = {
+    "darwin": ((".app",), ("Contents/MacOS/*", "*.app/Contents/MacOS/*")),
+    "win32": ((".exe",), ("*.exe",)),
+    "linux": ((".x86_64", ".x86"), ("*.x86_64", "*.x86")),
+}
 SET_EDITOR_PORT = "give --port, and set it in Unity too"
 
 
@@ -133,30 +139,17 @@ def find_player(path: Path) -> Path:
 
 
 def _find_build(path: Path) -> Path:
-    for candidate in (path, *(path.with_name(path.name + suffix) for suffix in _get_suffixes())):
-        programs = [candidate] if candidate.is_file() else _find_programs(candidate)
-        if len(programs) > 1:
-            named = [program for program in programs if program.stem == candidate.stem]
-            programs = named or programs
+    suffixes, patterns = PROGRAM_NAMES.get(sys.platform, PROGRAM_NAMES["linux"])
+    for candidate in (path, *(path.with_name(path.name + suffix) for suffix in suffixes)):
+        found = {candidate} if candidate.is_file() else {file for name in patterns for file in candidate.glob(name)}
+        programs = sorted(file for file in found if file.is_file() and not file.name.startswith("UnityCrashHandler"))
+        programs = [file for file in programs if file.stem == candidate.stem] or programs
         if len(programs) > 1:
             names = ", ".join(program.name for program in programs)
             raise EnvironmentStartError(f"there are several programs in {candidate}: {names}; name one of them")
         if programs:
             return programs[0]
     raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
-
-
-def _get_suffixes() -> tuple[str, ...]:
-    return {"darwin": (".app",), "win32": (".exe",)}.get(sys.platform, (".x86_64", ".x86"))
-
-
-def _find_programs(folder: Path) -> list[Path]:
-    """Return the programs in the folder of a build; on macOS they are inside a bundle, or a bundle in the folder."""
-    if sys.platform == "darwin":
-        inside = [folder / "Contents" / "MacOS", *folder.glob("*.app/Contents/MacOS")]
-        return sorted(program for place in inside for program in place.glob("*") if program.is_file())
-    found = (program for suffix in _get_suffixes() for program in folder.glob(f"*{suffix}"))
-    return sorted(program for program in found if not program.name.startswith("UnityCrashHandler"))
 
 
 def list_start_checks(config: EnvConfig | None) -> list[StartCheck]:

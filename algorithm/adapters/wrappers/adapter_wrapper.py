@@ -15,14 +15,11 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 
 LOG = logging.getLogger(__name__)
-SAVED_COUNTERS = ("_restarts", "_failures", "_past_restarts", "_seed")
+SAVED_COUNTERS = ("_failures", "_past_restarts", "_seed")
 
 
 class AdapterWrapper(Adapter):
-    """An adapter that delegates every method to another adapter, `_inner`; a subclass overrides what it changes.
-
-    `step` is `send` and `receive`, so a subclass overrides these two.
-    """
+    """An adapter that delegates every method to another adapter, `_inner`; a subclass overrides what it changes."""
 
     _inner: Adapter
 
@@ -44,10 +41,6 @@ class AdapterWrapper(Adapter):
 
     def reset(self, seed: int) -> dict[str, Step]:
         return self._inner.reset(seed)
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        self.send(actions)
-        return self.receive()
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         self._inner.send(actions)
@@ -102,7 +95,6 @@ class RestartOnFailure(AdapterWrapper):
         self._make = make
         self._max_restarts = max_restarts
         self._inner = make()
-        self._restarts = 0
         self._failures = 0  # adapters that crashed
         self._past_restarts = 0  # restarts before the present adapter
         self._seed: int | None = None
@@ -110,7 +102,7 @@ class RestartOnFailure(AdapterWrapper):
 
     @property
     def restarts(self) -> int:  # type: ignore[override]
-        return self._restarts
+        return self._past_restarts + self._inner.restarts
 
     def reset(self, seed: int) -> dict[str, Step]:
         has_started, self._seed, self._first_steps = self._seed is not None, seed, None
@@ -131,13 +123,13 @@ class RestartOnFailure(AdapterWrapper):
         first_steps, self._first_steps = self._first_steps, None
         if first_steps is not None:
             return first_steps
+        before = self._inner.restarts
         try:
             steps = self._inner.receive()
         except EnvironmentCrashed as error:
             return self._restart(error)
-        restarts = self._past_restarts + self._inner.restarts
-        if restarts > self._restarts:
-            self._set_restarts(restarts, None)
+        if self._inner.restarts > before:
+            self._check_limit(None)
         return steps
 
     def state(self) -> dict[str, Any] | None:
@@ -154,20 +146,20 @@ class RestartOnFailure(AdapterWrapper):
         """Replace the adapter and return the first Steps of the new one."""
         self._inner.close()
         self._failures += 1
-        self._past_restarts += self._inner.restarts + 1
-        self._set_restarts(self._past_restarts, error)
+        self._past_restarts += 1
+        self._check_limit(error)
         LOG.warning(f"{error}; all environments are restarted and their episodes truncated")
         LOG.info(traceback.format_exc())
         try:
-            self._inner = self._make()
-            return self._inner.reset(derive_seed(self._seed or 0, self._failures))
+            inner = self._make()
+            self._past_restarts, self._inner = self.restarts, inner
+            return inner.reset(derive_seed(self._seed or 0, self._failures))
         except SimulatorError as second_error:
             raise EnvironmentCrashed(f"{second_error}; it was restarted after: {error}") from second_error
 
-    def _set_restarts(self, restarts: int, error: SimulatorError | None) -> None:
-        self._restarts = restarts
-        if self._max_restarts is not None and restarts > self._max_restarts:
+    def _check_limit(self, error: SimulatorError | None) -> None:
+        if self._max_restarts is not None and self.restarts > self._max_restarts:
             raise EnvironmentCrashed(
-                f"the environment crashed {restarts} times, which is more than base_config.max_env_restarts: "
+                f"the environment crashed {self.restarts} times, which is more than base_config.max_env_restarts: "
                 f"{error or self._inner.last_error}"
             ) from error

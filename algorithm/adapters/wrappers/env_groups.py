@@ -67,10 +67,6 @@ class EnvGroups(Adapter):
         self._stepping.clear()
         return {role: merge_steps([step[role] for step in steps]) for role in self.roles}
 
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        self.send(actions)
-        return self.receive()
-
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         for number, rows in self._active_rows.items():
             self._groups[number].send({role: action[rows] for role, action in actions.items()})

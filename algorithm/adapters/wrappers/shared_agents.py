@@ -11,10 +11,8 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, UnsupportedEnvironment
 from algorithm.adapters.wrappers.adapter_wrapper import AdapterWrapper
-from algorithm.rollout import Step
+from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
-
-RowIndices = np.ndarray | None  # [n], the rows of a role in the Step of its agent; None for all rows
 
 
 class SharedAgents(AdapterWrapper):
@@ -35,7 +33,7 @@ class SharedAgents(AdapterWrapper):
         self._teams = {agent: list(names) for agent, names in teams.items()}  # {agent: role of each lane}
         self._lanes: dict[str, np.ndarray] = {}  # {role: its lanes among the lanes of its agent}
         self._known_roles: dict[str, Role] = {}  # the roles of `inner` at the last update
-        self._active_rows: dict[str, dict[str, RowIndices]] = {}  # {agent: {role: rows of the last Step}}
+        self._active_lanes: dict[str, np.ndarray] = {}  # {agent: lanes [n] of its last Step}
         self._roles: dict[str, Role] = {}
         self._update_roles()
 
@@ -51,13 +49,12 @@ class SharedAgents(AdapterWrapper):
         return self._merge_by_agent(self._inner.reset(seed))
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        self._inner.send(
-            {
-                role: action if rows is None else action[rows]
-                for agent, action in actions.items()
-                for role, rows in self._active_rows[agent].items()
-            }
-        )
+        by_role = {}
+        for agent, action in actions.items():
+            role_of_row = np.array(self._teams[agent])[self._active_lanes[agent]]
+            for role in dict.fromkeys(role_of_row.tolist()):
+                by_role[role] = action[role_of_row == role]
+        self._inner.send(by_role)
 
     def receive(self) -> dict[str, Step]:
         return self._merge_by_agent(self._inner.receive())
@@ -66,19 +63,12 @@ class SharedAgents(AdapterWrapper):
         inner = self._inner.state()
         if inner is None:
             return None
-        active_rows = {
-            agent: {role: None if rows is None else rows.tolist() for role, rows in roles.items()}
-            for agent, roles in self._active_rows.items()
-        }
-        return {"inner": inner, "active_rows": active_rows}
+        return {"inner": inner, "active_lanes": {agent: lanes.tolist() for agent, lanes in self._active_lanes.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._inner.restore(state.get("inner", {}))
         self._update_roles()
-        self._active_rows = {
-            agent: {role: None if rows is None else np.array(rows, np.int64) for role, rows in roles.items()}
-            for agent, roles in state["active_rows"].items()
-        }
+        self._active_lanes = {agent: np.array(lanes, np.int64) for agent, lanes in state["active_lanes"].items()}
 
     def _get_agent(self, role: str) -> str:
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
@@ -118,23 +108,9 @@ class SharedAgents(AdapterWrapper):
     def _merge_by_agent(self, steps: Mapping[str, Step]) -> dict[str, Step]:
         """Return the Steps of roles as Steps of agents."""
         self._update_roles()
-        by_agent: dict[str, dict[str, Step]] = defaultdict(dict)
+        by_agent: dict[str, list[Step]] = defaultdict(list)
         for role, step in steps.items():
-            by_agent[self._get_agent(role)][role] = step
-        self._active_rows, merged = {}, {}
-        for agent, agent_steps in by_agent.items():
-            merged[agent], self._active_rows[agent] = self._merge_steps(agent, agent_steps)
+            by_agent[self._get_agent(role)].append(replace(step, lane=self._lanes[role][step.lane]))
+        merged = {agent: merge_steps(agent_steps) for agent, agent_steps in by_agent.items()}
+        self._active_lanes = {agent: step.lane for agent, step in merged.items()}
         return merged
-
-    def _merge_steps(self, agent: str, steps: Mapping[str, Step]) -> tuple[Step, dict[str, RowIndices]]:
-        """Return the Steps of roles as one Step in the order of lanes, and the rows of each role in it."""
-        if len(steps) == 1 and len(set(self._teams[agent])) == 1:
-            return next(iter(steps.values())), dict.fromkeys(steps)
-        lane = np.concatenate([self._lanes[role][step.lane] for role, step in steps.items()])
-        order = np.argsort(lane)
-        parts = [step.to_arrays() for step in steps.values()]
-        arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-        rows = np.empty_like(order)
-        rows[order] = np.arange(len(order))
-        ends = np.cumsum([len(step.lane) for step in steps.values()])[:-1]
-        return Step.from_arrays({**arrays, "lane": lane[order]}), dict(zip(steps, np.split(rows, ends), strict=True))

@@ -28,7 +28,7 @@ class ExportCommand(Command):
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Export the run into its folder. Raises ExportFailed for roles that Unity would reject."""
         from algorithm.parts.torch_setup import configure_torch
-        from algorithm.runs.session import find_run
+        from algorithm.runs.run_requests import find_run
         from algorithm.tools.export.export import ExportFailed, export_roles
         from algorithm.tools.export.graph import BARRACUDA_OPSET, OPSET
 

@@ -20,8 +20,8 @@ from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDE
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import ConfigHistory, find_changes, read_roles
 from algorithm.records_io import NumberTable, OpenRecord, read_json, read_json_lines
+from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import Record, read_record
-from algorithm.runs.sessions import read_sessions
 from algorithm.specs import Role
 from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table_if_present
 

@@ -22,8 +22,7 @@ from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
-from algorithm.runs.run_requests import RunRequest, resolve_effective
-from algorithm.runs.session import open_new_run
+from algorithm.runs.run_requests import RunRequest, create_run, resolve_effective
 from algorithm.tools.tune.objective import Objective, Pruner, make_objective
 from algorithm.tools.tune.space import SearchSpace, Values, make_tree, open_space
 from algorithm.tools.tune.study import OpenTrial, Study, TrialRecord
@@ -133,7 +132,7 @@ class Search:
         check_effects(settings, given[-1:])
         name = f"{study}/{trial.number}/seed-{seed}"
         shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
-        with open_new_run(self.request.env, self.config.parent, name, settings, replace_existing=False) as folder:
+        with create_run(replace(self.request, replace=False), name, settings) as folder:
             return self.train(folder, replace(settings, command_line_layers=given), [pruner])
 
     def _remove_checkpoints(self) -> None:

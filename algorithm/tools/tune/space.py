@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from algorithm.config.loader import Settings, resolve
-from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, Trial, iterate_dimensions, read_space
+from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, iterate_dimensions, read_space
 from algorithm.config.unused_settings import find_failure
 from algorithm.config.yaml_layers import Layer, Tree, merge, nest
 from algorithm.errors import UserError
@@ -37,8 +37,8 @@ class SearchSpace:
     def __init__(self, layers: Sequence[Layer], dimensions: Sequence[Dimension]):
         self.layers, self.dimensions = list(layers), list(dimensions)
 
-    def sample(self, trial: Trial) -> Values:
-        """Return the values of a trial; settings that have no effect with the values before them are left out."""
+    def sample(self, trial: Any) -> Values:
+        """Return the values of a trial of Optuna, without settings that have no effect with the values before them."""
         values: Values = {}
         for dimension in self.dimensions:
             if self._explain_failure(dimension.path, values) is None:

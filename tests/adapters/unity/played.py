@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from algorithm.adapters.unity.client import UnityClient
 from algorithm.adapters.unity.scene_tick import SceneTick
-from tests.unity_player.launcher import make_player
+from tests.unity_player.launcher import ROOT, make_player
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> UnityClient:
@@ -26,3 +33,30 @@ def act(client: UnityClient, tick: SceneTick) -> SceneTick:
             for name, (decisions, _) in tick.batches.items()
         }
     )
+
+
+def press_play(port: int, task: str, *flags: str) -> subprocess.Popen:
+    """Start a player that connects to a trainer, as the editor does."""
+    command = [sys.executable, "-m", "tests.unity_player", task, "--mlagents-port", str(port), *flags]
+    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """Return whether a condition becomes true within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process ends within some seconds."""
+    return wait_for(lambda: not alive(pid))

@@ -6,27 +6,32 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
 from algorithm.adapters.unity import scene_process
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.launch import LaunchConfig
+from algorithm.adapters.unity.os_process import find_free_port
 from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
+from tests.adapters.unity.played import ENVIRONMENT, has_ended, press_play
 from tests.adapters.unity.scenes import make_config, make_scenes
 from tests.unity_player.launcher import ROOT, make_player
+
+# The contract tests and the test with kill -9 start the processes of scenes as users do.
+pytestmark = pytest.mark.usefixtures("prepared_scenes")
 
 
 @pytest.fixture
@@ -68,8 +73,9 @@ def rows(shown, role):
 
 
 def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "staggered", agents=3))
+    adapter = opened(make_scenes(tmp_path, "staggered", agents=50))  # the limit is no number of lanes
     lanes = rows(play(adapter, 11), "Staggered")
+    assert adapter.roles["Staggered"].lanes == 3
     # Lane 0 is agent 1, lane 1 agent 2; agents 3 and 4 follow each other in lane 2. An observation is (agent, tick).
     expected = {
         0: [
@@ -107,30 +113,21 @@ def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
 
 
 def test_sensors_masks_and_actions_match_the_scene(tmp_path, opened):
-    grid = opened(make_scenes(tmp_path, "grid", "--size", "20", "--layout", "hwc"))
-    shown = play(grid, 3)
+    grid = opened(make_scenes(tmp_path, "grid", "--size", "20", "--png"))
+    obs = grid.reset(0)["GridWorld"].obs
     assert grid.roles["GridWorld"].obs_specs == {
-        "CameraSensor": ObsSpec((3, 20, 20)),
+        "CameraSensor": ObsSpec((3, 20, 20), "uint8", high=255.0),
         "GoalSensor": ObsSpec((2,)),
         "action_mask": ObsSpec((5,), "uint8"),
     }
-    mask = shown[0]["GridWorld"].obs["action_mask"]
-    assert mask[:, 0].all()  # to stay is always possible
-    assert 0 < mask.mean() <= 1
-    png = opened(make_scenes(tmp_path, "grid", "--size", "20", "--png"))
-    seen = png.reset(0)["GridWorld"].obs["CameraSensor"]
-    assert png.roles["GridWorld"].obs_specs["CameraSensor"] == ObsSpec((3, 20, 20), "uint8", high=255.0)
-    assert set(np.unique(seen)) == {0, 230, 255}
+    assert set(np.unique(obs["CameraSensor"])) == {0, 230, 255}
+    assert obs["action_mask"][:, 0].all()  # to stay is always possible
     hybrid = opened(make_scenes(tmp_path, "hybrid"))
-    shown = play(hybrid, 2)
-    role = hybrid.roles["Hybrid"]
+    obs, role = hybrid.reset(0)["Hybrid"].obs, hybrid.roles["Hybrid"]
     assert (role.action_spec.continuous, role.action_spec.branches) == (2, (2, 3))
-    assert {name: spec.shape for name, spec in role.obs_specs.items()} == {
-        "Buffer": (6,),
-        "Vector": (7,),
-        "action_mask": (5,),
-    }
-    assert shown[0]["Hybrid"].obs["Buffer"][0, 2:].tolist() == [0, 0, 0, 0]  # agent 0 has one row of three
+    shapes = {name: spec.shape for name, spec in role.obs_specs.items()}
+    assert shapes == {"Buffer": (6,), "Vector": (7,), "action_mask": (5,)}
+    assert obs["Buffer"][0, 2:].tolist() == [0, 0, 0, 0]  # agent 0 has one row of three
 
 
 def test_each_agent_gets_its_own_action(tmp_path, opened):
@@ -158,30 +155,26 @@ def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_
     assert last.reward.tolist() == [1.5] * 3
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_late_agents_get_lanes_after_the_other_agents(copies, tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "arrivals", copies=copies))
+def test_late_agents_get_lanes_after_the_other_agents(tmp_path, opened):
+    adapter = opened(make_scenes(tmp_path, "arrivals", copies=2))
     shown, lanes = [adapter.reset(0)], []
     while len(shown) < 125:
         lanes.append(adapter.roles["Arrivals"].lanes)
         shown.append(adapter.step({role: step.obs["Vector"][:, :1] % 2 for role, step in shown[-1].items()}))
     # Two agents request a decision first, two more one tick later, the fifth two ticks later, and two at tick 30.
-    assert sorted(set(lanes)) == [copies * count for count in (2, 4, 5, 7)]
+    assert sorted(set(lanes)) == [4, 8, 10, 14]
     agents = {lane: {row[0][0] for row in found} for lane, found in rows(shown, "Arrivals").items()}
-    if copies == 1:
-        expected = {0: {0}, 1: {3}, 2: {1}, 3: {4}, 4: {2}}
-    else:  # the first lanes of an environment are adjacent, and so are the lanes that one tick adds
-        expected = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
-    assert {lane: found for lane, found in agents.items() if lane in expected} == expected
-    # Agents that appear after these have ended take their lanes.
-    visitors = [found for lane, found in agents.items() if lane not in expected]
-    assert visitors == [{100, 200, 300}, {101, 201, 301}] * copies
+    # The first lanes of an environment are adjacent, and so are the lanes that one tick adds. Agents that appear after
+    # the visitors of tick 30 have ended take their lanes.
+    first = {0: {0}, 1: {3}, 2: {0}, 3: {3}, 4: {1}, 5: {4}, 6: {1}, 7: {4}, 8: {2}, 9: {2}}
+    visitors = [{100, 200, 300}, {101, 201, 301}] * 2
+    assert agents == first | dict(enumerate(visitors, len(first)))
     for found in rows(shown, "Arrivals").values():
         assert found[0][1:] == (True, False, 0.0, True)
         assert all(row[3] == (0.0 if row[1] else 1.0) for row in found)  # each agent received its own action
 
 
-@pytest.mark.parametrize(("limit", "appear"), [(1, 0), (2, 5), ({"Staggered": 2}, 5)], ids=str)
+@pytest.mark.parametrize(("limit", "appear"), [(1, 0), ({"Staggered": 2}, 5)], ids=str)
 def test_more_agents_than_the_limit_are_an_error_of_one_line(limit, appear, tmp_path, opened):
     adapter = opened(make_scenes(tmp_path, "staggered", agents=limit))
     most = limit if isinstance(limit, int) else limit["Staggered"]
@@ -190,12 +183,6 @@ def test_more_agents_than_the_limit_are_an_error_of_one_line(limit, appear, tmp_
         match=rf"more than {most} agents of role 'Staggered'.*the limit base_config\.unity_args\.agents: raise it",
     ):
         play(adapter, appear)
-
-
-def test_fewer_agents_than_the_limit_have_no_more_lanes_than_they_need(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "staggered", agents=50))
-    play(adapter, 20)
-    assert adapter.roles["Staggered"].lanes == 3
 
 
 def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
@@ -232,12 +219,12 @@ def test_statistics_are_aggregated_as_the_scene_requests():
     ("fault", "why"),
     [
         ("crash", "crashed with signal|exit code"),
-        ("hang", "did not (answer|connect) within 5 s"),
+        ("hang", "did not (answer|connect) within 3 s"),
         ("nan", "NaN"),
     ],
 )
 def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, opened, at_once, caplog):
-    limit = 5.0 if fault == "hang" else 20.0
+    limit = 3.0 if fault == "hang" else 20.0
     adapter = opened(
         make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout_wait=limit)
     )
@@ -261,41 +248,20 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
     assert lanes[2][-1][0][1] > 30
 
 
-def test_repeated_crashes_end_the_run_at_the_maximum_of_restarts(tmp_path, opened, at_once):
-    config = make_config(make_player(tmp_path, "balance_ball", "--fault", "crash", "--at", "3"))
-    adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=2))
-    with pytest.raises(EnvironmentCrashed, match="crashed 3 times, which is more than base_config.max_env_restarts"):
-        play(adapter, 100)
-
-
 @pytest.mark.parametrize(
-    ("flags", "changes", "why"),
+    ("fault", "changes", "why"),
     [
-        (["--fault", "version"], {}, "uses version 2.0.0"),
-        (["--fault", "never"], {"timeout_wait": 1.0}, "did not connect within 1 s"),
+        ("version", {}, "the player .* uses version 2.0.0"),
+        ("never", {"timeout_wait": 1.0}, "the player .* did not connect within 1 s"),
+        (None, {"build_path": "nothing"}, "there is no player at"),
     ],
-    ids=["version", "never"],
 )
-def test_a_player_that_does_not_start_is_an_error_of_one_line(flags, changes, why, tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "balance_ball", *flags, **changes))
+def test_a_player_that_does_not_start_is_an_error_of_one_line(fault, changes, why, tmp_path, opened):
+    flags = ["--fault", fault] if fault else []
+    config = make_config(make_player(tmp_path, "balance_ball", *flags))
+    adapter = opened(UnityAdapter(replace(config, section={**config.section, **changes})))
     with pytest.raises(EnvironmentStartError, match=why):
         adapter.reset(0)
-
-
-def test_a_missing_player_is_an_error_of_one_line(tmp_path, opened):
-    adapter = opened(UnityAdapter(make_config(tmp_path / "nothing")))
-    with pytest.raises(EnvironmentStartError, match="there is no player at"):
-        adapter.reset(0)
-
-
-def test_a_port_that_is_taken_is_an_error_of_one_line(tmp_path, opened):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        adapter = opened(make_scenes(tmp_path, "balance_ball", base_port=port))
-        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-            adapter.reset(0)
 
 
 def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
@@ -308,25 +274,18 @@ def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
     with pytest.raises(UnsupportedEnvironment, match="'Camera' shows a single color.*no_graphics"):
         adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
     pictures["Camera"][0, 0, 0, 0] = 1
-    assert set(adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})) == {"Eye"}
-
-
-def press_play(port, *flags):
-    """Start a player that connects to the port of the editor."""
-    command = [sys.executable, "-m", "tests.unity_player", "staggered", "--mlagents-port", str(port), *flags]
-    return subprocess.Popen(command, cwd=ROOT)
+    (steps,) = adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})
+    assert set(steps) == {"Eye"}
 
 
 def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(opened, caplog):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     config = make_config(None, base_port=port, agents=3)
     adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=0))
 
     def press():
-        press_play(port, "--fault", "quit", "--at", "6").wait()
-        again.append(press_play(port))
+        press_play(port, "staggered", "--fault", "quit", "--at", "6").wait()
+        again.append(press_play(port, "staggered"))
 
     again = []
     user = threading.Thread(target=press)
@@ -356,11 +315,6 @@ def descendants(pid):
     return found - {pid}
 
 
-def alive(pid):
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     code = (
@@ -374,7 +328,7 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     trainer = subprocess.Popen(
         [sys.executable, str(script)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -383,7 +337,4 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     assert len(children) >= 3  # the process of the scene, the watchdog, the player
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    limit = time.monotonic() + 20
-    while left := [pid for pid in children if alive(pid)]:
-        assert time.monotonic() < limit, left
-        time.sleep(0.1)
+    assert all(has_ended(pid) for pid in children)

@@ -91,8 +91,13 @@ def test_messages_in_the_form_of_current_protobuf_can_be_rebuilt(folder, tmp_pat
         ) == compat._read_descriptor(file)
 
 
-@pytest.mark.parametrize("package", ["mlagents_envs", "grpc", "google", "PIL"])
-@pytest.mark.parametrize(("is_checkout", "command"), [(True, "pip install -e ."), (False, "pip install samara-rl")])
+@pytest.mark.parametrize(
+    ("package", "is_checkout", "command"),
+    [
+        *((package, True, "pip install -e .") for package in ("mlagents_envs", "grpc", "google", "PIL")),
+        ("grpc", False, "pip install samara-rl"),
+    ],
+)
 def test_a_missing_package_is_one_line_with_the_command(package, is_checkout, command):
     code = f"""
 from algorithm import program

@@ -49,6 +49,10 @@ SCENE = [
 ]
 
 
+def reject(lanes: int) -> int:
+    raise TooManyAgents
+
+
 def ticks(scene, lanes: LaneAssignment) -> list[dict]:
     """Yield the Steps of an adapter: final rows first, as a separate Step."""
     script = []
@@ -60,7 +64,8 @@ def ticks(scene, lanes: LaneAssignment) -> list[dict]:
 
 def test_stored_rows_equal_the_hand_written_rows():
     actor = Actor(
-        make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2)), {}], agent=2), ParityAgent(2)), seed=0
+        make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2, reject)), {}], agent=2), ParityAgent(2)),
+        seed=0,
     )
     rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
     lanes = join_lanes(rollouts)
@@ -85,7 +90,7 @@ def test_stored_rows_equal_the_hand_written_rows():
 
 
 def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
-    lanes = LaneAssignment(4, 2)
+    lanes = LaneAssignment(4, 2, reject)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
     assert shown(final) == [(4, 8, False, True, 2, True)]
@@ -94,7 +99,7 @@ def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
 
 
 def test_a_termination_with_a_new_request_is_part_of_the_next_first_row():
-    lanes = LaneAssignment(0, 2)
+    lanes = LaneAssignment(0, 2, reject)
     lanes(batch((7, 1), (3, 2)), batch())
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2)))
     assert final is None
@@ -104,7 +109,7 @@ def test_a_termination_with_a_new_request_is_part_of_the_next_first_row():
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
-    lanes = LaneAssignment(0, 1)
+    lanes = LaneAssignment(0, 1, reject)
     lanes(batch((7, 1)), batch())
     final, following, _ = lanes(batch(), batch((7, 8, 2, interrupted)))
     assert shown(final) == [(0, 8, False, True, 2, interrupted)]
@@ -114,7 +119,7 @@ def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
 
 
 def test_an_agent_keeps_its_lane_though_others_end_before_it():
-    lanes = LaneAssignment(0, 3)
+    lanes = LaneAssignment(0, 3, reject)
     lanes(batch((1, 1), (2, 2), (3, 3)), batch())
     lanes(batch((1, 1)), batch((3, 3), (2, 2)))
     assert shown(lanes(batch((3, 4), (1, 5), (2, 6)), batch())[1]) == [
@@ -125,7 +130,7 @@ def test_an_agent_keeps_its_lane_though_others_end_before_it():
 
 
 def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
-    lanes = LaneAssignment(0, 2)
+    lanes = LaneAssignment(0, 2, reject)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
@@ -137,7 +142,7 @@ def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
 
 
 def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
-    lanes = LaneAssignment(0, 2)
+    lanes = LaneAssignment(0, 2, reject)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
@@ -145,7 +150,7 @@ def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
 
 
 def test_more_agents_than_lanes_are_too_many():
-    lanes = LaneAssignment(0, 1)
+    lanes = LaneAssignment(0, 1, reject)
     lanes(batch((1, 1)), batch())
     with pytest.raises(TooManyAgents):
         lanes(batch((1, 1), (2, 2)), batch())
@@ -158,7 +163,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
         there.append(lanes)
         return 9 + len(there)
 
-    lanes = LaneAssignment(4, 2, add_lane=add)
+    lanes = LaneAssignment(4, 2, add)
     lanes(batch((1, 1), (2, 2)), batch())
     assert shown(lanes(batch((5, 7, 3), (2, 3, 0.5)), batch())[1]) == [
         (5, 3, False, False, 0.5, True),
@@ -177,7 +182,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
 
 
 def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
-    lanes = LaneAssignment(0, 2, max_silent_ticks=3)
+    lanes = LaneAssignment(0, 2, reject, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(2):
         lanes(batch((1, 1)), batch())
@@ -190,7 +195,7 @@ def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
 
 
 def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
-    lanes = LaneAssignment(0, 2, max_silent_ticks=3)
+    lanes = LaneAssignment(0, 2, reject, max_silent_ticks=3)
     lanes(batch((1, 1), (2, 2)), batch())
     for _ in range(20):
         lanes(batch((1, 1)), batch())
@@ -198,13 +203,13 @@ def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
 
 
 def test_an_episode_without_a_decision_is_left_out():
-    lanes = LaneAssignment(0, 2)
+    lanes = LaneAssignment(0, 2, reject)
     lanes(batch((1, 1)), batch())
     assert lanes(batch(), batch((2, 5, 3), (9, 9, 9, True))) == (None, None, [])
 
 
 def test_a_lost_scene_truncates_all_episodes_without_final_rows():
-    lanes = LaneAssignment(0, 2)
+    lanes = LaneAssignment(0, 2, reject)
     lanes(batch((1, 1), (2, 2)), batch())
     lanes.forget_episodes()
     assert lanes(batch(), batch((1, 1, 4)))[0] is None
@@ -215,7 +220,7 @@ def test_a_lost_scene_truncates_all_episodes_without_final_rows():
 
 
 def test_actions_are_in_the_order_of_the_scene():
-    lanes = LaneAssignment(10, 3)
+    lanes = LaneAssignment(10, 3, reject)
     lanes(batch((1, 1), (2, 2), (3, 3)), batch())
     lanes(batch((3, 1), (1, 2)), batch())
     role_lanes = np.array([2, 5, 10, 12, 20])
@@ -224,7 +229,7 @@ def test_actions_are_in_the_order_of_the_scene():
 
 def test_returns_are_the_sums_of_the_rewards_of_the_rows():
     rng = np.random.default_rng(0)
-    lanes, total, returned = LaneAssignment(0, 4), 0.0, 0.0
+    lanes, total, returned = LaneAssignment(0, 4, reject), 0.0, 0.0
     for _ in range(300):
         asking = rng.permutation(4)[: rng.integers(5)]
         ending = rng.permutation(4)[: rng.integers(2)]

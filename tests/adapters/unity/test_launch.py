@@ -3,13 +3,12 @@
 import os
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import launch  # noqa: E402
+from algorithm.adapters.unity import launch, os_process  # noqa: E402
 from algorithm.adapters.unity.launch import find_player  # noqa: E402
 
 
@@ -63,18 +62,22 @@ def test_a_missing_program_or_one_without_permission_is_reported(tmp_path):
             find_player(tmp_path / "Ball")
 
 
-def test_a_port_that_is_taken_is_reported_with_its_holder():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_port_that_is_taken_is_reported_with_its_holder(host):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as other:
+        try:
+            other.bind((host, 0))
+        except OSError:
+            pytest.skip("there is no such network here")
         port = other.getsockname()[1]
-        with pytest.raises(EnvironmentStartError) as error:
-            launch.check_ports([port], "take another")
-        line = str(error.value)
-        assert line.startswith(f"{port} is taken by ") and line.endswith(": end it, or take another")
-        if Path("/proc/net/tcp").exists():
-            assert f"(process {os.getpid()})" in line
+        other.listen()
+        if ":" not in host:
+            with pytest.raises(EnvironmentStartError, match=f"^{port} is taken by .*: end it, or take another$"):
+                launch.check_ports([port], "take another")
+        if sys.platform == "linux":  # other systems do not report it
+            assert os_process.describe_holder(port).endswith(f"(process {os.getpid()})")
     assert launch.check_ports([port], "") == f"{port} is free"
+    assert os_process.describe_holder(port) == "another program"
 
 
 def test_a_port_beyond_the_last_is_an_error():

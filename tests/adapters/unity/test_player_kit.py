@@ -95,37 +95,6 @@ def test_the_best_actions_give_two_at_every_decision():
     assert returns == pytest.approx([2.0 * small.Hybrid.limit] * 6)
 
 
-def rows(*columns):
-    return list(zip(*columns, strict=True))
-
-
-def test_staggered_agents_follow_the_table(tmp_path):
-    seen = []
-    with start(tmp_path, "staggered") as client:
-        tick = client.reset()
-        for _ in small.STAGGERED:
-            tick = act(client, tick)
-            waiting, done = tick.batches["Staggered?team=0"]
-            seen.append(
-                (
-                    rows(waiting.agent, np.rint(10 * waiting.reward), waiting.obs["Vector"].tolist()),
-                    rows(done.agent, np.rint(10 * done.reward), done.interrupted),
-                )
-            )
-    assert seen == [
-        ([(1, 1, [1, 1])], []),
-        ([(1, 1, [1, 2]), (2, 2, [2, 2])], []),
-        ([], []),
-        ([(2, 2, [2, 4]), (1, 0, [1, 4]), (3, 0, [3, 4])], [(1, 2, True)]),
-        ([], [(3, 1, False)]),
-        ([(1, 2, [1, 6])], [(2, 2, False)]),
-        ([(2, 0, [2, 7])], []),
-        ([(1, 0, [1, 8]), (2, 1, [2, 8]), (4, 0, [4, 8])], [(1, 2, False)]),
-        ([], [(4, 1, True)]),
-        ([(1, 2, [1, 10]), (2, 2, [2, 10])], []),
-    ]
-
-
 def test_a_second_behavior_appears_later_with_group_rewards():
     def right(name, news):
         return Action(news.obs[0].tolist(), []) if "Walker" in name else Action([], [int(news.obs[0].argmax())])

@@ -19,8 +19,8 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
 from algorithm.adapters.wrappers.env_groups import EnvGroups
-from tests.adapters.configs import config
-from tests.adapters.contract import AdapterContract, make_contract, play_lanes
+from tests.adapters.configs import config, vectorized
+from tests.adapters.contract import make_contract, play_lanes
 from tests.adapters.counted import CountedEpisodes
 from tests.adapters.raising import NowAndThenRaising, Raising
 from tests.adapters.waiting import Slow
@@ -48,16 +48,8 @@ class Grouped(GymAdapter):
         return super().receive()
 
 
-def vectorized(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs) -> dict:
-    return {"vectorization_mode": kind, "vector_kwargs": {"autoreset_mode": mode}, **kwargs}
-
-
-class TestGroups(AdapterContract):
-    def make(self):
-        args = vectorized("sync", AutoresetMode.SAME_STEP)
-        return EnvGroups(Grouped, config("CartPole-v1", 5, args, max_episode_steps=20), 3)
-
-
+CARTPOLE = config("CartPole-v1", 5, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
+TestGroups = make_contract(lambda: EnvGroups(Grouped, CARTPOLE, 3))
 TestGroupsOfRaisingEnvironments = make_contract(
     lambda: EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2)
 )
@@ -74,10 +66,10 @@ def test_groups_have_the_episodes_of_undivided_environments(mode, n_groups):
 
 
 def test_groups_of_worker_processes_have_the_episodes_of_undivided_environments():
-    env_config = config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20)
+    env_config = config("CartPole-v1", 2, vectorized("async"), max_episode_steps=20)
     whole, groups = GymAdapter(env_config), EnvGroups(GymAdapter, env_config, 2)
     try:
-        assert play_lanes(groups, 60) == play_lanes(whole, 60)
+        assert play_lanes(groups, 30) == play_lanes(whole, 30)
     finally:
         whole.close()
         groups.close()
@@ -149,7 +141,7 @@ def open_processes(n_envs: int, name=Raising, timeout: float | None = None, **ar
 
 @pytest.mark.parametrize("group", [0, 1], ids=["that steps", "that waits"])
 def test_a_killed_worker_of_a_group_restarts_all_groups(group, caplog):
-    adapter, processes = open_processes(2, Slow, seconds=0.5)
+    adapter, processes = open_processes(2, Slow, seconds=0.2)
     try:
         adapter.reset(SEED)
         adapter.step({"agent": np.zeros((2, 1), np.float32)})
@@ -182,7 +174,7 @@ def test_a_group_that_does_not_respond_restarts_all_groups(caplog, tmp_path):
 
 
 def test_groups_are_closed_while_they_step():
-    adapter, processes = open_processes(2, Slow, seconds=0.5)
+    adapter, processes = open_processes(2, Slow, seconds=0.2)
     adapter.reset(SEED)
     adapter.send({"agent": np.zeros((2, 1), np.float32)})
     adapter.close()
@@ -190,9 +182,9 @@ def test_groups_are_closed_while_they_step():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the files and mapped memory of this process")
-def test_ten_starts_and_stops_leave_no_process_and_no_shared_memory():
+def test_starts_and_stops_leave_no_process_and_no_shared_memory():
     children, held = multiprocessing.active_children(), []
-    for number in range(10):
+    for number in range(4):
         args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
         adapter = EnvGroups(GymAdapter, config("CartPole-v1", 2, args), 2)
         processes = [group.env.processes[0] for group in adapter._groups]

@@ -9,7 +9,7 @@ import platform
 import pytest
 
 from algorithm.config.loader import resolve
-from algorithm.runs.sessions import describe_machine, read_sessions, record_session
+from algorithm.runs.process_history import describe_machine, read_sessions, record_session
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """Videos show the best, the median and the worst episode, all of their steps, or a line states why there are none."""
 
 import os
+from contextlib import closing
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +17,11 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.runs.videos import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, record_videos
+from algorithm.runs import playing
+from algorithm.runs.playing import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, play, record_videos
 from algorithm.training.components import Timer
+from algorithm.training.evaluator import Evaluator
+from algorithm.training.progress import Counters
 from tests.adapters.configs import config
 from tests.adapters.pictured import Pictured
 from tests.doubles import ParityAgent
@@ -34,12 +40,21 @@ def _no_fork(monkeypatch):
     monkeypatch.setenv("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
 
 
-def record(folder, make=Pictured, n_envs=5, episodes=5, show=None):
+@pytest.fixture
+def no_gifs(monkeypatch):
+    """Write no gif, which takes a while."""
+    monkeypatch.setattr(playing, "_keep_video", lambda source, video: source.replace(video))
+
+
+def record(folder, make=Pictured, n_envs=5, episodes=5):
     lines = []
     agent = ParityAgent(rollout_length=4)
-    opened, target = partial(open_recorded, make, n_envs), folder / "videos" / "100"
-    results = record_videos(opened, lambda role, adapter: agent, True, episodes, 3, target, lines.append, show)
-    return results["agent"], lines
+
+    def play(recording):
+        with closing(open_recorded(make, n_envs, recording)) as adapter:
+            return Evaluator(adapter, lambda role: agent, True).play(episodes, 3)
+
+    return record_videos(play, folder / "videos" / "100", lines.append)["agent"], lines
 
 
 def read_brightness(path):
@@ -69,10 +84,7 @@ def test_best_median_and_worst_are_chosen(returns, chosen):
 
 
 def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_path):
-    shown = []
-    result, lines = record(tmp_path, n_envs=2, episodes=7, show=lambda *progress: shown.append(progress))
-    last = {activity: (done, planned) for activity, done, planned, _ in shown}
-    assert list(last.items()) == [("playing", (8, 8)), ("recording videos", (8, 8))]
+    result, lines = record(tmp_path, n_envs=2, episodes=7)
     expected = {label: result.lengths[number] for label, number in choose_episodes(result.returns).items()}
     assert len(set(expected.values())) == 3
     for label, length in expected.items():
@@ -82,6 +94,29 @@ def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_pat
         assert any(f"{label} episode" in line and f"{length} steps" in line for line in lines)
     assert len(list((tmp_path / "videos").iterdir())) == 6  # nothing else is left
     assert not any("does not repeat" in line for line in lines)
+
+
+def test_a_run_records_its_evaluations_and_playing_repeats_them(no_gifs):
+    base = {"max_step": 60, "evaluate_every": 60, "n_envs": 2}
+    goal = {"return": 99.0, "evaluation_episodes": 4}
+    settings = {"base_config": base, "report_config": {"video_every": 1, "report": False}, "goal": goal}
+    result = train(Pictured, settings=settings, algorithm="A2C")
+    folder, shown = RunFolder(result.folder), []
+    steps = {label: read_length(folder.path / "videos" / f"60-{label}.mp4") for label in ("best", "median", "worst")}
+    assert steps["best"] >= steps["median"] >= steps["worst"]
+
+    def show(activity, done, planned, env_steps):
+        shown.append((activity, done, planned))
+
+    folder.make_env, n = Pictured, len(result.evaluation["agent"].returns)
+    played = play(folder.load_settings(), folder, n, True, ckpt="60", log=[].append, video=True, show=show)
+    assert played["agent"].returns == result.evaluation["agent"].returns
+    assert {activity: done for activity, done, _ in shown} == {"playing": n, "recording videos": n}
+    assert steps == {label: read_length(folder.path / "videos" / f"60-{label}.mp4") for label in steps}
+
+
+def read_length(path):
+    return len(read_brightness(path)) - 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
@@ -120,7 +155,7 @@ class Dim(Pictured):
         return picture
 
 
-def test_small_pictures_of_fractions_are_visible(tmp_path):
+def test_small_pictures_of_fractions_are_visible(tmp_path, no_gifs):
     record(tmp_path, make=Dim)
     frames = imageio_ffmpeg.read_frames(str(tmp_path / "videos" / "100-best.mp4"))
     width, height = next(frames)["size"]
@@ -130,7 +165,7 @@ def test_small_pictures_of_fractions_are_visible(tmp_path):
     assert picture[80:].max() < 20
 
 
-def test_an_environment_that_does_not_repeat_its_episodes_is_reported(tmp_path):
+def test_an_environment_that_does_not_repeat_its_episodes_is_reported(tmp_path, no_gifs):
     _, lines = record(tmp_path, make=partial(Pictured, noise=True))
     assert all("the environment does not repeat its episodes" in line for line in lines)
 
@@ -210,19 +245,23 @@ def test_offscreen_backends_are_chosen_only_without_a_display(monkeypatch):
                 patch.setenv("MUJOCO_GL", environment["MUJOCO_GL"])
 
 
-def test_every_nth_evaluation_is_recorded_until_that_fails():
+def test_every_nth_evaluation_is_recorded_until_that_fails(monkeypatch):
     lines, calls = [], []
 
-    def fail_at_third():
-        calls.append(1)
+    def fail_at_third(play, target, log):
+        calls.append(target)
         if len(calls) == 3:
             raise UserError("nothing to see")
 
-    recorder = VideoRecorder(2, fail_at_third, Timer(), lines.append)
+    monkeypatch.setattr(playing, "record_videos", fail_at_third)
+    settings = resolve([("test", {"report_config": {"video_every": 2}})])
+    training, folder = SimpleNamespace(timer=Timer()), SimpleNamespace(path=Path("run"))
+    recorder = VideoRecorder(settings, None, training, Counters(env_steps=7), folder, lines.append)
     for evaluation in range(1, 11):
         recorder.on_evaluation({})
         assert len(calls) == min(evaluation // 2, 3)
     assert lines == ["no videos (report_config.video_every): nothing to see"]
+    assert calls[0] == Path("run/videos/7")
 
 
 IMPORTED = "import os\nraise ValueError(f'imported with {os.environ[\"MUJOCO_GL\"]!r}')\n"

@@ -24,11 +24,11 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # the environment variable with the network in
 GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR, a request to Linux
 
 
-class LearnerGroup:
-    """A group of processes with one learner each, or with one for each role.
+class LearnerConnection:
+    """A connection of processes with one learner each, or with one for each role.
 
     Each call waits for all members, which have to make the same calls in the same order. After an error, no further
-    call is possible: the processes start again from the last checkpoint. A process is a member of one group at a time.
+    call is possible: the processes start again from the last checkpoint. A process has one connection at a time.
 
     Args:
         address: the place where the members meet: `tcp://HOST:PORT` of member 0, or `file:///PATH` of a file that does
@@ -92,10 +92,6 @@ class LearnerGroup:
         squared_deviations = (counts - 1).clip(min=0) * stds**2 + counts * (means - merged_mean) ** 2
         return int(total), float(merged_mean), float(np.sqrt(squared_deviations.sum() / max(total - 1, 1)))
 
-    def close(self) -> None:
-        """End the communication of this process."""
-        close_group()
-
     @contextmanager
     def _call(self) -> Iterator[None]:
         """Count the seconds of the block, and raise LearnerUnreachable for an error of torch.distributed in it."""
@@ -111,14 +107,24 @@ class LearnerGroup:
             self.waiting_seconds += perf_counter() - start
 
 
-def close_group() -> None:
+@contextmanager
+def close_on_error() -> Iterator[None]:
+    """End the communication after an exception in the block, so that no other learner waits for this one."""
+    try:
+        yield
+    except BaseException:
+        close_connection()
+        raise
+
+
+def close_connection() -> None:
     """End the communication of this process, if there is any: calls of other members then raise LearnerUnreachable."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def find_interface(address: str) -> str | None:
-    """Return the network interface by which this process reaches an address of a group; None if it is not found.
+    """Return the network interface by which this process reaches an address of a connection; None if it is not found.
 
     Only Linux and the loopback interface of macOS are supported.
     """
