@@ -182,9 +182,11 @@ class Rollout:
         if len(rollouts) == 1:
             return rollouts[0]
         axes = {**dict.fromkeys(ROW_FIELDS, 1), **dict.fromkeys(("memory", *COLUMN_FIELDS), 0)}
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in rollouts], axis) for name, axis in axes.items()
+        }
         return cls(
-            obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs},
-            **{name: np.concatenate([getattr(part, name) for part in rollouts], axis) for name, axis in axes.items()},
+            obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs}, **joined
         )
 
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:

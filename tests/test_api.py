@@ -78,7 +78,7 @@ def test_settings_may_be_sections_and_paths():
 
 
 def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path):
-    settings = SHORT | {"acer_config.gamma": 0.9, "acer_config.replay_ratio": 0.5}
+    settings = SHORT | {"acer_config.gamma": 0.9, "base_config.evaluate_every": None}
     result = train("Pendulum-v1", name="a", settings=settings)
     assert not (tmp_path / "envs").exists()
     tree = yaml.safe_load((result.folder / "config.yaml").read_text())

@@ -235,9 +235,10 @@ class CheckpointStore:
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        for path in replaced:
+        kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
+        removed = [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
+        for path in [*replaced, *removed]:
             shutil.rmtree(path, ignore_errors=True)
-        self._remove_old()
 
     def _set_aside_from(self, env_steps: int) -> list[Path]:
         """Rename every checkpoint with at least this number of env steps, the newest first; return the new paths."""
@@ -246,12 +247,6 @@ class CheckpointStore:
         if best and best.folder in replaced:
             self.best.clear()
         return [self._set_aside(path) for path in replaced]
-
-    def _remove_old(self) -> None:
-        kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
-        for old in self._list_folders()[: -self.keep]:
-            if old not in kept:
-                shutil.rmtree(self._set_aside(old), ignore_errors=True)
 
     def _set_aside(self, path: Path) -> Path:
         """Rename a checkpoint before it is removed, since a partly removed one is incomplete; return its new path."""

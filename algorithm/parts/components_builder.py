@@ -94,8 +94,7 @@ class ComponentsBuilder:
             UserError: a setting does not fit the role, or the replay does not fit into the free memory.
         """
         check_teams(name, role, self.settings.roles)
-        settings, sharing = self._get_settings(name), self.sharing
-        checkpoint = self._find_checkpoint(name)
+        (settings, checkpoint), sharing = self._find_settings(name), self.sharing
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
@@ -139,7 +138,7 @@ class ComponentsBuilder:
                 `learning_starts` rows.
         """
         check_teams(name, role, self.settings.roles)
-        settings, replay, agent = self._get_settings(name), components.scheduler.replay, components.agent
+        settings, replay, agent = self._find_settings(name)[0], components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
             n_records = _count_records(settings, components.learner)
@@ -157,16 +156,16 @@ class ComponentsBuilder:
         self.folder.add_role(name, role)
         return components
 
-    def _find_checkpoint(self, name: str) -> Checkpoint | None:
-        """Return the checkpoint if it contains a role."""
-        return self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
+    def _find_settings(self, name: str) -> tuple[Settings, Checkpoint | None]:
+        """Return the settings of a role, and the checkpoint if it contains the role.
 
-    def _get_settings(self, name: str) -> Settings:
-        """Return the settings of a role; a saved replay keeps its capacity if the number of learners has changed."""
-        settings, checkpoint = get_agent_settings(self.settings, name), self._find_checkpoint(name)
+        A saved replay keeps its capacity if the number of learners has changed.
+        """
+        settings = get_agent_settings(self.settings, name)
+        checkpoint = self.checkpoint if self.checkpoint and name in self.checkpoint.roles else None
         if checkpoint and (capacity := checkpoint.capacity(name)):
             settings = replace(settings, replay=settings.replay.model_copy(update={"capacity": capacity}))
-        return settings
+        return settings, checkpoint
 
     def _make_replay(
         self, name: str, settings: Settings, learner: Learner, role: Role, initial_lanes: int, rng: np.random.Generator

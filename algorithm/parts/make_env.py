@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -21,7 +20,6 @@ from algorithm.config.registry import find_class
 from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.specs import Role
 
 MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
 
@@ -202,10 +200,3 @@ def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
 def _is_registered(name: str | Callable[..., Any]) -> bool:
     """Return whether the name of an environment is an id of Gymnasium."""
     return isinstance(name, str) and bool(name) and not name.endswith(".py")
-
-
-def read_roles(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> Mapping[str, Role]:
-    """Open environments once, without the wrappers of a run, and return their roles."""
-    with closing(make_adapter(config)) as adapter:
-        adapter.reset(seed)
-        return adapter.roles

@@ -7,6 +7,7 @@ rules, each of which is a function that yields settings with their reasons.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log10
@@ -23,7 +24,6 @@ from algorithm.parts.make_env import (
     describe_missing_limit,
     find_episode_limit,
     make_env_config,
-    read_roles,
 )
 from algorithm.parts.random_play import RandomPlay, play_randomly
 from algorithm.specs import Role
@@ -58,12 +58,14 @@ FOR_VECTORS: Mapping[str, tuple[Any, str]] = {
     "batch_size": (8, ""),
     "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
 }
-FOR_TABLES = {
+FOR_TABLES: Mapping[str, tuple[Any, str]] = {
     **FOR_VECTORS,
     "learning_rate": (0.02, "a table learns each of its rows separately, and so needs larger steps"),
 }
-FOR_IMAGES = {"learning_rate": (0.001, "smaller than the default, since a step changes every place of an image")}
-FOR_CONTINUOUS = {  # the settings that suit continuous actions in `envs`
+FOR_IMAGES: Mapping[str, tuple[Any, str]] = {
+    "learning_rate": (0.001, "smaller than the default, since a step changes every place of an image")
+}
+FOR_CONTINUOUS: Mapping[str, tuple[Any, str]] = {  # the settings that suit continuous actions in `envs`
     "learning_rate": (0.001, ""),
     "std": ("learned", ""),
     "std_init": (0.5, ""),
@@ -136,7 +138,10 @@ def open_environment(
         make_env: id or function that opens the environment; None for `base_config.env_name`.
     """
     try:
-        roles = read_roles(*_choose_adapter(resolve([(source, tree)]), make_env))
+        make_adapter, config, seed = _choose_adapter(resolve([(source, tree)]), make_env)
+        with closing(make_adapter(config)) as adapter:
+            adapter.reset(seed)
+            roles = adapter.roles
     except UnsupportedObservations as error:
         ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
         return open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}), make_env)
@@ -148,7 +153,7 @@ def open_environment(
 
 def _choose_adapter(
     settings: Settings, make_env: str | Callable[..., Any] | None
-) -> tuple[type[Adapter], EnvConfig, int]:
+) -> tuple[Callable[[EnvConfig], Adapter], EnvConfig, int]:
     """Return adapter class, configuration and seed of one environment. Raises UserError as `Environments` does."""
     check_supported(settings)
     base, config = settings.base, make_env_config(settings.base)
@@ -339,7 +344,8 @@ def suggest_settings(
 
 def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
     """Return the settings that the rules suggest, with the given ones on top."""
-    given, suggestions = result.given, []
+    given = result.given
+    suggestions: list[Suggestion] = []
     if "algorithm" not in given["base_config"]:
         suggestions += choose_algorithm(result)
         result = replace(result, given=merge(_make_tree(suggestions), given))

@@ -89,14 +89,11 @@ def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):
     assert describe_placement(separate) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
 
 
-@pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "cuda"), (SEEING, 8, "cuda")])
-def test_auto_is_a_gpu_for_images_and_large_networks(two_gpus, role, units, learning):
-    assert placed(role, units).learning == placed(role, units, device="auto").learning == torch.device(learning)
-
-
-@pytest.mark.parametrize(("role", "units", "learning"), [(None, 8, "cpu"), (None, 1000, "mps"), (SEEING, 8, "mps")])
-def test_auto_is_the_device_of_apple_without_cuda(apple, role, units, learning):
-    assert placed(role, units).learning == torch.device(learning)
+@pytest.mark.parametrize(("machine", "accelerator"), [("two_gpus", "cuda"), ("apple", "mps")])
+def test_auto_is_the_accelerator_for_images_and_large_networks(request, machine, accelerator):
+    request.getfixturevalue(machine)
+    for role, units, learning in ((None, 8, "cpu"), (None, 1000, accelerator), (SEEING, 8, accelerator)):
+        assert placed(role, units).learning == placed(role, units, device="auto").learning == torch.device(learning)
 
 
 def test_the_device_of_apple_can_be_set(apple):
