@@ -35,6 +35,7 @@ from algorithm.config.yaml_layers import (
     Layer,
     Tree,
     iterate_paths,
+    iterate_settings,
     load_defaults,
     merge,
     nest,
@@ -139,7 +140,8 @@ def resolve(layers: list[Layer]) -> Settings:
 
 def merge_layers(layers: Sequence[Layer]) -> Tree:
     """Return the defaults with `layers` on top. Raises UserError for an unknown key, and for no mapping of names."""
-    algorithms = [layer["base_config"]["algorithm"] for _, layer in layers if _names_algorithm(layer)]
+    given = [dict(iterate_settings(layer)).get("base_config.algorithm") for _, layer in layers]
+    algorithms = [name for name in given if isinstance(name, str)]  # other values are rejected later
     tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
     known = list(iterate_paths(tree))
     for source, layer in layers:
@@ -161,12 +163,6 @@ def name_host(layer: Tree) -> Tree:
     if not isinstance(base, Mapping) or str(base.get("runtime")).casefold() != "ray":
         return layer
     return merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
-
-
-def _names_algorithm(layer: Tree) -> bool:
-    """Return whether a layer sets the algorithm to text; other values are rejected later."""
-    base = layer.get("base_config")
-    return isinstance(base, Mapping) and isinstance(base.get("algorithm"), str)
 
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:

@@ -102,7 +102,11 @@ def normalize_wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 Platform = Literal["windows", "macos", "linux"]
-AgentLimit = Annotated[int, Range(at_least=1)]
+Count = Annotated[int, Range(at_least=1)]
+CountOrNull = Annotated[int | None, Range(at_least=1)]
+Fraction = Annotated[float, Range(at_least=0, at_most=1)]
+NonNegative = Annotated[float, Range(at_least=0)]
+Seconds = Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
 
 
 class UnityArgs(Section):
@@ -112,17 +116,17 @@ class UnityArgs(Section):
 
     build_path: str | dict[Platform, str]
     base_port: Annotated[int | None, Range(at_least=1, at_most=2**16 - 1)]
-    agents: AgentLimit | dict[str, AgentLimit] | None
+    agents: Count | dict[str, Count] | None
     no_graphics: bool
     time_scale: Annotated[float, Range(above=0, at_most=100)]
     quality_level: Annotated[int, Range(at_least=0)]
-    width: Annotated[int, Range(at_least=1)]
-    height: Annotated[int, Range(at_least=1)]
+    width: Count
+    height: Count
     target_frame_rate: Annotated[int, Range(at_least=-1)]
     capture_frame_rate: Annotated[int, Range(at_least=0)]
     additional_args: list[str]
     log_folder: str | None
-    timeout_wait: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    timeout_wait: Seconds
 
 
 class BaseConfig(Section, title="base_config"):
@@ -145,25 +149,23 @@ class BaseConfig(Section, title="base_config"):
     n_workers: Annotated[int, Range(at_least=1, at_most=2**10), OnlyIf(runtime="WORKERS")]
     worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]
     n_envs: Annotated[
-        int,
-        Range(at_least=1, at_most=2**16),
-        FixedOnResume("the saved replay has a lane for each environment"),
+        int, Range(at_least=1, at_most=2**16), FixedOnResume("the saved replay has a lane for each environment")
     ]
-    env_groups: Annotated[int, Range(at_least=1)]
+    env_groups: Count
     name: Annotated[str, FixedOnResume("the run folder has this name")]
     nn: Annotated[str, FixedOnResume("the saved networks were built from this file")]
     seed: Annotated[int, Range(at_least=0)]
     device: Annotated[str, BeforeValidator(normalize_device)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]
     inference_device: Annotated[Literal["auto", "cpu", "device"], Unless(device="cpu")]
-    max_step: Annotated[int | None, Range(at_least=1)]
-    max_iter: Annotated[int | None, Range(at_least=1)]
-    max_step_each_iter: Annotated[int | None, Range(at_least=1)]
-    log_every: Annotated[int, Range(at_least=1)]
-    save_every: Annotated[int | None, Range(at_least=1)]
-    evaluate_every: Annotated[int | None, Range(at_least=1)]
+    max_step: CountOrNull
+    max_iter: CountOrNull
+    max_step_each_iter: CountOrNull
+    log_every: Count
+    save_every: CountOrNull
+    evaluate_every: CountOrNull
     evaluate_greedy: bool
-    keep_checkpoints: Annotated[int, Range(at_least=1)]
+    keep_checkpoints: Count
     export: Literal["never", "end", "checkpoints"]
     tracker: Literal["none", "wandb", "mlflow", "trackio"]
     histograms: list[Literal["actions", "weights"]]
@@ -175,7 +177,7 @@ class BaseConfig(Section, title="base_config"):
     observe_previous: Annotated[
         list[Literal["action", "reward"]], FixedOnResume("the saved networks observe these values")
     ]
-    max_nonfinite_updates: Annotated[int, Range(at_least=1)]
+    max_nonfinite_updates: Count
 
     @property
     def has_workers(self) -> bool:
@@ -204,8 +206,8 @@ class Goal(Section, title="goal"):
     """The section `goal`."""
 
     return_: float | None = Field(alias="return")
-    evaluation_episodes: Annotated[int, Range(at_least=1)]
-    step_budget: Annotated[int | None, Range(at_least=1)]
+    evaluation_episodes: Count
+    step_budget: CountOrNull
 
 
 def count_evaluation_episodes(goal: Goal | None) -> int:
@@ -216,7 +218,7 @@ def count_evaluation_episodes(goal: Goal | None) -> int:
 class ReplayConfig(Section, title="replay_config"):
     """The section `replay_config`."""
 
-    capacity: Annotated[int, Range(at_least=1), FixedOnResume("the saved replay has this size")]
+    capacity: Annotated[Count, FixedOnResume("the saved replay has this size")]
     memory_map: bool
     sampler: Annotated[
         Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
@@ -227,16 +229,13 @@ class ReplayConfig(Section, title="replay_config"):
         FixedOnResume("the saved replay has the TD errors of all steps, or of none"),
     ]
     alpha: Annotated[
-        float,
-        Range(at_least=0),
-        OnlyIf(sampler="prioritized"),
-        FixedOnResume("the saved priorities were raised to this power"),
+        NonNegative, OnlyIf(sampler="prioritized"), FixedOnResume("the saved priorities were raised to this power")
     ]
-    beta: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(sampler="prioritized")]
-    beta_increment_per_sampling: Annotated[float, Range(at_least=0), OnlyIf(sampler="prioritized")]
+    beta: Annotated[Fraction, OnlyIf(sampler="prioritized")]
+    beta_increment_per_sampling: Annotated[NonNegative, OnlyIf(sampler="prioritized")]
     td_error_min: Annotated[float, Range(above=0), Unless(sampler="uniform")]
     td_error_max: Annotated[float, Range(above=0), Unless(sampler="uniform")]
-    max_error_weight: Annotated[float, Range(at_least=0, at_most=1), Unless(sampler="uniform")]
+    max_error_weight: Annotated[Fraction, Unless(sampler="uniform")]
     uniform_fraction: Annotated[float, Range(above=0, at_most=1), OnlyIf(sampler="lazy")]
 
     @model_validator(mode="after")
@@ -259,17 +258,17 @@ class ClusterConfig(Section, title="cluster_config"):
     host: Literal["processes", "ray"]
     address: Annotated[str, BeforeValidator(check_address), ON_RAY]
     actors: Annotated[int, Range(at_least=1, at_most=2**14)]
-    cpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
-    gpus_per_actor: Annotated[float, Range(at_least=0), ON_RAY]
+    cpus_per_actor: Annotated[NonNegative, ON_RAY]
+    gpus_per_actor: Annotated[NonNegative, ON_RAY]
     rollouts_in_flight: Annotated[int | None, Range(at_least=1, at_most=2**6)]
     max_lag: Annotated[int | None, Range(at_least=0)]
     learners: Annotated[int, Range(at_least=1, at_most=2**8)]
-    cpus_per_learner: Annotated[float, Range(at_least=0), Unless(learners=1), ON_RAY]
+    cpus_per_learner: Annotated[NonNegative, Unless(learners=1), ON_RAY]
     gpus_per_learner: Annotated[int, Range(at_least=0, at_most=1), Unless(learners=1), ON_RAY]
-    timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
-    start_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS)]
+    timeout: Seconds
+    start_timeout: Seconds
     evaluation_actor: bool
-    evaluation_timeout: Annotated[float, Range(above=0, at_most=MAX_SECONDS), OnlyIf(evaluation_actor=True)]
+    evaluation_timeout: Annotated[Seconds, OnlyIf(evaluation_actor=True)]
     token_auth: Annotated[bool, ON_RAY]
 
 
@@ -281,20 +280,20 @@ class PopulationConfig(Section, title="population_config"):
     """The section `population_config`."""
 
     size: Annotated[int | None, Range(at_least=2, at_most=2**10), FixedOnResume("each member has its own run folder")]
-    interval: Annotated[int, Range(at_least=1), FixedOnResume("the lineage has rows of this interval")]
-    processes: Annotated[int | None, Range(at_least=1)]
-    cpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
-    gpus_per_member: Annotated[float, Range(at_least=0), _ON_CLUSTER, _ON_RAY]
+    interval: Annotated[Count, FixedOnResume("the lineage has rows of this interval")]
+    processes: CountOrNull
+    cpus_per_member: Annotated[NonNegative, _ON_CLUSTER, _ON_RAY]
+    gpus_per_member: Annotated[NonNegative, _ON_CLUSTER, _ON_RAY]
     timeout: Annotated[float | None, Range(above=0, at_most=MAX_SECONDS)]
     max_restarts: Annotated[int, Range(at_least=0)]
     exchange_fraction: Annotated[float, Range(at_least=0, at_most=0.5), _COPYING]
     perturb_factors: Annotated[list[Annotated[float, Range(above=0)]], _COPYING]
-    resample_probability: Annotated[float, Range(at_least=0, at_most=1), _COPYING]
+    resample_probability: Annotated[Fraction, _COPYING]
     random_params: Annotated[dict[str, Any], FixedOnResume("the members have values of these settings")]
     evolver_enabled: Annotated[bool, FixedOnResume("the members evolve in this way")]
-    evolver_cem_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_length: Annotated[Count, _DRAWING]
     evolver_cem_best: Annotated[float, Range(above=0, at_most=1), _DRAWING]
-    evolver_cem_min_length: Annotated[int, Range(at_least=1), _DRAWING]
+    evolver_cem_min_length: Annotated[Count, _DRAWING]
     evolver_cem_time: Annotated[float, Range(at_least=0, at_most=MAX_SECONDS), _DRAWING]
     evolver_remove_worst: Annotated[int, Range(at_least=-1), _DRAWING]
 
@@ -323,7 +322,7 @@ class ReportConfig(Section, title="report_config"):
     """The section `report_config`."""
 
     report: bool
-    video_every: Annotated[int | None, Range(at_least=1)]
+    video_every: CountOrNull
 
 
 class Tune(Section, title="tune"):

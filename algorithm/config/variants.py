@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import yaml
 
 from algorithm.atomic_io import replace_text
 from algorithm.config.yaml_layers import Tree, format_commented, format_value, merge, parse_yaml, read_yaml
@@ -80,7 +78,7 @@ def write_variant(path: Path, name: str, tree: Tree, comment: str) -> None:
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += newline
-    start, end = _find_lines(text, lines, name) or (len(lines), len(lines))
+    start, end = _find_lines(lines, name)
     block = format_variant(name, tree, comment)
     if start == end:  # at the end of the file, after an empty line
         block = f"\n{block}"
@@ -99,22 +97,18 @@ def write_variant(path: Path, name: str, tree: Tree, comment: str) -> None:
         raise UserError(f"{path}: the variant {name} cannot be written: {error}") from error
 
 
-def _find_lines(text: str, lines: list[str], name: str) -> tuple[int, int] | None:
-    """Return the first line of a variant, with the comment directly above it, and the line after its last; or None."""
-    root = yaml.compose(text, yaml.SafeLoader)
-    starts = [(key.value, key.start_mark.line) for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
-    for index, (key, start) in enumerate(starts):
-        if key == name:
-            end = starts[index + 1][1] if index + 1 < len(starts) else len(lines)
-            if index + 1 < len(starts):
-                while end > start + 1 and _is_outside(lines[end - 1]):
-                    end -= 1
+def _find_lines(lines: Sequence[str], name: str) -> tuple[int, int]:
+    """Return the first line of a variant, with the comment directly above it, and the line after its last.
+
+    Both are the end of the file if it has no such variant. Lines that are empty, or comments that are not indented,
+    belong to the next variant.
+    """
+    starts = [number for number, line in enumerate(lines) if not line.startswith((" ", "#", "\n", "\r"))]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        if lines[start].startswith(f"{format_value(name)}:"):
+            while start + 1 < end < len(lines) and (lines[end - 1].startswith("#") or not lines[end - 1].strip()):
+                end -= 1
             while start > 0 and lines[start - 1].startswith("#"):
                 start -= 1
             return start, end
-    return None
-
-
-def _is_outside(line: str) -> bool:
-    """Return whether a line is empty or a comment that is not indented, and so belongs to the next variant."""
-    return not line.strip() or line.startswith("#")
+    return len(lines), len(lines)

@@ -15,6 +15,7 @@ from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleP
 
 NAN = float("nan")
 SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}
+POLICY = {"entropy": -1.25, "temperature": 0.05}
 STANDING = RoleProgress(
     mean=123.44,
     first=20.0,
@@ -40,46 +41,20 @@ PROGRESS = Progress(
 )
 SOFT = replace(
     STANDING,
-    policy_metrics={
-        "discrete entropy": 0.6,
-        "continuous entropy": -1.25,
-        "discrete temperature": 0.1,
-        "continuous temperature": 0.05,
-    },
+    policy_metrics={f"{kind} {name}": value for kind in ("discrete", "continuous") for name, value in POLICY.items()},
 )
 SOFT_FACTS = [
-    "discrete entropy 0.600",
-    "continuous entropy -1.250",
-    "discrete temperature 0.100",
-    "continuous temperature 0.0500",
+    f"{kind} {fact}" for kind in ("discrete", "continuous") for fact in ("entropy -1.250", "temperature 0.0500")
 ]
 TRENDS = {"agent": [math.sin(index / 9) for index in range(150)], "left": [1.0, 2.0, 3.0]}
 MEMORY = 412_000_000
 ROLES = {"left": SOFT, "a role with a very long name": replace(STANDING, mean=NAN, best=None, length=NAN)}
 FACTS = (
-    "412,000 of 1,000,000 steps",
-    "0:01:48 left",
-    "123.4 (best 150.3)",
-    "goal 200",
-    "length 122.9",
-    "entropy 0.512",
-    "KL to average 0.00214",
-    "critic loss 0.0456",
-    "8,123 steps/s",
-    "340 updates/s",
-    "1,234 episodes",
-    "agents",
-    "device cuda:0",
-    "memory 412 MB",
-    "2 faults",
-    "0:01:15 so far",
-    "environment 31%",
-    "acting 28%",
-    "learning 39%",
-    "saving 2%",
-    "130.0 at 400,000 steps",
-    "best 140.0 at 50,000 steps",
-)
+    "412,000 of 1,000,000 steps; 0:01:48 left; 123.4 (best 150.3); goal 200; length 122.9; entropy 0.512; "
+    "KL to average 0.00214; critic loss 0.0456; 8,123 steps/s; 340 updates/s; 1,234 episodes; agents; device cuda:0; "
+    "memory 412 MB; 2 faults; 0:01:15 so far; environment 31%; acting 28%; learning 39%; saving 2%; "
+    "130.0 at 400,000 steps; best 140.0 at 50,000 steps"
+).split("; ")
 
 
 def terminal(width: int = 100, **changes) -> Console:

@@ -83,37 +83,33 @@ def test_unquoted_off_is_the_word_off():
     assert resolve([("test", read_assignments(["acer_config.trust_region=off"]))]).agent.trust_region == "off"
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("acer_config.gamma=high", "acer_config.gamma is 'high'; input should be a valid number"),
-        ("acer_config.gamma=1.5", "acer_config.gamma is 1.5; it must be from 0 to 1"),
-        ("acer_config.batch_size=0", "acer_config.batch_size is 0; it must be at least 1"),
-        ("acer_config.batch_size=2.5", "acer_config.batch_size is 2.5; input should be a valid integer"),
-        (
-            "acer_config.trust_region=half",
-            "acer_config.trust_region is 'half'; input should be 'off', 'efficient' or 'full'",
-        ),
-        ("acer_config.optimizer=sgd", "acer_config.optimizer is 'sgd'; input should be 'adam', 'adamw' or 'rmsprop'"),
-        ("acer_config=3", "acer_config is a section; its settings go below it, not 3"),
-        ("base_config.n_envs=0", "base_config.n_envs is 0; it must be from 1 to 65,536"),
-        ("base_config.device=tpu", "base_config.device is 'tpu'"),
-        ("base_config.algorithm=TRPO", "algorithm 'TRPO' is unknown; use one of: ACER"),
-        (
-            "base_config.env_type=ROS",
-            "env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY",
-        ),
-        ("base_config.runtime=CLOUD", "runtime 'CLOUD' is unknown; use one of: LOCAL"),
-        ("replay_config.capacity=-1", "replay_config.capacity is -1"),
-        ("replay_config.sampler=rank", "replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or"),
-        ("replay_config.td_error_min=0", "replay_config.td_error_min is 0.0; it must be above 0"),
-        ("replay_config.td_error_min=2", "replay_config: td_error_min 2.0 must not be above td_error_max 1.0"),
-        ("goal.return=much", "goal.return is 'much'"),
-        ("nn_config=3", "nn_config is 3; it must be a mapping"),
-        ("auxiliaries=3", "auxiliaries is 3; it must be a mapping"),
-    ],
-)
-def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(assignment, message):
+# Assignments, with a part of the error.
+INVALID = """
+acer_config.gamma=high | acer_config.gamma is 'high'; input should be a valid number
+acer_config.gamma=1.5 | acer_config.gamma is 1.5; it must be from 0 to 1
+acer_config.batch_size=0 | acer_config.batch_size is 0; it must be at least 1
+acer_config.batch_size=2.5 | acer_config.batch_size is 2.5; input should be a valid integer
+acer_config.trust_region=half | acer_config.trust_region is 'half'; input should be 'off', 'efficient' or 'full'
+acer_config.optimizer=sgd | acer_config.optimizer is 'sgd'; input should be 'adam', 'adamw' or 'rmsprop'
+acer_config=3 | acer_config is a section; its settings go below it, not 3
+base_config.n_envs=0 | base_config.n_envs is 0; it must be from 1 to 65,536
+base_config.device=tpu | base_config.device is 'tpu'
+base_config.algorithm=TRPO | algorithm 'TRPO' is unknown; use one of: ACER
+base_config.env_type=ROS | env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY
+base_config.runtime=CLOUD | runtime 'CLOUD' is unknown; use one of: LOCAL
+replay_config.capacity=-1 | replay_config.capacity is -1
+replay_config.sampler=rank | replay_config.sampler is 'rank'; input should be 'uniform', 'prioritized' or
+replay_config.td_error_min=0 | replay_config.td_error_min is 0.0; it must be above 0
+replay_config.td_error_min=2 | replay_config: td_error_min 2.0 must not be above td_error_max 1.0
+goal.return=much | goal.return is 'much'
+nn_config=3 | nn_config is 3; it must be a mapping
+auxiliaries=3 | auxiliaries is 3; it must be a mapping
+"""
+
+
+@pytest.mark.parametrize("row", INVALID.strip().splitlines())
+def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(row):
+    assignment, message = row.split(" | ")
     with pytest.raises(UserError) as error:
         resolve([("--set", read_assignments([assignment]))])
     assert message in str(error.value)
