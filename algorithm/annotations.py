@@ -167,7 +167,6 @@ class Spellings:
 
 
 @cache
-@cache
 def get_annotations(cls: type) -> Mapping[str, tuple[Any, ...]]:
     """Return the annotations of each field of a class, without its type."""
     hints = get_type_hints(cls, include_extras=True)

@@ -15,6 +15,11 @@ import numpy as np
 
 TD_ERROR = "td_error"  # in `Rollout.records`: the absolute TD error of each row, 0 in rows that are not valid
 Array = Any  # numpy.ndarray, or torch.Tensor after the upload
+# The fields of a Rollout with a value for each row, the mappings of such arrays, and the fields with a value for each
+# column, except `memory`, which is an array for each column.
+ROW_FIELDS = ("first", "raw_action", "reward", "alive", "behavior")
+MAPPINGS_OF_ROWS = ("obs", "bonuses", "records", "targets")
+COLUMN_FIELDS = ("lane", "continues_previous", "weight", "index", "version")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,15 +153,7 @@ class Rollout:
         """Return the rows after the burn-in."""
         if not self.burn_in:
             return self
-        rows = slice(self.burn_in, None)
-        return replace(
-            self,
-            obs={name: value[rows] for name, value in self.obs.items()},
-            **{name: getattr(self, name)[rows] for name in ("first", "raw_action", "reward", "alive", "behavior")},
-            bonuses={name: value[rows] for name, value in self.bonuses.items()},
-            records={name: value[rows] for name, value in self.records.items()},
-            burn_in=0,
-        )
+        return self._change(lambda value: value[self.burn_in :], burn_in=0)
 
     def drop_last_observation(self) -> Rollout:
         """Return a prepared rollout without the observation after its last row."""
@@ -171,87 +168,32 @@ class Rollout:
             starts = [value] if len(value) == rows else [value[:-1], value[1:]]
             return np.stack([start.reshape(-1, *start.shape[2:]) for start in starts])
 
-        return replace(
-            self,
-            obs={name: split(value) for name, value in self.obs.items()},
-            first=split(self.first),
-            raw_action=split(self.raw_action),
-            reward=split(self.reward),
-            alive=split(self.alive),
-            behavior=split(self.behavior),
-            memory=np.zeros((rows * columns, 0), np.float32),
-            lane=np.tile(self.lane, rows),
-            continues_previous=np.tile(self.continues_previous, rows),
-            weight=np.tile(self.weight, rows),
-            index=np.tile(self.index, rows),
-            version=np.tile(self.version, rows),
-            bonuses={name: split(value) for name, value in self.bonuses.items()},
-            records={name: split(value) for name, value in self.records.items()},
-            targets={name: split(value) for name, value in self.targets.items()},
-        )
+        of_columns = {name: np.tile(getattr(self, name), rows) for name in COLUMN_FIELDS}
+        return self._change(split, memory=np.zeros((rows * columns, 0), np.float32), **of_columns)
 
     def take_columns(self, columns: np.ndarray) -> Rollout:
         """Return the part with these columns (indices [k])."""
-        return replace(
-            self,
-            obs={name: value[:, columns] for name, value in self.obs.items()},
-            first=self.first[:, columns],
-            raw_action=self.raw_action[:, columns],
-            reward=self.reward[:, columns],
-            alive=self.alive[:, columns],
-            behavior=self.behavior[:, columns],
-            memory=self.memory[columns],
-            lane=self.lane[columns],
-            continues_previous=self.continues_previous[columns],
-            weight=self.weight[columns],
-            index=self.index[columns],
-            version=self.version[columns],
-            bonuses={name: value[:, columns] for name, value in self.bonuses.items()},
-            records={name: value[:, columns] for name, value in self.records.items()},
-            targets={name: value[:, columns] for name, value in self.targets.items()},
-        )
+        of_columns = {name: getattr(self, name)[columns] for name in COLUMN_FIELDS}
+        return self._change(lambda value: value[:, columns], memory=self.memory[columns], **of_columns)
 
     @classmethod
     def join_columns(cls, rollouts: Sequence[Rollout]) -> Rollout:
         """Return the columns of several collected rollouts of T rows as one rollout, in the given order."""
         if len(rollouts) == 1:
             return rollouts[0]
-
-        def join(name: str, axis: int) -> np.ndarray:
-            return np.concatenate([getattr(part, name) for part in rollouts], axis)
-
+        axes = {**dict.fromkeys(ROW_FIELDS, 1), **dict.fromkeys(("memory", *COLUMN_FIELDS), 0)}
         return cls(
             obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs},
-            first=join("first", 1),
-            raw_action=join("raw_action", 1),
-            reward=join("reward", 1),
-            alive=join("alive", 1),
-            behavior=join("behavior", 1),
-            memory=join("memory", 0),
-            lane=join("lane", 0),
-            continues_previous=join("continues_previous", 0),
-            weight=join("weight", 0),
-            index=join("index", 0),
-            version=join("version", 0),
+            **{name: np.concatenate([getattr(part, name) for part in rollouts], axis) for name, axis in axes.items()},
         )
 
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """Return the same record with `convert_array` applied to every array that a loss reads."""
-        return Rollout(
-            obs={name: convert_array(value) for name, value in self.obs.items()},
-            first=convert_array(self.first),
-            raw_action=convert_array(self.raw_action),
-            reward=convert_array(self.reward),
-            alive=convert_array(self.alive),
-            behavior=convert_array(self.behavior),
-            memory=convert_array(self.memory),
-            weight=convert_array(self.weight),
-            lane=self.lane,
-            continues_previous=self.continues_previous,
-            index=self.index,
-            version=self.version,
-            burn_in=self.burn_in,
-            bonuses={name: convert_array(value) for name, value in self.bonuses.items()},
-            records={name: convert_array(value) for name, value in self.records.items()},
-            targets={name: convert_array(value) for name, value in self.targets.items()},
-        )
+        return self._change(convert_array, memory=convert_array(self.memory), weight=convert_array(self.weight))
+
+    def _change(self, change: Callable[[Array], Array], **others: Any) -> Rollout:
+        """Return the record with `change` applied to every array [T, ...] or [T+1, ...], and with `others`."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in ROW_FIELDS}
+        for name in MAPPINGS_OF_ROWS:
+            changed[name] = {key: change(value) for key, value in getattr(self, name).items()}
+        return replace(self, **changed, **others)

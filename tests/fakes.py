@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,53 @@ LATE = 25  # the tick at which the role `late` appears
 MORE = {3: 1, 20: 1, 41: 2}  # the number of lanes that are added, by tick
 
 
-class TwoRoles(Adapter):
+class FakeAdapter(Adapter):
+    """An adapter whose state is the number of ticks, and a random generator."""
+
+    def reset(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self._set_tick(0)
+        return self._make_steps()
+
+    def step(self, actions):
+        self._set_tick(self.tick + 1)
+        return self._make_steps()
+
+    def state(self):
+        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
+
+    def restore(self, state):
+        self.rng = np.random.default_rng()
+        self.rng.bit_generator.state = state["generator"]
+        self._set_tick(state["tick"])
+
+    def close(self):
+        pass
+
+    def _set_tick(self, tick):
+        self.tick = tick
+
+    def _make_steps(self):
+        raise NotImplementedError
+
+
+def make_fake_step(obs: Mapping[str, np.ndarray], age: np.ndarray, length: int, reward) -> Step:
+    """Return a Step of all lanes, which are in their `age`-th step, of episodes that are truncated after `length`.
+
+    The first step of an episode has no reward.
+    """
+    first = age == 0
+    return Step(
+        lane=np.arange(len(age)),
+        obs=obs,
+        first=first,
+        is_bootstrap_row=age == length,
+        reward=np.where(first, 0, reward).astype(np.float32),
+        alive=np.ones(len(age), bool),
+    )
+
+
+class TwoRoles(FakeAdapter):
     """An adapter with two roles of different shapes; `late` appears after `LATE` ticks.
 
     Episodes are truncated after five steps.
@@ -37,47 +84,20 @@ class TwoRoles(Adapter):
     def __init__(self, config):
         self.roles = {"early": Role(config.n_envs, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
 
-    def reset(self, seed):
-        self.rng = np.random.default_rng(seed)
-        self.tick = 0
-        return {"early": self._make_step("early")}
+    def _set_tick(self, tick):
+        self.tick = tick
+        if tick >= LATE:
+            self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
 
-    def step(self, actions):
-        self.tick += 1
-        if self.tick == LATE:
-            self._add_late_role()
-        return {role: self._make_step(role) for role in self.roles}
-
-    def state(self):
-        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
-
-    def restore(self, state):
-        self.tick = state["tick"]
-        self.rng.bit_generator.state = state["generator"]
-        if self.tick >= LATE:
-            self._add_late_role()
-
-    def close(self):
-        pass
-
-    def _add_late_role(self):
-        self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
+    def _make_steps(self):
+        present = ["early", "late"] if self.tick >= LATE else ["early"]
+        return {role: self._make_step(role) for role in present}
 
     def _make_step(self, role):
         spec = self.roles[role]
         name, shape = next((name, obs.shape) for name, obs in spec.obs_specs.items())
-        age = self.tick - (LATE if role == "late" else 0)
-        first, final = np.full(spec.lanes, age % 6 == 0), np.full(spec.lanes, age % 6 == 5)
-        obs = {name: self.rng.random((spec.lanes, *shape), dtype=np.float32)}
-        reward = np.where(first, 0, np.ones(spec.lanes, np.float32))
-        return Step(
-            lane=np.arange(spec.lanes),
-            obs=obs,
-            first=first,
-            is_bootstrap_row=final,
-            reward=reward.astype(np.float32),
-            alive=np.ones(spec.lanes, bool),
-        )
+        age = np.full(spec.lanes, (self.tick - (LATE if role == "late" else 0)) % 6)
+        return make_fake_step({name: self.rng.random((spec.lanes, *shape), dtype=np.float32)}, age, 5, 1.0)
 
 
 class Skipping(Adapter):
@@ -120,7 +140,7 @@ class Skipping(Adapter):
         return Step(lane=lane, obs=obs, first=first, is_bootstrap_row=none, reward=reward, alive=alive)
 
 
-class Growing(Adapter):
+class Growing(FakeAdapter):
     """An adapter that adds lanes at the ticks of `MORE`.
 
     Episodes of a lane start with its first tick and are truncated after five steps.
@@ -130,50 +150,19 @@ class Growing(Adapter):
         self.n_envs = config.n_envs
         self._set_tick(0)
 
-    def reset(self, seed):
-        self.rng = np.random.default_rng(seed)
-        self._set_tick(0)
-        return self._make_step()
-
-    def step(self, actions):
-        self._set_tick(self.tick + 1)
-        return self._make_step()
-
-    def state(self):
-        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
-
-    def restore(self, state):
-        self.rng = np.random.default_rng()
-        self.rng.bit_generator.state = state["generator"]
-        self._set_tick(state["tick"])
-
-    def close(self):
-        pass
-
     def _set_tick(self, tick):
         self.tick = tick
         added = [at for at, count in MORE.items() for _ in range(count) if at <= tick]
         self.first_tick = np.array([0] * self.n_envs + added)
         self.roles = {"agent": Role(len(self.first_tick), {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
 
-    def _make_step(self):
-        age, lanes = (self.tick - self.first_tick) % 6, np.arange(len(self.first_tick))
-        first = age == 0
-        obs = {"obs": self.rng.random((len(lanes), 2), dtype=np.float32)}
-        reward = np.where(first, 0, self.rng.random(len(lanes))).astype(np.float32)
-        return {
-            "agent": Step(
-                lane=lanes,
-                obs=obs,
-                first=first,
-                is_bootstrap_row=age == 5,
-                reward=reward,
-                alive=np.ones(len(lanes), bool),
-            )
-        }
+    def _make_steps(self):
+        lanes = len(self.first_tick)
+        obs = {"obs": self.rng.random((lanes, 2), dtype=np.float32)}
+        return {"agent": make_fake_step(obs, (self.tick - self.first_tick) % 6, 5, self.rng.random(lanes))}
 
 
-class AnyAction(Adapter):
+class AnyAction(FakeAdapter):
     """An adapter with the actions (continuous, branches) and the observations (shape) that `env_args` describe.
 
     The reward of a step is the sum of the action. Episodes are truncated after four steps.
@@ -184,41 +173,14 @@ class AnyAction(Adapter):
         self.shape = tuple(config.args.get("shape", (2,)))
         self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec(self.shape)}, spec)}
 
-    def reset(self, seed):
-        self.rng = np.random.default_rng(seed)
-        self.tick = 0
-        return self._make_step(np.zeros(self.roles["agent"].lanes))
-
     def step(self, actions):
-        self.tick += 1
-        return self._make_step(actions["agent"].sum(-1))
+        self._set_tick(self.tick + 1)
+        return self._make_steps(actions["agent"].sum(-1))
 
-    def state(self):
-        return {"tick": self.tick, "generator": self.rng.bit_generator.state}
-
-    def restore(self, state):
-        self.tick = state["tick"]
-        self.rng = np.random.default_rng()
-        self.rng.bit_generator.state = state["generator"]
-
-    def close(self):
-        pass
-
-    def _make_step(self, reward):
-        lanes, age = self.roles["agent"].lanes, self.tick % 5
-        first, final = np.full(lanes, age == 0), np.full(lanes, age == 4)
+    def _make_steps(self, reward=0.0):
+        lanes = self.roles["agent"].lanes
         obs = {"obs": 3 + self.rng.standard_normal((lanes, *self.shape), dtype=np.float32)}
-        reward = np.where(first, 0, reward).astype(np.float32)
-        return {
-            "agent": Step(
-                lane=np.arange(lanes),
-                obs=obs,
-                first=first,
-                is_bootstrap_row=final,
-                reward=reward,
-                alive=np.ones(lanes, bool),
-            )
-        }
+        return {"agent": make_fake_step(obs, np.full(lanes, self.tick % 5), 4, reward)}
 
 
 class RunningSum(nn.Module):

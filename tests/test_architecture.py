@@ -179,27 +179,24 @@ def test_each_external_library_is_imported_by_one_package():
             assert owners is None or package(path) in owners, f"{path} imports {name}"
 
 
-def test_trackers_are_imported_when_a_run_opens_them():
+# Libraries that are imported inside functions, when they are needed: of simulators, trackers, searches and pages.
+LAZY = {"ale_py", "envpool", "shimmy", "dm_control", "pettingzoo", "wandb", "mlflow", "trackio", "tensorboard"}
+LAZY |= {"optuna", "jinja2", "markupsafe", "onnx", "onnxruntime", *OF_UNITY}
+
+
+def test_optional_libraries_are_imported_when_they_are_needed():
     for path in FILES:
-        found = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not found & {"wandb", "mlflow", "trackio", "tensorboard"}, path
+        found = {name.split(".")[0] for name in imports(path, inside_functions=False)} & LAZY
+        assert not found, f"{path} imports {found}"
 
 
-def test_optuna_is_imported_when_a_search_begins():
+@pytest.mark.parametrize(
+    ("folder", "libraries"), [("adapters/unity", OF_UNITY), ("tools/export", {"onnx", "onnxruntime"})]
+)
+def test_one_folder_imports_these_libraries(folder, libraries):
     for path in FILES:
-        assert "optuna" not in {name.split(".")[0] for name in imports(path, inside_functions=False)}, path
-
-
-def test_a_simulator_is_imported_when_it_is_opened():
-    for path in FILES:
-        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"ale_py", "envpool", "shimmy", "dm_control", "pettingzoo", *OF_UNITY}, path
-
-
-def test_only_the_unity_package_imports_its_client():
-    for path in FILES:
-        found = {name.split(".")[0] for name in imports(path)} & OF_UNITY
-        assert not found or path.parent == ROOT / "algorithm" / "adapters" / "unity", f"{path} imports {found}"
+        found = {name.split(".")[0] for name in imports(path)} & libraries
+        assert not found or path.parent == ROOT / "algorithm" / folder, f"{path} imports {found}"
 
 
 # Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
@@ -242,14 +239,6 @@ def test_files_and_functions_stay_small():
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
 
 
-def test_only_export_imports_onnx_and_imports_it_lazily():
-    for path in FILES:
-        found = {name.split(".")[0] for name in imports(path)} & {"onnx", "onnxruntime"}
-        assert not found or path.parent == ROOT / "algorithm" / "tools" / "export", f"{path} imports {found}"
-        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"onnx", "onnxruntime"}, path
-
-
 def test_every_module_of_this_project_that_is_imported_exists():
     """The type checker does not report a missing module, since optional libraries may be missing, too."""
     folders = ("algorithm", "benchmarks", "envs", "examples", "tests")
@@ -266,9 +255,3 @@ def test_every_module_of_this_project_that_is_imported_exists():
 def _exists(module: str) -> bool:
     path = ROOT / module.replace(".", "/")
     return path.with_suffix(".py").is_file() or path.is_dir()
-
-
-def test_only_reports_import_libraries_for_pages_and_import_them_lazily():
-    for path in FILES:
-        top = {name.split(".")[0] for name in imports(path, inside_functions=False)}
-        assert not top & {"jinja2", "markupsafe"}, path

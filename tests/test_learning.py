@@ -39,12 +39,21 @@ def train_quietly(tmp_path, *layers):
     return settings, folder, train(settings, folder, lambda line: None)
 
 
+def restore(settings, folder):
+    """Return the agent of a run with its saved weights, and every state of its probe."""
+    role = folder.read_roles()["agent"]
+    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
+    return agent, torch.eye(role.obs_specs["obs"].shape[0])
+
+
+def act_greedily(folder, states):
+    """Return the greedy action of the agent of a run in every state."""
+    return load(folder.path, disable_sample=True).act(states.numpy()).tolist()
+
+
 def evaluate_states(settings, folder):
     """Return the critic's values and the policy's probabilities of every state of a probe after training."""
-    builder = ComponentsBuilder(settings, folder, folder.find_latest(), print)
-    role = folder.read_roles()["agent"]
-    agent = builder("agent", role).agent
-    states = torch.eye(role.obs_specs["obs"].shape[0])
+    agent, states = restore(settings, folder)
     with torch.no_grad():
         outputs = agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states}))
         logits, q = outputs.split(agent.policy.heads.sizes, -1)
@@ -72,13 +81,16 @@ def train_sac(tmp_path, env_name, max_step, changes):
     """Train SAC on a probe. Return the mean of its critics and the greedy action of every state."""
     probe = {"base_config": {"env_name": env_name, "max_step": max_step}, "sac_config": changes}
     settings, folder, _ = train_quietly(tmp_path, PROBE, SAC_PROBE, probe)
-    role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
-    states = torch.eye(role.obs_specs["obs"].shape[0])
+    agent, states = restore(settings, folder)
     with torch.no_grad():
         q = agent.critics(agent.critics.torso.encode({"obs": states})).mean(0)
-    player = load(folder.path, disable_sample=True)
-    return q.numpy(), player.act(states.numpy())
+    return q.numpy(), act_greedily(folder, states)
+
+
+def assert_no_leak(values):
+    """Check the values of the probe `leak`: -41 and 10, with a leak from the next episode about -68 and -32."""
+    np.testing.assert_allclose(values[0], -41, atol=2)
+    np.testing.assert_allclose(values[1], 10, atol=1)
 
 
 def slow_case(*values):
@@ -95,8 +107,7 @@ def test_a_time_limit_is_not_a_termination_in_sac(tmp_path, changes):
 @pytest.mark.parametrize("changes", [{"n_step": 1}, slow_case({"n_step": 3, "estimator": "retrace"})], ids=str)
 def test_the_next_episode_does_not_leak_in_sac(tmp_path, changes):
     learned, _ = train_sac(tmp_path, "leak", 2400, changes)
-    np.testing.assert_allclose(learned[0], -41, atol=2)  # with a leak about -68
-    np.testing.assert_allclose(learned[1], 10, atol=1)  # with a leak about -32
+    assert_no_leak(learned)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +120,7 @@ def test_the_next_episode_does_not_leak_in_sac(tmp_path, changes):
     ids=str,
 )
 def test_sac_learns_simple_decisions(tmp_path, probe, best, changes):
-    _, action = train_sac(tmp_path, probe, 1200, {"target_d_alpha": 0.2, **changes})
-    assert action.tolist() == best
+    assert train_sac(tmp_path, probe, 1200, {"target_d_alpha": 0.2, **changes})[1] == best
 
 
 ON_POLICY_PROBE = {
@@ -131,20 +141,17 @@ def learn_state_values(tmp_path, algorithm, env_name, max_step):
     """Train an agent without a replay on a probe. Return the values and the greedy action of every state."""
     probe = {"base_config": {"env_name": env_name, "max_step": max_step, "algorithm": algorithm}}
     settings, folder, _ = train_quietly(tmp_path, PROBE, ON_POLICY_PROBE, probe)
-    role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
-    states = torch.eye(role.obs_specs["obs"].shape[0])
+    agent, states = restore(settings, folder)
     with torch.no_grad():
         _, v, _ = agent.split_outputs(agent.policy.compute_outputs(agent.policy.torso.encode({"obs": states})))
-    return v.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
+    return v.numpy(), act_greedily(folder, states)
 
 
 @pytest.mark.parametrize(("algorithm", "max_step"), [slow_case("A2C", 20_000), ("PPO", 8000)])
 def test_agents_without_a_replay_learn_the_values_of_probes(tmp_path, algorithm, max_step):
     v, _ = learn_state_values(tmp_path, algorithm, "truncation", max_step)
     np.testing.assert_allclose(v, 10, atol=0.5)  # as a termination it would be 4.4
-    _, action = learn_state_values(tmp_path, algorithm, "chain", max_step)
-    assert action.tolist() == [1, 1, 1]
+    assert learn_state_values(tmp_path, algorithm, "chain", max_step)[1] == [1, 1, 1]
 
 
 def learn_with_reactor(tmp_path, env_name, max_step, **changes):
@@ -164,9 +171,8 @@ def learn_with_reactor(tmp_path, env_name, max_step, **changes):
     }
     base = {"env_name": env_name, "max_step": max_step, "algorithm": "REACTOR"}
     settings, folder, _ = train_quietly(tmp_path, PROBE, {"base_config": base, "reactor_config": section})
-    role = folder.read_roles()["agent"]
-    agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
-    states, network = torch.eye(role.obs_specs["obs"].shape[0]), agent.policy
+    agent, states = restore(settings, folder)
+    network = agent.policy
     with torch.no_grad():
         features, _ = network.critic.step(network.torso.encode({"obs": states}), torch.zeros(len(states), 0))
         values = network.critic.head(features)
@@ -174,7 +180,7 @@ def learn_with_reactor(tmp_path, env_name, max_step, **changes):
         v, a = values.split([51, values.shape[-1] - 51], -1)
         logits = v.unsqueeze(-2) + a.unflatten(-1, (-1, 51))
         values = logits.softmax(-1) @ torch.linspace(section["v_min"], section["v_max"], 51)
-    return values.numpy(), load(folder.path, disable_sample=True).act(states.numpy())
+    return values.numpy(), act_greedily(folder, states)
 
 
 REACTORS = {
@@ -197,16 +203,14 @@ def test_reactor_learns_the_values_of_probes(tmp_path, changes):
     values, _ = learn_with_reactor(tmp_path, "truncation", 2500, **changes)
     np.testing.assert_allclose(values, 10, atol=0.5)  # as a termination it would be 4.4
     values, _ = learn_with_reactor(tmp_path, "leak", 5000, **changes)
-    np.testing.assert_allclose(values[0], -41, atol=2)  # with a leak about -68
-    np.testing.assert_allclose(values[1], 10, atol=1)  # with a leak about -32
+    assert_no_leak(values)
 
 
 @pytest.mark.slow
 @every_reactor
 def test_reactor_learns_simple_decisions(tmp_path, changes):
     for probe, best in (("choice", [0, 1]), ("chain", [1, 1, 1])):
-        _, action = learn_with_reactor(tmp_path, probe, 2000, v_min=-2.0, v_max=2.0, **changes)
-        assert action.tolist() == best
+        assert learn_with_reactor(tmp_path, probe, 2000, v_min=-2.0, v_max=2.0, **changes)[1] == best
 
 
 def learn_values(tmp_path, env_name, max_step, estimator, critic):
@@ -240,8 +244,7 @@ def test_a_time_limit_is_not_a_termination(tmp_path, estimator, critic):
 @every_pair
 def test_the_next_episode_does_not_leak(tmp_path, estimator, critic):
     learned = learn_values(tmp_path, "leak", 12000, estimator, critic)
-    np.testing.assert_allclose(learned[0], -41, atol=2)  # with a leak about -68
-    np.testing.assert_allclose(learned[1], 10, atol=1)  # with a leak about -32
+    assert_no_leak(learned)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,7 @@ def test_simple_decisions_are_learned_in_a_full_trust_region(tmp_path, probe, mo
     _, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
     best = [0, 1] if probe == "choice" else [1, 1, 1]
-    assert load(folder.path, disable_sample=True).act(np.eye(len(best), dtype=np.float32)).tolist() == best
+    assert act_greedily(folder, torch.eye(len(best))) == best
     assert len(pairs) == result.counters.updates
     assert all(after <= limit + 1e-6 for after, limit in pairs)
 
@@ -297,10 +300,9 @@ def test_noisy_layers_explore_without_an_entropy_bonus(tmp_path, probe):
     layer = {"base_config": {"env_name": probe, "max_step": 6000}, "acer_config": {"entropy_coef": 0.0}}
     settings, folder, result = train_quietly(tmp_path, PROBE, layer)
     assert result.returns["agent"] >= 0.85
-    player = load(folder.path, disable_sample=True)
-    assert not player.agent.policy.training
+    assert not load(folder.path).agent.policy.training
     best = [0, 1] if probe == "choice" else [1, 1, 1]
-    assert player.act(np.eye(len(best), dtype=np.float32)).tolist() == best
+    assert act_greedily(folder, torch.eye(len(best))) == best
 
 
 def test_the_same_seed_gives_the_same_parameters_bit_for_bit(tmp_path):

@@ -6,41 +6,27 @@ workers it is A3C. A network with a memory is trained by back-propagation throug
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from algorithm.agents.agent import LossResult, select_statistics_rows, unroll
-from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
+from algorithm.agents.metrics import make_stream_metrics, summarize_update
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import A2CSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
-from algorithm.networks import Blueprint, batch_statistics
-from algorithm.returns import RewardStream, add_advantages
+from algorithm.networks import batch_statistics
+from algorithm.returns import add_advantages
 from algorithm.rollout import Rollout
-from algorithm.specs import Role
 
 
 class A2C(StateValueAgent):
     """A2C: the policy gradient with the advantage of n-step returns or GAE, state values, and an entropy bonus."""
 
     Settings = A2CSettings
-
-    def __init__(
-        self,
-        settings: A2CSettings,
-        blueprint: Blueprint,
-        role: Role,
-        rng: np.random.Generator,
-        *,
-        streams: Mapping[str, RewardStream] = {},
-    ):
-        super().__init__(settings, blueprint, role, rng, streams=streams)
-        self.settings = settings
+    settings: A2CSettings
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings, valid = self.settings, rollout.valid
@@ -75,10 +61,7 @@ class A2C(StateValueAgent):
             for name, stream in streams.items():
                 metric_values |= make_stream_metrics(name, stream.target, stream.value)
             objective = policy.log_prob(rollout.raw_action) * advantage
-            return {
-                **weighted_means(weights, metric_values),
-                **compute_diagnostics(weights, target, v[:-1], {"train/policy_objective": objective}),
-            }
+            return summarize_update(weights, metric_values, target, v[:-1], {"train/policy_objective": objective})
 
         loss = surrogate_loss(ascent_direction.clone(), outputs[:-1])
         return {"actor_critic": loss}, LossResult(compute_metrics, lambda: td_error_stats(valid, error), features)

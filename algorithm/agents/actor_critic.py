@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
-from algorithm.agents.agent import ParameterGroup
-from algorithm.agents.settings import ActorCriticSettings, CategoricalSettings, OptimizerSettings
+from algorithm.agents.agent import DataSchedule, ParameterGroup
+from algorithm.agents.settings import ActorCriticSettings, CategoricalSettings, OptimizerSettings, ReplaySettings
 from algorithm.distributions import (
     ClippedGaussianFamily,
     ClosedFormDistribution,
@@ -15,7 +17,7 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from algorithm.networks import StdHead
+from algorithm.networks import Policy, StdHead, Torso
 from algorithm.returns import Support
 from algorithm.specs import ActionSpec
 
@@ -50,6 +52,32 @@ def make_parameter_group(
         optimizer_epsilon=settings.optimizer_epsilon,
         epsilon_inside=settings.epsilon_inside,
         max_grad_norm=max_grad_norm,
+    )
+
+
+def make_replay_schedule(settings: ReplaySettings, network: Torso | Policy, **others: Any) -> DataSchedule:
+    """Return the schedule of an agent that learns from a replay, with the `others` of its fields.
+
+    Args:
+        settings: The settings.
+        network: The network, whose memory the first rows of a replayed sequence update.
+        others: Further fields.
+
+    Raises:
+        ValueError: `burn_in_step` is above 0, and the network has no memory that it would update.
+    """
+    if settings.burn_in_step and not network.stored_state_size:
+        raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory after its body")
+    warmup_rows = network.warmup_rows
+    return DataSchedule(
+        rollout_length=settings.rollout_length,
+        sequence_length=settings.sequence_length,
+        batch_size=settings.batch_size,
+        replay_ratio=settings.replay_ratio,
+        learning_starts=settings.learning_starts,
+        burn_in=warmup_rows + settings.burn_in_step,
+        warmup_rows=warmup_rows,
+        **others,
     )
 
 

@@ -273,9 +273,3 @@ def select_statistics_rows(rollout: Rollout) -> Tensor:
     valid = rollout.valid[rollout.burn_in :]
     has_successor, none = valid & rollout.alive[rollout.burn_in :], torch.zeros_like(valid[:1])
     return torch.cat((valid, none)) | torch.cat((none, has_successor))
-
-
-def check_burn_in(burn_in: int, network: Torso | Policy) -> None:
-    """Raise ValueError if the setting `burn_in_step` is above 0, and the network has no memory that it would update."""
-    if burn_in and not network.stored_state_size:
-        raise ValueError(f"burn_in_step is {burn_in}, but the network has no memory after its body")

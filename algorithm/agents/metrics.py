@@ -22,18 +22,19 @@ def make_stream_metrics(name: str, target: Tensor, value: Tensor) -> dict[str, T
     return {f"train/{name}_critic_loss": squared_error(target, value), f"train/{name}_value": value}
 
 
-def compute_diagnostics(
-    weights: Tensor, target: Tensor, value: Tensor, values: Mapping[str, Tensor]
+def summarize_update(
+    weights: Tensor, values: Mapping[str, Tensor], target: Tensor, value: Tensor, diagnostics: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return metrics about the targets and the policy gradient of an update: those of `values` and one of the critic.
+    """Return the metrics of an update: weighted means over its rows, and the explained variance of the critic.
 
     Args:
-        weights: As of `compute_explained_variance`, as the next two.
+        weights: As of `compute_explained_variance`, as `target` and `value`.
+        values: The metrics that every agent has, of rows [T, B].
         target: The targets of the critic.
         value: Its values.
-        values: Further metrics of rows [T, B], of which the weighted means are returned; may be empty.
+        diagnostics: Metrics of rows [T, B] about the targets and the policy gradient; may be empty.
     """
-    means = weighted_means(weights, values) if values else {}
+    means = weighted_means(weights, values) | (weighted_means(weights, diagnostics) if diagnostics else {})
     return {**means, "train/explained_variance": compute_explained_variance(weights, target, value)}
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import LossResult, unroll
-from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
+from algorithm.agents.metrics import make_stream_metrics, summarize_update
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
@@ -30,6 +30,7 @@ class Ppo(StateValueAgent):
     """PPO: several epochs of minibatches of each rollout, with a clipped ratio of the new policy to the old one."""
 
     Settings = PpoSettings
+    settings: PpoSettings
 
     def __init__(
         self,
@@ -42,7 +43,6 @@ class Ppo(StateValueAgent):
     ):
         epochs, minibatches = settings.epochs, settings.minibatches
         super().__init__(settings, blueprint, role, rng, epochs=epochs, minibatches=minibatches, streams=streams)
-        self.settings = settings
 
     def prepare(self, rollout: Rollout) -> Rollout:
         _, v, stream_values = self.split_outputs(self.policy.compute_outputs(unroll(self.policy.torso, rollout)))
@@ -110,10 +110,8 @@ class Ppo(StateValueAgent):
             for name, value in stream_values.items():
                 metric_values |= make_stream_metrics(name, stream_targets[name], value)
             objective = clipped_objective(rho, advantage, clip_ratio)
-            return {
-                **weighted_means(weights, metric_values),
-                **compute_diagnostics(weights, targets["value"], v, {"train/policy_objective": objective}),
-            }
+            objectives = {"train/policy_objective": objective}
+            return summarize_update(weights, metric_values, targets["value"], v, objectives)
 
         report = LossResult(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess

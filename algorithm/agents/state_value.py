@@ -35,6 +35,7 @@ class StateValueAgent(Agent):
         streams: Rewards with a value output each, in addition to those of the environment, by name.
     """
 
+    settings: StateValueSettings
     policy: ActorCritic
     family: DistributionFamily[ClosedFormDistribution]
 
@@ -49,7 +50,7 @@ class StateValueAgent(Agent):
         minibatches: int = 1,
         streams: Mapping[str, RewardStream] = {},
     ):
-        self.rng = rng
+        self.settings, self.rng = settings, rng
         self.streams = dict(sorted(streams.items()))
         self.gamma, self.gae_lambda = settings.gamma, settings.gae_lambda
         self.family = make_policy_family(settings, role.action_spec)

@@ -1,17 +1,21 @@
-"""The manifest of a checkpoint: the digests of its files, by which damage is detected."""
+"""The digests of files: the manifest of a checkpoint, by which damage is detected, and files between machines."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar
 
-from algorithm.atomic_io import open_synced, sync_folder
+import numpy as np
+
+from algorithm.atomic_io import open_synced, resolve_inside, sync_folder
 from algorithm.records_io import DIGEST_BYTES, OpenRecord, RecordError, read_json
 
 MANIFEST = "manifest.json"
@@ -133,3 +137,48 @@ def _digest_file(path: Path) -> str:
     except OSError as error:
         raise CheckpointError(f"{path} is damaged ({error})") from error
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A file as a message for another machine: an array of bytes, which Ray sends without a copy, and its digest."""
+
+    content: np.ndarray
+    digest: str
+
+
+PackedFolder = dict[str, PackedFile]  # by path in the folder; nothing in it is executed
+
+
+def pack_folder(folder: Path, names: Iterable[str], digests: Mapping[str, str] = MappingProxyType({})) -> PackedFolder:
+    """Return files of a folder as a message.
+
+    Args:
+        folder: the folder.
+        names: the paths of the files in it.
+        digests: digests of a manifest by path; those of other files are computed.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    packed = {}
+    for name in names:
+        content = np.fromfile(folder / name, np.uint8)
+        packed[name] = PackedFile(content, digests.get(name) or compute_digest(content))
+    return packed
+
+
+def unpack_folder(packed: PackedFolder, manifest: Manifest) -> None:
+    """Write the files of a message to the folder of a manifest, which receives their digests.
+
+    Raises:
+        CheckpointError: a file was damaged on its way.
+        OSError: a file cannot be written.
+        ValueError: a path is outside of the folder.
+    """
+    for name, packed_file in packed.items():
+        resolve_inside(manifest.folder, Path(name))
+        with manifest.open_file(name) as file:
+            file.write(packed_file.content.data)
+        if manifest.digests[name] != packed_file.digest:
+            raise CheckpointError(f"{name} was damaged on its way to this machine")

@@ -1,9 +1,10 @@
-"""Writing of checkpoints during a run: a checkpoint that cannot be written does not end the run."""
+"""Writing of checkpoints: during a run, which a checkpoint that cannot be written does not end, and as copies."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,8 @@ from algorithm.checkpointing.checkpoint import (
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.rng_state import get_process_state, list_generators
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.networks.flat_parameters import State
+from algorithm.training.components import TrainingComponents
 from algorithm.training.learner import Learner
 from algorithm.training.progress import Counters
 
@@ -116,13 +118,13 @@ def write_learner(
     manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
 ) -> None:
     """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
-    write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
+    _write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
     write_learner_state(manifest, role, {**learner.state(), **own_state})
 
 
 def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
     """Write the state of a learner."""
-    write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
+    _write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
 
 
 def write_experience(
@@ -142,10 +144,18 @@ def write_experience(
 
 def describe_all(training: TrainingComponents) -> dict[str, Any]:
     """Return what counters.json has about the roles and about the generators of this process."""
-    return {
-        "roles": {role: _describe_components(components) for role, components in training.by_role.items()},
-        "generators": get_process_state(),
-    }
+    roles = {}
+    for role, components in training.by_role.items():
+        scheduler, explorer = components.scheduler, components.explorer
+        roles[role] = {
+            "generators": {name: rng.bit_generator.state for name, rng in list_generators(components).items()},
+            "scheduler": scheduler.state(),
+            "explorer": explorer.state() if explorer else {},
+            "lanes": components.role.lanes,
+            "initial_lanes": scheduler.initial_lanes,
+            **({"capacity": scheduler.replay.capacity} if scheduler.replay else {}),
+        }
+    return {"roles": roles, "generators": get_process_state()}
 
 
 def _write_arrays(manifest: Manifest, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -153,7 +163,7 @@ def _write_arrays(manifest: Manifest, name: str, arrays: Mapping[str, np.ndarray
         np.savez(file, **arrays)  # type: ignore[arg-type]  # of `allow_pickle`
 
 
-def write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:
+def _write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:
     """Write named tensors to a file of a checkpoint."""
     memory = io.BytesIO()  # since torch raises no OSError if the disk is full
     torch.save(state, memory)
@@ -161,13 +171,34 @@ def write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> No
         file.write(memory.getbuffer())
 
 
-def _describe_components(components: AgentComponents) -> dict[str, Any]:
-    scheduler = components.scheduler
-    return {
-        "generators": {name: rng.bit_generator.state for name, rng in list_generators(components).items()},
-        "scheduler": scheduler.state(),
-        "explorer": components.explorer.state() if components.explorer else {},
-        "lanes": components.role.lanes,
-        "initial_lanes": scheduler.initial_lanes,
-        **({"capacity": scheduler.replay.capacity} if scheduler.replay else {}),
-    }
+def copy_checkpoint(
+    source: Checkpoint, store: CheckpointStore, weights: Mapping[str, State] | None = None
+) -> Checkpoint:
+    """Copy a checkpoint into a store and return the copy, which is then the newest of the store.
+
+    Checkpoints of the store with as many env steps or more are removed, when the copy is complete.
+
+    Args:
+        source: the checkpoint, of this store or of another run of the same networks.
+        store: the store.
+        weights: other weights by role; the moments of the optimizers are then 0. None: those of the source.
+
+    Raises:
+        CheckpointError: the source is damaged.
+        OSError: the copy cannot be written.
+    """
+    source.check()
+    changed: dict[str, Any] = {}
+    for role, state in (weights or {}).items():
+        learner, folder = source.learner_state(role), quote(role, safe="")
+        moments = {name: torch.zeros_like(value) for name, value in learner.items() if name.startswith("moments/")}
+        changed |= {f"{folder}/{WEIGHTS}": state, f"{folder}/{LEARNER}": {**learner, **moments}}
+    env_steps = source.counters.env_steps
+    with store.create(env_steps) as manifest:
+        for name in Manifest.read(source.folder).digests:
+            if name in changed:
+                _write_tensors(manifest, name, changed[name])
+            else:
+                with (source.folder / name).open("rb") as original, manifest.open_file(name) as copy:
+                    shutil.copyfileobj(original, copy, 2**22)
+    return Checkpoint(store.get_folder(env_steps))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -73,59 +73,46 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
     A failure of the environment, or a reward that is NaN or infinite, ends the play and is recorded. The seed is that
     of the environment and of the actions.
     """
-    recorder, failure = _Recorder(), None
+    rewards, episode_lengths, terminations, steps, failure = [np.zeros(0, np.float32)], [], 0, 0, None
+    by_role: dict[str, EpisodeReturns] = {}  # the running episodes
     try:
         with closing(make_adapter(config)) as adapter:
-            _play(adapter, recorder, seed)
+            for steps, tick in enumerate(_iterate_ticks(adapter, seed)):
+                for role, step in tick.items():
+                    lanes = adapter.roles[role].lanes
+                    episodes = by_role.setdefault(role, EpisodeReturns(lanes))
+                    if lanes > len(episodes.lengths):
+                        episodes.grow(lanes)
+                    follows_action = episodes.lengths[step.lane] > 0
+                    rewards.append(step.reward[follows_action].copy())
+                    terminations += int((follows_action & ~step.alive).sum())
+                    episode_lengths += [length for _, _, length in episodes.add(step)]
+                    if not np.isfinite(step.reward).all():
+                        raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {steps} actions")
     except SimulatorError as error:
         failure = " ".join(str(error).split())
-    if failure is None and recorder.steps < MIN_STEPS:
-        failure = f"the environment executed only {recorder.steps} actions in {MAX_SECONDS:g} s"
+    if failure is None and steps < MIN_STEPS:
+        failure = f"the environment executed only {steps} actions in {MAX_SECONDS:g} s"
     return RandomPlay(
-        rewards=np.concatenate(recorder.rewards) if recorder.rewards else np.zeros(0, np.float32),
-        episode_lengths=tuple(recorder.episode_lengths),
-        terminations=recorder.terminations,
-        steps=recorder.steps,
+        rewards=np.concatenate(rewards),
+        episode_lengths=tuple(episode_lengths),
+        terminations=terminations,
+        steps=steps,
         failure=failure,
     )
 
 
-def _play(adapter: Adapter, recorder: _Recorder, seed: int) -> None:
-    """Play random actions until a limit."""
-    rng = np.random.default_rng(seed)
-    deadline = time.monotonic() + MAX_SECONDS
+def _iterate_ticks(adapter: Adapter, seed: int) -> Iterator[Mapping[str, Step]]:
+    """Play random actions until a limit, and yield the steps of all roles before and after each action."""
+    rng, deadline = np.random.default_rng(seed), time.monotonic() + MAX_SECONDS
     steps = adapter.reset(seed)
-    while True:
-        for role, step in steps.items():
-            recorder.add(role, step, adapter.roles[role].lanes)
-            if not np.isfinite(step.reward).all():
-                raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {recorder.steps} actions")
-        if recorder.steps == MAX_STEPS or (recorder.steps and time.monotonic() > deadline):
-            return
+    yield steps
+    for _ in range(MAX_STEPS):
         actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
         steps = adapter.step(actions)
-        recorder.steps += 1
-
-
-class _Recorder:
-    """A recorder of the rewards and of the ends of the episodes of every lane."""
-
-    def __init__(self) -> None:
-        self.rewards: list[np.ndarray] = []
-        self.episode_lengths: list[int] = []
-        self.terminations = 0
-        self.steps = 0
-        self._episodes: dict[str, EpisodeReturns] = {}  # the running episodes by role
-
-    def add(self, role: str, step: Step, lanes: int) -> None:
-        """Add one tick of a role with `lanes` lanes."""
-        episodes = self._episodes.setdefault(role, EpisodeReturns(lanes))
-        if lanes > len(episodes.lengths):
-            episodes.grow(lanes)
-        follows_action = episodes.lengths[step.lane] > 0
-        self.rewards.append(step.reward[follows_action].copy())
-        self.terminations += int((follows_action & ~step.alive).sum())
-        self.episode_lengths += [length for _, _, length in episodes.add(step)]
+        yield steps
+        if time.monotonic() > deadline:
+            return
 
 
 def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.ndarray:

@@ -31,17 +31,6 @@ from algorithm.specs import Role
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
-# For unknown environments: the settings that suit continuous actions in `envs`.
-CONTINUOUS_SETTINGS: Tree = {
-    "learning_rate": 0.001,
-    "std": "learned",
-    "std_init": 0.5,
-    "std_min": 0.2,
-    "average_policy_decay": 0.995,
-    "importance_clip": 5.0,
-    "batch_size": 32,
-    "replay_ratio": 8.0,
-}
 SCALED_RETURN = 10.0  # discounted return after scaling if every reward has the usual size
 SCALED_REWARD = 0.1  # usual size of a reward after scaling, with the default gamma
 # Weight of the entropy bonus, as a fraction of the usual size of a scaled reward: with a critic that generalizes, with
@@ -58,6 +47,32 @@ MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
 Suggestion = tuple[str, Any, str]  # path and value of a setting, and the reason; "": its meaning explains it
 Rule = Callable[["ProbeResult"], Iterator[Suggestion]]
+# Settings of ACER by the kind of the task, each with its reason, or "" if its meaning explains it.
+FOR_VECTORS: Mapping[str, tuple[Any, str]] = {
+    "learning_rate": (0.002, "smaller than the default, which is for more environments"),
+    "learning_rate_schedule": ("linear", "a constant learning rate sometimes unlearns what was learned"),
+    "average_policy_decay": (0.995, "a slower average policy, since there are many updates"),
+    "trust_region_delta": (0.3, "smaller changes of the policy: with 1, policies that were good can be lost"),
+    "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
+    "sequence_length": (40, "as long as a rollout"),
+    "batch_size": (8, ""),
+    "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
+}
+FOR_TABLES = {
+    **FOR_VECTORS,
+    "learning_rate": (0.02, "a table learns each of its rows separately, and so needs larger steps"),
+}
+FOR_IMAGES = {"learning_rate": (0.001, "smaller than the default, since a step changes every place of an image")}
+FOR_CONTINUOUS = {  # the settings that suit continuous actions in `envs`
+    "learning_rate": (0.001, ""),
+    "std": ("learned", ""),
+    "std_init": (0.5, ""),
+    "std_min": (0.2, ""),
+    "average_policy_decay": (0.995, ""),
+    "importance_clip": (5.0, ""),
+    "batch_size": (32, ""),
+    "replay_ratio": (8.0, ""),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +105,6 @@ class ProbeResult:
         return self.settings.agent_section
 
     @property
-    def limit(self) -> int | None:
-        """The limit of steps per episode; None if none is known."""
-        return find_episode_limit(self.base.env_type, make_env_config(self.base))
-
-    @property
     def evaluation_interval(self) -> int:
         """The env steps between two of `EVALUATIONS` evaluations."""
         return max(1, (self.base.max_step or self.base.save_every or 1) // EVALUATIONS)
@@ -108,11 +118,6 @@ class ProbeResult:
     def has_discrete(self) -> bool:
         """Whether an action has a discrete branch."""
         return any(role.action_spec.branches for role in self.roles.values())
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether the network of every role is a table."""
-        return all(is_table(role) for role in self.roles.values())
 
     @property
     def has_images(self) -> bool:
@@ -196,8 +201,8 @@ def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
 
 def look_ahead(result: ProbeResult) -> Iterator[Suggestion]:
     """Raise the discount factor if the limit of steps per episode is long."""
-    limit, is_given = result.limit or 0, "gamma" in result.given.get(result.section, {})
-    if limit >= LONG_EPISODE and not is_given and not result.has_images:
+    limit = find_episode_limit(result.base.env_type, make_env_config(result.base)) or 0
+    if limit >= LONG_EPISODE and "gamma" not in result.given.get(result.section, {}) and not result.has_images:
         reason = f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
         yield f"{result.section}.gamma", LONG_GAMMA, reason
 
@@ -226,7 +231,7 @@ def weigh_entropy(result: ProbeResult) -> Iterator[Suggestion]:
     if any(path.endswith("reward_scale") for path, _, _ in scale_rewards(result)):
         scaled_reward = _compute_scaled_reward(result)
     fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
-    if result.has_tables:
+    if all(map(is_table, result.roles.values())):
         fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
     if any(explore(result)):
         fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
@@ -253,39 +258,13 @@ def explore(result: ProbeResult) -> Iterator[Suggestion]:
     yield "base_config.evaluate_every", result.evaluation_interval, reason
 
 
-def replay_vectors(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest ACER's updates for observations that are vectors and discrete actions: many, and small changes each."""
-    if result.has_images or result.has_continuous:
-        return
-    yield "base_config.n_envs", 4, "few environments: more updates for each env step"
-    rate = (0.002, "smaller than the default, which is for more environments")
-    if result.has_tables:
-        rate = (0.02, "a table learns each of its rows separately, and so needs larger steps")
-    reasons: dict[str, tuple[Any, str]] = {
-        "learning_rate": rate,
-        "learning_rate_schedule": ("linear", "a constant learning rate sometimes unlearns what was learned"),
-        "average_policy_decay": (0.995, "a slower average policy, since there are many updates"),
-        "trust_region_delta": (0.3, "smaller changes of the policy: with 1, policies that were good can be lost"),
-        "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
-        "sequence_length": (40, "as long as a rollout"),
-        "batch_size": (8, ""),
-        "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
-    }
-    for key, (value, reason) in reasons.items():
-        yield f"{result.section}.{key}", value, reason
-
-
-def learn_from_images(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest a smaller learning rate for the convolutions of ACER."""
-    if result.has_images and not result.has_continuous:
-        reason = "smaller than the default, since a step changes every place of an image"
-        yield f"{result.section}.learning_rate", 0.001, reason
-
-
-def replay_continuous(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest ACER's settings for continuous actions."""
-    if result.has_continuous:
-        yield from ((f"{result.section}.{key}", value, "") for key, value in CONTINUOUS_SETTINGS.items())
+def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest the settings of ACER for the kind of the task; for vectors, many updates with small changes each."""
+    values = FOR_CONTINUOUS if result.has_continuous else FOR_IMAGES
+    if not (result.has_continuous or result.has_images):
+        yield "base_config.n_envs", 4, "few environments: more updates for each env step"
+        values = FOR_TABLES if all(map(is_table, result.roles.values())) else FOR_VECTORS
+    yield from ((f"{result.section}.{key}", value, reason) for key, (value, reason) in values.items())
 
 
 def update_every_step(result: ProbeResult) -> Iterator[Suggestion]:
@@ -324,16 +303,7 @@ def _round(value: float, digits: int) -> float:
 
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Rule]] = {
-    "ACER": (
-        limit_episodes,
-        replay_vectors,
-        learn_from_images,
-        replay_continuous,
-        look_ahead,
-        scale_rewards,
-        weigh_entropy,
-        explore,
-    ),
+    "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
@@ -369,23 +339,22 @@ def suggest_settings(
 
 def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
     """Return the settings that the rules suggest, with the given ones on top."""
-    suggested: Tree = {}
-    reasons: dict[str, str] = {}
-
-    def apply(rule: Rule) -> None:
-        nonlocal suggested
-        for path, value, reason in rule(result):
-            suggested = merge(suggested, nest(path, value))
-            reasons[path] = reason
-
-    given = result.given
+    given, suggestions = result.given, []
     if "algorithm" not in given["base_config"]:
-        apply(choose_algorithm)
-        result = replace(result, given=merge(suggested, given))
+        suggestions += choose_algorithm(result)
+        result = replace(result, given=merge(_make_tree(suggestions), given))
     for rule in RULES.get(result.base.algorithm.upper(), ()):
-        apply(rule)
-    tree = merge({"goal": {"return": threshold}, **suggested}, given)
+        suggestions += rule(result)
+    tree = merge({"goal": {"return": threshold}, **_make_tree(suggestions)}, given)
     if tree["goal"] is None or tree["goal"]["return"] is None:
         tree = merge({"base_config": {"evaluate_every": result.evaluation_interval}}, tree)
-    kept = {path: reason for path, reason in reasons.items() if reason and path not in set(iterate_paths(given))}
-    return SuggestedSettings(tree=tree, reasons=kept)
+    given_paths = set(iterate_paths(given))
+    reasons = {path: reason for path, _, reason in suggestions if reason and path not in given_paths}
+    return SuggestedSettings(tree=tree, reasons=reasons)
+
+
+def _make_tree(suggestions: Sequence[Suggestion]) -> Tree:
+    tree: Tree = {}
+    for path, value, _ in suggestions:
+        tree = merge(tree, nest(path, value))
+    return tree

@@ -11,9 +11,15 @@ from pathlib import Path
 
 from algorithm.atomic_io import UNFINISHED_SUFFIX, resolve_inside
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.manifest import MANIFEST, CheckpointError, Manifest
+from algorithm.checkpointing.manifest import (
+    MANIFEST,
+    CheckpointError,
+    Manifest,
+    PackedFolder,
+    pack_folder,
+    unpack_folder,
+)
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
 from algorithm.parts.lock import LOCK_FILE
 from algorithm.parts.run_folder import RunFolder
 

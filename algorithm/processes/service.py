@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.transfer import PackedFolder, pack_folder, unpack_folder
+from algorithm.checkpointing.manifest import Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError, format_traceback, summarize_error
 from algorithm.parts.lock import make_temporary_folder

@@ -77,11 +77,6 @@ RUNS = {
         "base_config": base("skipping", observe_previous=["action"]),
         "memory": "Attention(8, heads=2, window=5)",
     },
-    "frame stack and lstm, skipping": {
-        "base_config": base("skipping"),
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Lstm(6)",
-    },
     # A critic that samples actions draws from torch's global generator.
     "continuous, noisy and normalised": {
         "base_config": base("any", env_args={"continuous": 2}),
@@ -241,10 +236,6 @@ RUNS = {
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
-    "prediction, ppo, several roles": {
-        "base_config": base("roles", algorithm="PPO"),
-        "auxiliaries": {"prediction": {"units": 8, "adaptive": False}},
-    },
     "episodic bonus, replayed, gru": {
         "base_config": base("chain"),
         "acer_config": {"burn_in_step": 3},
@@ -261,17 +252,11 @@ RUNS = {
         "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
         "memory": "Gru(6)",
     },
-    "episodic bonus, several roles": {"base_config": base("roles", algorithm="A2C"), "auxiliaries": {"episodic": {}}},
     "rnd, images, gru and replayed sequences": {
         "base_config": base("any", env_args={"branches": [3], "shape": [2, 5, 4]}),
         "acer_config": {"burn_in_step": 3},
         "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
-        "memory": "Gru(6)",
-    },
-    "rnd, agents that are added, ppo": {
-        "base_config": base("growing", algorithm="PPO"),
-        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "memory": "Gru(6)",
     },
     "rnd of actions, novel actions, sac": {
@@ -295,16 +280,6 @@ RUNS = {
     "curiosity about features of the agent, sac, hybrid": {
         "base_config": base("any", algorithm="SAC", env_args=HYBRID),
         "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
-    },
-    "curiosity, ppo, recurrent and skipping": {
-        "base_config": base("skipping", algorithm="PPO"),
-        "auxiliaries": {"curiosity": {"units": 8}},
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Lstm(6)",
-    },
-    "curiosity, a2c, agents that are added": {
-        "base_config": base("growing", algorithm="A2C"),
-        "auxiliaries": {"curiosity": {"units": 8, "model": "inverse"}},
     },
     "atc, frame stack and gru, skipping": {
         "base_config": base("skipping"),
@@ -389,14 +364,8 @@ SLOW = {
     "agents that are added, reactor",
     "agents that are added, ppo",
     "agents that are added, prioritized",
-    "curiosity, a2c, agents that are added",
-    "curiosity, ppo, recurrent and skipping",
-    "episodic bonus, several roles",
-    "frame stack and lstm, skipping",
     "ppo, recurrent and skipping",
-    "prediction, ppo, several roles",
     "reactor, scalar, combinations",
-    "rnd, agents that are added, ppo",
 }
 KINDS = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in RUNS]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from algorithm.api import run_training
-from algorithm.checkpointing.transfer import PackedFile
+from algorithm.checkpointing.manifest import PackedFile
 from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError

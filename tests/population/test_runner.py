@@ -14,7 +14,7 @@ from algorithm.api import run_training
 from algorithm.api import train as train_by_api
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.transfer import copy_checkpoint
+from algorithm.checkpointing.writer import copy_checkpoint
 from algorithm.cli import main
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError, summarize_error

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.checkpointing.manifest import compute_digest
-from algorithm.checkpointing.transfer import PackedFile
+from algorithm.checkpointing.manifest import PackedFile, compute_digest
 from algorithm.processes.learners import LearnerService, SavedLearner
 from algorithm.processes.process_host import ProcessHost
 from algorithm.processes.weights import pack_weights

@@ -19,17 +19,15 @@ from torch import Tensor
 from algorithm.agents.acer.critics import ActionValueCritic, CriticOutput
 from algorithm.agents.acer.networks import make_critic, make_groups, make_policy, make_separate_critic
 from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.actor_critic import make_policy_family
+from algorithm.agents.actor_critic import make_policy_family, make_replay_schedule
 from algorithm.agents.agent import (
     Agent,
-    DataSchedule,
     Divergence,
     LossResult,
-    check_burn_in,
     select_statistics_rows,
     unroll,
 )
-from algorithm.agents.metrics import compute_diagnostics, make_stream_metrics, weighted_means
+from algorithm.agents.metrics import make_stream_metrics, summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
@@ -94,19 +92,12 @@ class Acer(Agent):
         self.target_networks = {"average": self.average_policy}
         self.separate_critic = make_separate_critic(settings, blueprint, self.policy, self.critic)
         self.groups = make_groups(settings, self.policy, self.separate_critic)
-        warmup_rows = self.policy.torso.warmup_rows
-        check_burn_in(settings.burn_in_step, self.policy.torso)
-        self.schedule = DataSchedule(
-            rollout_length=settings.rollout_length,
-            sequence_length=settings.sequence_length,
-            batch_size=settings.batch_size,
-            replay_ratio=settings.replay_ratio,
+        self.schedule = make_replay_schedule(
+            settings,
+            self.policy,
             replays=IMAGE_REPLAYS if has_images(role) else REPLAYS,
             replay_count_distribution="poisson",
-            learning_starts=settings.learning_starts,
             on_policy_updates=settings.on_policy_updates,
-            burn_in=warmup_rows + settings.burn_in_step,
-            warmup_rows=warmup_rows,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
 
@@ -205,10 +196,7 @@ class Acer(Agent):
                 "train/clip_fraction": (rho > settings.importance_clip).float(),
                 "train/policy_objective": output.policy_objective(weight, behavior, settings.importance_clip),
             }
-            return {
-                **weighted_means(plain_weights, metric_values),
-                **compute_diagnostics(plain_weights, target, output.q_taken, policy_values),
-            }
+            return summarize_update(plain_weights, metric_values, target, output.q_taken, policy_values)
 
         return (
             ascent_direction,

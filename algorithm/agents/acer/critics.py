@@ -7,7 +7,7 @@ T rows and B columns; the policy and the values are evaluated at T+1 rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,68 +91,13 @@ class CriticOutput(ABC):
         """
 
 
-class Critic(ABC):
-    """A kind of critic: the columns of the network that are its values, and the evaluation of a batch."""
+class ActionValueOutput(CriticOutput):
+    """The output of `ActionValueCritic`."""
 
-    n_values: int  # columns of the network's output
-    encoded_size: int = 0  # numbers of an encoded action that the advantage head reads besides the features
-    samples_actions: bool = False  # action values are estimated with sampled actions
-
-    def evaluate_actions(
-        self,
-        network: ActorCritic | SeparateCritic,
-        features: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-    ) -> ActionAdvantages | None:
-        """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
-
-        Args:
-            network: The network of the critic.
-            features: [T+1, B, F].
-            policy: The policy at the T+1 rows.
-            raw_action: The taken actions [T, B, size].
-        """
-        return None
-
-    @abstractmethod
-    def evaluate(
-        self,
-        values: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-        action_advantages: ActionAdvantages | None,
-    ) -> CriticOutput:
-        """Return the critic's output, without gradient.
-
-        Args:
-            values: The network's values [T+1, B, n_values].
-            policy: The policy at the T+1 rows.
-            raw_action: The taken actions [T, B, size].
-            action_advantages: The result of `evaluate_actions`.
-        """
-
-
-class ActionValueCritic(Critic):
-    """Q(x, a) of every action of one discrete branch, with which the bias correction is exact."""
-
-    def __init__(self, n_actions: int):
-        self.n_values = n_actions
-
-    def evaluate(
-        self,
-        values: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-        action_advantages: ActionAdvantages | None,
-    ) -> CriticOutput:
-        return _ActionValueOutput(values, _as_categorical(policy), raw_action)
-
-
-class _ActionValueOutput(CriticOutput):
     policy: Categorical
 
-    def __init__(self, values: Tensor, policy: Categorical, raw_action: Tensor):
+    def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: None):
+        policy = _as_categorical(policy)
         self.v = policy.expectation(values)
         self.policy, self.action_values, self.raw_action = policy.select_rows(slice(-1)), values[:-1], raw_action.long()
         self.q_taken = self.action_values.gather(-1, self.raw_action).squeeze(-1)
@@ -174,28 +119,10 @@ class _ActionValueOutput(CriticOutput):
         return correction.scatter_add(-1, self.raw_action, weight.unsqueeze(-1))
 
 
-class StateValueCritic(Critic):
-    """V(x) only. Actions that were not taken have no value, so that the policy gradient has no bias correction.
+class StateValueOutput(CriticOutput):
+    """The output of `StateValueCritic`."""
 
-    Args:
-        n_streams: Number of reward streams, whose values follow V(x).
-    """
-
-    def __init__(self, n_streams: int):
-        self.n_values = 1 + n_streams
-
-    def evaluate(
-        self,
-        values: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-        action_advantages: ActionAdvantages | None,
-    ) -> CriticOutput:
-        return _StateValueOutput(values, policy, raw_action)
-
-
-class _StateValueOutput(CriticOutput):
-    def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor):
+    def __init__(self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: None):
         self.v, *self.stream_values = values.unbind(-1)
         self.q_taken = self.v[:-1]
         self.policy, self.raw_action = policy.select_rows(slice(-1)), raw_action
@@ -218,45 +145,9 @@ class _StateValueOutput(CriticOutput):
         return torch.zeros_like(probs).scatter(-1, self.raw_action.long(), weight.unsqueeze(-1))
 
 
-class StochasticDuelingCritic(Critic):
-    """V(x) and A(x, a), for actions of any kind (section 5.1).
+class DuelingOutput(CriticOutput):
+    """The output of `StochasticDuelingCritic`."""
 
-        Q(x, a) = V(x) + A(x, a) - 1/n sum_i A(x, u_i),   u_i ~ pi(.|x)                                   (Eq. 13)
-
-    All actions of a state share the samples u_i. The bias correction is estimated with one more sample of the policy,
-    a' (Eq. 15).
-    """
-
-    n_values = 1
-    samples_actions = True
-
-    def __init__(self, family: DistributionFamily[ClosedFormDistribution], n_samples: int):
-        self.family, self.n_samples = family, n_samples
-        self.encoded_size = family.encoded_size
-
-    def evaluate_actions(
-        self,
-        network: ActorCritic | SeparateCritic,
-        features: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-    ) -> ActionAdvantages:
-        policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
-        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
-        return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
-
-    def evaluate(
-        self,
-        values: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-        action_advantages: ActionAdvantages | None,
-    ) -> CriticOutput:
-        assert action_advantages is not None
-        return _DuelingOutput(values, policy, raw_action, action_advantages)
-
-
-class _DuelingOutput(CriticOutput):
     def __init__(
         self, values: Tensor, policy: ClosedFormDistribution, raw_action: Tensor, action_advantages: ActionAdvantages
     ):
@@ -290,6 +181,100 @@ class _DuelingOutput(CriticOutput):
         """Return the weight of the score of a' [T, B]."""
         rho = self.policy.log_ratio(behavior, self.policy_sample).clamp(-20, 20).exp()
         return sampled_bias_correction(rho, self.policy_sample_advantage, clip)
+
+
+class Critic(ABC):
+    """A kind of critic: the columns of the network that are its values, and the evaluation of a batch."""
+
+    Output: Callable[..., CriticOutput]  # made from the arguments of `evaluate`
+    n_values: int  # columns of the network's output
+    encoded_size: int = 0  # numbers of an encoded action that the advantage head reads besides the features
+    samples_actions: bool = False  # action values are estimated with sampled actions
+
+    def evaluate_actions(
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+    ) -> ActionAdvantages | None:
+        """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
+
+        Args:
+            network: The network of the critic.
+            features: [T+1, B, F].
+            policy: The policy at the T+1 rows.
+            raw_action: The taken actions [T, B, size].
+        """
+        return None
+
+    def evaluate(
+        self,
+        values: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+        action_advantages: ActionAdvantages | None,
+    ) -> CriticOutput:
+        """Return the critic's output, without gradient.
+
+        Args:
+            values: The network's values [T+1, B, n_values].
+            policy: The policy at the T+1 rows.
+            raw_action: The taken actions [T, B, size].
+            action_advantages: The result of `evaluate_actions`.
+        """
+        return self.Output(values, policy, raw_action, action_advantages)
+
+
+class ActionValueCritic(Critic):
+    """Q(x, a) of every action of one discrete branch, with which the bias correction is exact."""
+
+    Output = ActionValueOutput
+
+    def __init__(self, n_actions: int):
+        self.n_values = n_actions
+
+
+class StateValueCritic(Critic):
+    """V(x) only. Actions that were not taken have no value, so that the policy gradient has no bias correction.
+
+    Args:
+        n_streams: Number of reward streams, whose values follow V(x).
+    """
+
+    Output = StateValueOutput
+
+    def __init__(self, n_streams: int):
+        self.n_values = 1 + n_streams
+
+
+class StochasticDuelingCritic(Critic):
+    """V(x) and A(x, a), for actions of any kind (section 5.1).
+
+        Q(x, a) = V(x) + A(x, a) - 1/n sum_i A(x, u_i),   u_i ~ pi(.|x)                                   (Eq. 13)
+
+    All actions of a state share the samples u_i. The bias correction is estimated with one more sample of the policy,
+    a' (Eq. 15).
+    """
+
+    Output = DuelingOutput
+    n_values = 1
+    samples_actions = True
+
+    def __init__(self, family: DistributionFamily[ClosedFormDistribution], n_samples: int):
+        self.family, self.n_samples = family, n_samples
+        self.encoded_size = family.encoded_size
+
+    def evaluate_actions(
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+    ) -> ActionAdvantages:
+        policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
+        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
+        return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
 
 
 def _as_categorical(distribution: ClosedFormDistribution) -> Categorical:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.actor_critic import make_parameter_group
-from algorithm.agents.agent import Agent, DataSchedule, LossResult, check_burn_in, select_statistics_rows
-from algorithm.agents.metrics import compute_diagnostics, weighted_means
+from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
+from algorithm.agents.agent import Agent, LossResult, select_statistics_rows
+from algorithm.agents.metrics import summarize_update
 from algorithm.agents.reactor.critics import CriticOutput, Experience, make_critic
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.reward_transform import RewardTransform
@@ -52,18 +52,7 @@ class Reactor(Agent):
         self.groups = {
             "reactor": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)
         }
-        check_burn_in(settings.burn_in_step, self.policy)
-        warmup_rows = self.policy.torso.warmup_rows
-        self.schedule = DataSchedule(
-            rollout_length=settings.rollout_length,
-            sequence_length=settings.sequence_length,
-            batch_size=settings.batch_size,
-            replay_ratio=settings.replay_ratio,
-            learning_starts=settings.learning_starts,
-            on_policy_updates=False,
-            burn_in=warmup_rows + settings.burn_in_step,
-            warmup_rows=warmup_rows,
-        )
+        self.schedule = make_replay_schedule(settings, self.policy, on_policy_updates=False)
         self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
 
     def _make_network(self, blueprint: Blueprint, role: Role) -> BranchedActorCritic:
@@ -122,10 +111,7 @@ class Reactor(Agent):
                 "train/clip_fraction": (rho > 1).float(),
                 "train/policy_objective": policy.expectation(estimate),
             }
-            return {
-                **weighted_means(plain_weights, metric_values),
-                **compute_diagnostics(plain_weights, critic.retrace_target, q_taken, policy_values),
-            }
+            return summarize_update(plain_weights, metric_values, critic.retrace_target, q_taken, policy_values)
 
         loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
             value_direction.clone(), outputs.values[:-1]

@@ -15,17 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.actor_critic import make_parameter_group
+from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
 from algorithm.agents.agent import (
     Agent,
-    DataSchedule,
     LossResult,
     ParameterReset,
-    check_burn_in,
     select_statistics_rows,
     unroll,
 )
-from algorithm.agents.metrics import compute_diagnostics, weighted_means
+from algorithm.agents.metrics import summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
@@ -78,23 +76,13 @@ class Sac(Agent):
             else SoftPolicy(settings, self.family, blueprint, torso, role)
         )
         self.policy = self.policy_learner.policy
-        check_burn_in(settings.burn_in_step, torso)
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
         # parameters of the policy are contiguous.
         critic_group = make_parameter_group(
             settings, self.critics, settings.learning_rate_critic, settings.max_grad_norm_critic
         )
         self.groups = {"critic": critic_group, **self.policy_learner.groups}
-        self.schedule = DataSchedule(
-            rollout_length=settings.rollout_length,
-            sequence_length=settings.sequence_length,
-            batch_size=settings.batch_size,
-            replay_ratio=settings.replay_ratio,
-            learning_starts=settings.learning_starts,
-            on_policy_updates=False,
-            burn_in=torso.warmup_rows + settings.burn_in_step,
-            warmup_rows=torso.warmup_rows,
-        )
+        self.schedule = make_replay_schedule(settings, torso, on_policy_updates=False)
         self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
         self.random_steps = settings.random_steps
@@ -163,11 +151,9 @@ class Sac(Agent):
             metric_values = {"train/critic_loss": critic.compute_loss(), "train/value": values}
             further_values = {**compute_policy_metrics(), **self.critic.compute_metrics(experience)}
             plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
-            return {
-                **weighted_means(plain_weights, metric_values),
-                **self.policy_learner.get_temperatures(),
-                **compute_diagnostics(plain_weights, critic.compute_target_values(), values, further_values),
-            }
+            target_values = critic.compute_target_values()
+            summary = summarize_update(plain_weights, metric_values, target_values, values, further_values)
+            return {**summary, **self.policy_learner.get_temperatures()}
 
         report = LossResult(
             compute_metrics,

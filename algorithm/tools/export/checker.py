@@ -6,13 +6,12 @@ Engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from algorithm.tools.export.onnx_model import BARRACUDA, SENTIS, OnnxModel, TensorInfo, make_session, run_session
 from algorithm.tools.export.signature import (
     BATCH,
     CONTINUOUS,
@@ -25,7 +24,6 @@ from algorithm.tools.export.signature import (
     MEMORY_IN,
     MEMORY_OUT,
     MEMORY_SIZE,
-    ORDER,
     VERSION_NUMBER,
     Shape,
     Signature,
@@ -33,8 +31,7 @@ from algorithm.tools.export.signature import (
 
 OPSETS = range(9, 16)
 MAX_AXES = 8
-FLOATS, INTEGERS = ("FLOAT",), ("INT64", "INT32")
-KINDS = {DISCRETE: INTEGERS, DISCRETE_MODE: INTEGERS}  # of outputs that are no floats
+INTEGER_OUTPUTS = (DISCRETE, DISCRETE_MODE)
 RULES = {
     MASKS: "I3",
     MEMORY_IN: "I4",
@@ -45,6 +42,36 @@ RULES = {
     MEMORY_OUT: "C5",
 }  # by the name of an input or output; I2 for observations
 LARGE_INPUT = 1e3  # standard deviation of observations, for which unbounded actions exceed [-1, 1]
+# Operators that Unity's packages import, from their manuals.
+# com.unity.sentis 2.1 and com.unity.ai.inference 2.2, for versions 3.x and 4.x of ML-Agents' package:
+SENTIS = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Bernoulli Cast CastLike
+    Ceil Celu Clip Compress Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum DepthToSpace Div
+    Dropout Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool
+    GlobalMaxPool Greater GreaterOrEqual GridSample Hardmax HardSigmoid HardSwish Identity InstanceNormalization IsInf
+    IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LRN LSTM MatMul Max MaxPool Mean Min Mish Mod
+    Mul Multinomial Neg NonMaxSuppression NonZero Not OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike
+    RandomUniform RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign Round ScatterElements
+    ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt
+    Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+    """.split()
+)
+# com.unity.barracuda 2.0, for versions 1.x and 2.x:
+BARRACUDA = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat
+    Constant ConstantOfShape Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Equal Exp Expand Flatten Floor
+    Gather Gemm GlobalAveragePool GlobalMaxPool Greater Identity ImageScaler InstanceNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax LRN LSTM MatMul Max MaxPool Mean Min Mul Multinomial Neg NonMaxSuppression NonZero Not
+    OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round Selu Shape Sigmoid Sin Sinh Slice Softmax
+    SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Unsqueeze Upsample Where Xor
+    """.split()
+)
+
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def find_violations(path: Path, signature: Signature, opset: int) -> list[str]:
@@ -55,92 +82,122 @@ def find_violations(path: Path, signature: Signature, opset: int) -> list[str]:
         signature: Inputs and outputs that the scene has.
         opset: Version of ONNX's operators that was requested.
     """
+    import onnx
+
     try:
-        model = OnnxModel(path)
+        model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several types
         return [f"O1: {path.name} cannot be read as ONNX ({_format_error(error)})"]
-    found = [*_check_container(model), *_check_operators(model, opset), *_check_tensors(model)]
-    found += _check_ports(model, signature)
+    found = [*_check_container(model), *_check_operators(model, opset), *_check_tensors(model.graph)]
+    found += _check_ports(model.graph, signature)
     if "?" in path.name or path.suffix != ".onnx":
         found.append(f"S7: the file is called {path.name}; it must be <Behavior>.onnx, without ?team=")
     return found or list(_run_probes(path, signature))
 
 
-def _check_container(model: OnnxModel) -> Iterator[str]:
+def make_runner(content: bytes) -> Run:
+    """Return a function that runs the content of a file, with one thread: {input: value} -> {output: value}."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # no log output
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feed: dict(zip(names, session.run(names, feed), strict=True))
+
+
+def _check_container(model: Any) -> Iterator[str]:
     import onnx
 
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.initializers.values()):
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         yield "O1: weights are in another file"
-    domains = {one.domain for one in model.proto.opset_import} | {node.domain for node in model.nodes}
+    domains = {one.domain for one in model.opset_import} | {node.domain for node in model.graph.node}
     if foreign := sorted(domains - {"", "ai.onnx"}):
         yield f"O1: operators of the domain {', '.join(foreign)}; only the operators of ONNX itself are imported"
     try:
-        onnx.checker.check_model(model.proto, full_check=True)
+        onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # onnx raises several types
         yield f"O1: onnx.checker rejects the file ({_format_error(error)})"
 
 
-def _check_operators(model: OnnxModel, opset: int) -> Iterator[str]:
-    if model.get_opset() not in OPSETS:
-        yield f"O2: opset {model.get_opset()}; Unity's packages read {OPSETS[0]} (Barracuda) to {OPSETS[-1]}"
-    elif model.get_opset() != opset:
-        yield f"O2: opset {model.get_opset()} instead of {opset}"
-    table, name = (BARRACUDA, "Barracuda") if model.get_opset() == OPSETS[0] else (SENTIS, "Sentis")
-    for operator in sorted({node.op_type for node in model.nodes if node.domain in ("", "ai.onnx")} - table):
+def _check_operators(model: Any, opset: int) -> Iterator[str]:
+    found = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    if found not in OPSETS:
+        yield f"O2: opset {found}; Unity's packages read {OPSETS[0]} (Barracuda) to {OPSETS[-1]}"
+    elif found != opset:
+        yield f"O2: opset {found} instead of {opset}"
+    table, name = (BARRACUDA, "Barracuda") if found == OPSETS[0] else (SENTIS, "Sentis")
+    for operator in sorted({node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - table):
         yield f"O3: {name} does not import the operator {operator}"
 
 
-def _check_tensors(model: OnnxModel) -> Iterator[str]:
-    from onnx import TensorProto
+def _check_tensors(graph: Any) -> Iterator[str]:
+    from onnx import TensorProto, numpy_helper
 
-    if model.proto.graph.sparse_initializer:
+    if graph.sparse_initializer:
         yield "O4: sparse weights"
-    for name, tensor in model.initializers.items():
+    attributes = [(node.output[0], one) for node in graph.node for one in node.attribute]
+    tensors = [(name, one.t) for name, one in attributes if one.HasField("t")]
+    for name, tensor in [*((tensor.name, tensor) for tensor in graph.initializer), *tensors]:
         if tensor.data_type in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128):
             yield f"O4: {name} is {TensorProto.DataType.Name(tensor.data_type)}"
-        if len(tensor.dims) > MAX_AXES:
+        elif len(tensor.dims) > MAX_AXES:
             yield f"O4: {name} has {len(tensor.dims)} dimensions; at most {MAX_AXES}"
-    for name, value in model.iterate_constants():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            yield f"I7: {name} holds infinity or NaN; constants must be finite, the logits of masked actions too (-1e8)"
+        elif tensor.data_location != TensorProto.EXTERNAL:
+            value = numpy_helper.to_array(tensor)
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                yield (
+                    f"I7: {name} holds infinity or NaN; constants must be finite, the logits of masked actions too "
+                    "(-1e8)"
+                )
 
 
-def _check_ports(model: OnnxModel, signature: Signature) -> Iterator[str]:
+def _check_ports(graph: Any, signature: Signature) -> Iterator[str]:
     """Compare inputs, outputs and constants with those of the scene, as the Inspector of Behavior Parameters does."""
-    inputs, computed, constants = signature.inputs(), signature.computed_outputs(), signature.constants()
+    from onnx import numpy_helper
+
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    inputs, outputs = signature.inputs(), signature.outputs()
     for name, shape in inputs.items():
         if name not in RULES and (len(shape) not in (1, 2, 3) or 0 in shape):
             yield f"I2: {name} {[BATCH, *shape]}; Unity has [{BATCH}, size], [{BATCH}, items, size], [{BATCH}, C, H, W]"
-    yield from _compare(model.inputs, inputs)
-    yield from _compare(model.outputs, computed)
-    if unknown := sorted(set(model.inputs) - set(inputs)):
+    yield from _compare([value for value in graph.input if value.name not in initializers], inputs)
+    yield from _compare(graph.output, signature.computed_outputs())
+    if unknown := sorted({value.name for value in graph.input} - {*inputs, *initializers}):
         yield f"I5: inputs unknown to the scene: {', '.join(unknown)}"
-    for name, value in constants.items():
-        if (found := model.find_constant(name)) is None:
+    for name, value in signature.constants().items():
+        if name not in initializers:
             yield f"C8: {name} is not an initializer; Barracuda reads constants from initializers"
-        elif found.dtype != value.dtype or not np.array_equal(found, value):
+            continue
+        found = numpy_helper.to_array(initializers[name])
+        if found.dtype != value.dtype or not np.array_equal(found, value):
             yield f"{RULES[name]}: {name} is {_format_constant(found)}; it must be {_format_constant(value)}"
-    expected = [name for name in ORDER if name in computed or name in constants]
-    if list(model.outputs) != expected:
-        yield f"C6: the outputs are {', '.join(model.outputs) or 'missing'}; they must be {', '.join(expected)}"
+    if (names := [value.name for value in graph.output]) != list(outputs):
+        yield f"C6: the outputs are {', '.join(names) or 'missing'}; they must be {', '.join(outputs)}"
 
 
-def _compare(found: Mapping[str, TensorInfo], expected: Mapping[str, Shape]) -> Iterator[str]:
+def _compare(values: Iterable[Any], expected: Mapping[str, Shape]) -> Iterator[str]:
     """Compare inputs or outputs with those of the scene, whose shapes lack the batch axis."""
+    from onnx import TensorProto
+
+    tensors = {value.name: value.type.tensor_type for value in values}
     for name, shape in expected.items():
-        kinds, rule = KINDS.get(name, FLOATS), RULES.get(name, "I2")
-        needed = f"{kinds[0]} [{', '.join(map(str, (BATCH, *shape)))}]"
-        info = found.get(name)
-        if info is None:
-            yield f"{rule}: {name} is missing; the scene has {needed}"
-        elif info.kind not in kinds or not info.shape or not isinstance(info.shape[0], str) or info.shape[1:] != shape:
-            yield f"{rule}: {name} is {info}; the scene has {needed}"
+        rule, axes = RULES.get(name, "I2"), ", ".join(map(str, (BATCH, *shape)))
+        needed = [f"{kind} [{axes}]" for kind in (("INT64", "INT32") if name in INTEGER_OUTPUTS else ("FLOAT",))]
+        if name not in tensors:
+            yield f"{rule}: {name} is missing; the scene has {needed[0]}"
+            continue
+        axes = ", ".join(str(axis.dim_param or axis.dim_value) for axis in tensors[name].shape.dim)
+        found = f"{TensorProto.DataType.Name(tensors[name].elem_type)} [{axes}]"
+        if found not in needed:
+            yield f"{rule}: {name} is {found}; the scene has {needed[0]}"
 
 
 def _run_probes(path: Path, signature: Signature) -> Iterator[str]:
     """Run the file on zeros, as Unity does when it loads a model, in a larger batch, and on large observations."""
     try:
-        session = make_session(path.read_bytes())
+        run = make_runner(path.read_bytes())
     except Exception as error:  # onnxruntime raises several types
         yield f"I7: onnxruntime cannot load the file ({_format_error(error)})"
         return
@@ -153,7 +210,7 @@ def _run_probes(path: Path, signature: Signature) -> Iterator[str]:
         if scale and MASKS in feed:
             feed[MASKS] = np.ones_like(feed[MASKS])
         try:
-            outputs = run_session(session, feed)
+            outputs = run(feed)
         except Exception as error:  # onnxruntime raises several types
             yield f"{rule}: the file does not run in a batch of {batch} ({_format_error(error)})"
             return
@@ -168,7 +225,7 @@ def _check_outputs(outputs: Mapping[str, Any], signature: Signature, batch: int)
         value = outputs[name]
         if value.shape != (batch, *shape):
             yield f"I2: {name} has the shape {list(value.shape)} in a batch of {batch}, not {[batch, *shape]}"
-        elif name in KINDS and ((value < 0) | (value >= signature.branches)).any():
+        elif name in INTEGER_OUTPUTS and ((value < 0) | (value >= signature.branches)).any():
             yield f"C4: {name} ranges from {value.min()} to {value.max()}, beyond the sizes of its branches"
         elif name in (CONTINUOUS, CONTINUOUS_MODE) and not (np.abs(value) <= 1).all():
             yield f"C3: {name} reaches {np.abs(value).max():.3g}; actions must be from -1 to 1"

@@ -27,10 +27,25 @@ class ExportCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Export the run into its folder. Raises ExportFailed for roles that Unity would reject."""
-        from algorithm.tools.export.export import ExportFailed, run_export
+        from algorithm.parts.torch_setup import configure_torch
+        from algorithm.runs.session import find_run
+        from algorithm.tools.export.export import ExportFailed, export_roles
         from algorithm.tools.export.graph import BARRACUDA_OPSET, OPSET
 
+        configure_torch()
+        folder, settings = find_run(make_request(options), output.log)
+        checkpoint = folder.find_checkpoint(options.ckpt, output.log)
+        output.log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
         opset = BARRACUDA_OPSET if options.barracuda else OPSET
-        output.result, failed = run_export(make_request(options), options.ckpt, opset, output.log)
+        results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
+        failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
+        for result in results:
+            for line in failed.get(result.role, [str(result)]):
+                output.log(line)
+        output.result = {
+            "run": folder.given_path.as_posix(),
+            "exports": [result.to_record() for result in results if not isinstance(result, ExportFailed)],
+            "violations": failed,
+        }
         if failed:
             raise ExportFailed(" and ".join(failed), [line for lines in failed.values() for line in lines])

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,27 @@ from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.torch_setup import configure_torch
-from algorithm.program import DEFAULT_ROLE
+from algorithm.program import DEFAULT_ROLE, get_install_command
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.run_requests import RunRequest
-from algorithm.runs.session import find_run
 from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.export.checker import find_violations
 from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
-from algorithm.tools.export.onnx_model import check_packages
-from algorithm.tools.export.parity import check_parity
-from algorithm.tools.export.signature import Signature
+from algorithm.tools.export.parity import ParityCheck
+from algorithm.tools.export.signature import BATCH, Signature
 
 EXPORT_CHECKPOINTS = "checkpoints"  # value of base_config.export
+PACKAGES = ("onnx", "onnxruntime")
+
+
+def check_packages() -> None:
+    """Raise UserError, with the command that installs it, if a package that an export needs is missing."""
+    for name in PACKAGES:
+        try:
+            import_module(name)
+        except ImportError as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"an export needs the extra onnx ({line}): {get_install_command('onnx')}") from error
 
 
 class ExportFailed(Exception):
@@ -134,19 +142,19 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
             file.write(content)
         if violations := find_violations(temporary, signature, opset):
             raise ExportFailed(name, violations)
-        comparison = check_parity(agent, role, signature, content)
+        comparison = ParityCheck(agent, role, signature, content)
         if comparison.violations:
             raise ExportFailed(name, comparison.violations)
         temporary.replace(path)
     sync_folder(target)
-    inputs, outputs = signature.describe_ports()
+    outputs = signature.outputs().items()
     return ExportResult(
         role=name,
         path=path,
         size=len(content),
         opset=opset,
-        inputs=inputs,
-        outputs=outputs,
+        inputs={name: [BATCH, *shape] for name, shape in signature.inputs().items()},
+        outputs={name: [BATCH, *output] if isinstance(output, tuple) else [*output.shape] for name, output in outputs},
         parity=comparison.error,
         seconds=time.perf_counter() - start,
     )
@@ -197,41 +205,6 @@ class RunExporter(Callback):
             reason = " ".join(str(error).split())
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             self._log(f"export into {target} failed: {kind}{reason}")
-
-
-def run_export(
-    request: RunRequest, ckpt: str | None, opset: int, log: Callable[[str], None]
-) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Execute the command export: export a run into its folder.
-
-    Args:
-        request: The run.
-        ckpt: Env steps or folder of a checkpoint; None for the best.
-        opset: The ONNX operator set.
-        log: Receives a line for each file, and for each violation.
-
-    Returns:
-        The record for scripts, and {role: violations} of the roles that were not exported.
-
-    Raises:
-        UserError: If there is no such run, a package is missing, or a network cannot be expressed in the opset.
-        CheckpointError: If the checkpoint cannot be read.
-    """
-    configure_torch()
-    folder, settings = find_run(request, log)
-    checkpoint = folder.find_checkpoint(ckpt, log)
-    log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
-    results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
-    failed = {result.role: result.violations for result in results if isinstance(result, ExportFailed)}
-    for result in results:
-        for line in result.violations if isinstance(result, ExportFailed) else [str(result)]:
-            log(line)
-    record = {
-        "run": folder.given_path.as_posix(),
-        "exports": [result.to_record() for result in results if isinstance(result, ExportResult)],
-        "violations": failed,
-    }
-    return record, failed
 
 
 def run_round_trip() -> str:

@@ -17,8 +17,8 @@ from algorithm.agents.agent import Agent
 from algorithm.distributions import ExportedAction
 from algorithm.errors import UserError
 from algorithm.specs import ACTION_MASK, Role
-from algorithm.tools.export.onnx_friendly import to_onnx_friendly
-from algorithm.tools.export.signature import BATCH, MASKS, MEMORY_IN, ORDER, ObservationInput, Signature
+from algorithm.tools.export.onnx_friendly import make_onnx_friendly
+from algorithm.tools.export.signature import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 
 OPSET = 15  # for Sentis and the Inference Engine, in versions 3.x and 4.x of ML-Agents' package
 BARRACUDA_OPSET = 9  # for Barracuda, in versions 1.x and 2.x
@@ -33,7 +33,8 @@ class ExportModule(nn.Module):
 
     def __init__(self, agent: Agent, signature: Signature):
         super().__init__()
-        self.policy = to_onnx_friendly(deepcopy(agent.policy).eval().requires_grad_(False))
+        self.policy = deepcopy(agent.policy).eval().requires_grad_(False)
+        make_onnx_friendly(self.policy)
         self.family, self.signature = agent.family, signature
         self.names = list(signature.inputs())
 
@@ -97,11 +98,8 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
     """
     import onnx
 
-    signature = export_module.signature
-    example = tuple(torch.zeros((1, *shape)) for shape in signature.inputs().values())
-    computed = list(signature.computed_outputs())
     try:
-        serialized = _trace(export_module, example, list(signature.inputs()), computed, opset)
+        serialized = _trace(export_module, opset)
     except Exception as error:  # a module in nn.py, and the exporter, may raise any error
         reason = " ".join(str(error).split())
         raise UserError(
@@ -109,25 +107,25 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
         ) from error
     model = onnx.load_from_string(serialized)
     _simplify(model.graph)
-    _add_outputs(model, signature)
+    _add_outputs(model.graph, export_module.signature)
     model.producer_name, model.producer_version = "samara", ""
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value)
+    onnx.helper.set_model_props(model, dict(metadata))
     return model
 
 
-def _trace(export_module: ExportModule, example: tuple, inputs: list[str], outputs: list[str], opset: int) -> bytes:
+def _trace(export_module: ExportModule, opset: int) -> bytes:
     """Return the serialized trace of a module, from torch's older exporter: the newer one writes no opset below 18."""
+    inputs, outputs = export_module.signature.inputs(), list(export_module.signature.computed_outputs())
     memory = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             export_module,
-            example,
+            tuple(torch.zeros((1, *shape)) for shape in inputs.values()),
             memory,  # type: ignore[arg-type]
             dynamo=False,
             opset_version=opset,
-            input_names=inputs,
+            input_names=list(inputs),
             output_names=outputs,
             dynamic_axes={name: {0: BATCH} for name in (*inputs, *outputs)},
         )
@@ -136,50 +134,36 @@ def _trace(export_module: ExportModule, example: tuple, inputs: list[str], outpu
 
 def _simplify(graph: Any) -> None:
     """Refer to initializers by their own names, as Barracuda requires, and remove unused nodes and constants."""
-    constants = {constant.name for constant in graph.initializer}
+    constants, used = {constant.name for constant in graph.initializer}, {output.name for output in graph.output}
     aliases = {
         node.output[0]: node.input[0]
         for node in graph.node
-        if node.op_type == "Identity" and node.input[0] in constants and not _is_output(graph, node.output[0])
+        if node.op_type == "Identity" and node.input[0] in constants and node.output[0] not in used
     }
-    for node in graph.node:
+    for node in reversed(list(graph.node)):  # a node precedes those that read its outputs
         node.doc_string = ""
         node.input[:] = [aliases.get(name, name) for name in node.input]
-    while unused := [node for node in graph.node if not set(node.output) & _read_names(graph)]:
-        for node in unused:
+        if used.isdisjoint(node.output):
             graph.node.remove(node)
-    for constant in [constant for constant in graph.initializer if constant.name not in _read_names(graph)]:
+        else:
+            used.update(node.input)
+    for constant in [constant for constant in graph.initializer if constant.name not in used]:
         graph.initializer.remove(constant)
 
 
-def _is_output(graph: Any, name: str) -> bool:
-    return any(output.name == name for output in graph.output)
-
-
-def _read_names(graph: Any) -> set[str]:
-    return {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-
-
-def _add_outputs(model: Any, signature: Signature) -> None:
+def _add_outputs(graph: Any, signature: Signature) -> None:
     """Add the constants to the outputs, and put all outputs, with their shapes, in the order of ML-Agents' files.
 
     A constant is an initializer that is itself an output: Barracuda reads it by its name, later packages as an output.
     """
     from onnx import TensorProto, helper, numpy_helper
 
-    graph = model.graph
-    integers = {output.name for output in graph.output if output.type.tensor_type.elem_type == TensorProto.INT64}
-    computed, constants = signature.computed_outputs(), signature.constants()
-    outputs = {}
-    for name in ORDER:
-        if name in constants:
-            outputs[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, constants[name].shape)
-            graph.initializer.append(numpy_helper.from_array(constants[name], name))
-        elif name in computed:
-            kind = TensorProto.INT64 if name in integers else TensorProto.FLOAT
-            outputs[name] = helper.make_tensor_value_info(name, kind, (BATCH, *computed[name]))
+    kinds = {output.name: output.type.tensor_type.elem_type for output in graph.output}
     del graph.output[:]
-    graph.output.extend(outputs.values())
+    for name, output in signature.outputs().items():
+        shape: Any = (BATCH, *output) if isinstance(output, tuple) else output.shape
+        graph.output.append(helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape))
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in signature.constants().items())
 
 
 def make_metadata(role: str, spec: Role, signature: Signature, env_steps: int) -> dict[str, str]:

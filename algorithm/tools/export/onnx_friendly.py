@@ -1,12 +1,15 @@
-"""Replacements of modules for the export, in operators that Unity imports: fixed shapes, one step, no unused outputs.
+"""One step of a network in operators that Unity imports: of fixed shapes, without unused outputs.
 
-A module without a replacement, such as a module in nn.py, is traced as it is. `step` of a module with a memory takes
-features [B, features] and a memory [B, size], and returns outputs and the next memory.
+The functions here take the place of methods of a copied network; each has the module as its first argument. A module of
+another class, such as a module in nn.py, is traced as it is. `step` of a module with a memory takes features
+[B, features] and a memory [B, size], and returns outputs and the next memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.combinations import find_allowed_combinations
+from algorithm.distributions.combinations import find_allowed_combinations, split_branches
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
@@ -29,257 +32,359 @@ from algorithm.networks.policy import GreedyQPolicy
 from algorithm.networks.residual import ResidualBlock, ResidualLayers
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
-from algorithm.tools.export.onnx_friendly_memory import OnnxAttention, OnnxAttentionLayer, OnnxGru, OnnxLstm
-from algorithm.tools.export.onnx_friendly_norms import (
-    OnnxBatchNorm,
-    OnnxLayerNorm,
-    OnnxNormalizedStack,
-    OnnxResidual,
-    OnnxResidualBlock,
-    OnnxRmsNorm,
-)
+
+Observations = Mapping[str, Tensor]
 
 
-def to_onnx_friendly(module: Any) -> nn.Module:
-    """Return the replacement of a module for the export; its submodules are replaced in place."""
-    converted = REPLACEMENTS[type(module)](module) if type(module) in REPLACEMENTS else module
-    for name, child in list(converted.named_children()):
-        setattr(converted, name, to_onnx_friendly(child))
-    return converted
+def make_onnx_friendly(network: nn.Module) -> None:
+    """Change a network so that it can be exported: the weights and the methods of its modules."""
+    for module in list(network.modules()):  # a module before those in it, which it may replace
+        form = FORMS.get(type(module), Form())
+        if form.prepare:
+            form.prepare(module)
+        for method, function in (("forward", form.forward), ("step", form.step)):
+            if function:
+                setattr(module, method, partial(function, module))
 
 
-class Affine(nn.Module):
-    """The first `outputs` outputs of a linear layer: [B, features] -> [B, outputs]."""
-
-    def __init__(self, linear: nn.Linear, outputs: int):
-        super().__init__()
-        self.weight = nn.Parameter(linear.weight[:outputs].clone(), requires_grad=False)
-        self.bias = nn.Parameter(linear.bias[:outputs].clone(), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)
+def _keep_outputs(linear: nn.Linear, count: int) -> None:
+    """Remove all outputs of a linear layer but the first ones."""
+    linear.weight = _make_constant(linear.weight[:count])
+    linear.bias = _make_constant(linear.bias[:count])
 
 
-class OnnxActorCritic(nn.Module):
-    """The policy of an ActorCritic, without its critic and without action masks, which ExportModule applies."""
-
-    def __init__(self, network: ActorCritic):
-        super().__init__()
-        self.torso = network.torso
-        heads: Any = network.heads
-        separate = isinstance(heads, SeparateHeads)
-        self.layers = heads.layers[0] if separate else nn.Identity()
-        shared = heads.heads[0] if separate else heads
-        self.head = Affine(shared.linear, shared.sizes[0])
-        self.std_head: Any = network.std_head
-        self.rest = network.statistics_size - 2 * self.std_head.n_means if self.std_head else 0
-
-    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        features, memory = self.torso.step(obs, memory)
-        outputs = self.head(self.layers(features))
-        if not self.std_head:
-            return outputs, memory
-        parts = [self.std_head.bound_means(outputs[:, : self.std_head.n_means]), self._log_std(outputs)]
-        if self.rest:
-            parts.append(outputs[:, self.std_head.n_columns :])
-        return torch.cat(parts, -1), memory
-
-    def _log_std(self, outputs: Tensor) -> Tensor:
-        head, means = self.std_head, outputs[:, : self.std_head.n_means]
-        if head.fixed_log_std is not None:
-            return 0 * means + head.fixed_log_std
-        number = (
-            outputs[:, head.n_means : head.n_columns] if head.log_std is None else 0 * means + head.log_std.detach()
-        )
-        return head.compute_log_std(number)
+def _make_constant(value: Tensor) -> nn.Parameter:
+    """Return a tensor as weights of the file."""
+    return nn.Parameter(value.detach().clone(), requires_grad=False)
 
 
-class OnnxGreedyQPolicy(nn.Module):
-    """An epsilon-greedy policy of action values: log probabilities of the actions of every branch."""
-
-    def __init__(self, network: GreedyQPolicy):
-        super().__init__()
-        self.torso, self.critics = network.torso, network.critics.critics
-        ends = accumulate(network.family.branches, initial=0)
-        self.branches, self.epsilon = [slice(*branch) for branch in pairwise(ends)], network.epsilon
-        self.codes: Tensor
-        self.register_buffer("codes", network.combination_codes)
-
-    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        features, memory = self.torso.step(obs, memory)
-        values = sum(critic(features) for critic in self.critics)
-        masks = (obs[ACTION_MASK][:, branch] for branch in self.branches)
-        # If all actions of a branch are masked, all are allowed.
-        free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in masks]
-        # 1 for a combination without masked actions, 0 otherwise.
-        possible = (1 - (1 - torch.cat(free, -1)) @ self.codes.T).clamp(min=0)
-        best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
-        chosen = nn.functional.one_hot(best, len(self.codes)).float() @ self.codes
-        mixed = [
-            (1 - self.epsilon) * chosen[:, branch] + self.epsilon * part / part.sum(-1, keepdim=True)
-            for branch, part in zip(self.branches, free, strict=True)
-        ]
-        return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
+def _split(columns: Tensor, sizes: Sequence[int]) -> list[list[Tensor]]:
+    """Return each part of some columns as a list, empty for a part of size 0."""
+    ends = accumulate(sizes, initial=0)
+    return [[columns[:, begin:end]] if begin < end else [] for begin, end in pairwise(ends)]
 
 
-class OnnxBranch(nn.Module):
-    """One step of a Branch, without its output."""
-
-    def __init__(self, branch: Branch):
-        super().__init__()
-        self.layers: Any = branch.layers
-        self.state_size = branch.state_size
-
-    def step(self, features: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Map one row: features [B, F], the state [B, state_size] if there is one -> features, next state."""
-        if not state:
-            return self.layers(features), []
-        features, after = self.layers.step(features, *state)
-        return features, [after]
-
-
-class OnnxBranchedActorCritic(nn.Module):
-    """The policy of a BranchedActorCritic with masks, whose uniform part is over the allowed actions only."""
-
-    def __init__(self, network: BranchedActorCritic):
-        super().__init__()
-        self.head = Affine(network.policy.head.linear, network.policy.head.sizes[0])
-        self.torso, self.policy, self.critic = network.torso, OnnxBranch(network.policy), OnnxBranch(network.critic)
-        self.branches, self.uniform_fraction = network.family.branches, network.uniform_fraction
-        self.sizes = [*network.stored_sizes, network.state_size - network.stored_state_size]
-        self.codes: Tensor
-        self.register_buffer("codes", network.combination_codes)
-
-    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        torso_state, policy_state, critic_state, frames = _split(memory, self.sizes)
-        torso_memory = torso_state + frames
-        features, after = self.torso.step(obs, _concatenate(torso_memory) if torso_memory else memory)
-        torso_state, frames = _split(after, [self.sizes[0], self.sizes[3]])
-        hidden, policy_state = self.policy.step(features, policy_state)
-        if critic_state:
-            _, critic_state = self.critic.step(features, critic_state)
-        states = torso_state + policy_state + critic_state + frames
-        allowed = find_allowed_combinations(obs[ACTION_MASK], self.branches, self.codes)
-        probs = (self.head(hidden) * allowed - 1e8 * (1 - allowed)).softmax(-1)
-        uniform = allowed / allowed.sum(-1, keepdim=True)
-        mixed = (1 - self.uniform_fraction) * probs + self.uniform_fraction * uniform
-        return mixed.clamp(min=1e-30).log(), _concatenate(states) if states else memory
-
-
-class OnnxTorso(nn.Module):
-    """One step of a Torso, without empty parts of the memory."""
-
-    def __init__(self, torso: Torso):
-        super().__init__()
-        self.names, self.encoders, self.body, self.memory = torso.names, torso.encoders, torso.body, torso.memory
-        body_memory, *states = pairwise(accumulate(torso._state_sizes, initial=0))
-        self.body_memory, self.states = slice(*body_memory), [slice(*state) for state in states]
-
-    def step(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        parts, after = [], []
-        for name, encoder, where in zip(self.names, self.encoders, self.states, strict=True):
-            if where.start == where.stop:
-                parts.append(encoder(obs[name]))
-                continue
-            part, frames = encoder.step(obs[name], memory[:, where])
-            parts.append(part)
-            after.append(frames)
-        features = _concatenate(parts)
-        if self.body:
-            features = self.body(features)
-        if self.memory:
-            features, own = self.memory.step(features, memory[:, self.body_memory])
-            after.insert(0, own)
-        return features, _concatenate(after) if after else memory
-
-
-class OnnxVectorEncoder(nn.Module):
-    """The replacement of a VectorEncoder."""
-
-    def __init__(self, encoder: VectorEncoder):
-        super().__init__()
-        self.transform: Any = encoder.transform
-
-    def forward(self, obs: Tensor) -> Tensor:
-        vector = _flatten(obs)
-        return vector if self.transform is None else self.transform(vector)
-
-
-class OnnxNormalizer(nn.Module):
-    """A Normalizer whose mean and standard deviation are constants."""
-
-    def __init__(self, normalizer: Normalizer):
-        super().__init__()
-        moments = normalizer.moments
-        self.clip = normalizer.clip
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", moments.mean.float())
-        self.register_buffer("std", moments.std.float())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
-
-
-class OnnxInputConvolution(nn.Module):
-    """An InputConvolution whose weights are divided by `high` once, instead of its inputs."""
-
-    def __init__(self, layer: InputConvolution):
-        super().__init__()
-        self.weight = nn.Parameter(layer.weight.detach() / layer.high, requires_grad=False)
-        self.bias, self.stride, self.padding = layer.bias, layer.stride, layer.padding
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return nn.functional.conv2d(obs, self.weight, self.bias, self.stride, self.padding)
-
-
-class OnnxFrameStack(nn.Module):
-    """One step of a FrameStackEncoder; the memory [B, past frames * frame] holds the last frames, oldest first."""
-
-    def __init__(self, stack: FrameStackEncoder):
-        super().__init__()
-        self.encoder, self.frame = stack.encoder, prod(stack.shape)
-        channels, *others = stack.shape
-        self.shape = ((stack.past_frames + 1) * channels, *others)
-
-    def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        frames = torch.cat((memory, _flatten(obs)), -1)
-        stacked = frames.reshape(-1, *self.shape) if len(self.shape) > 1 else frames
-        return self.encoder(stacked), frames[:, self.frame :]
+def _concatenate(parts: list[Tensor], otherwise: Tensor | None = None) -> Any:
+    """Return the parts as one tensor; without parts, `otherwise`."""
+    return torch.cat(parts, -1) if len(parts) > 1 else parts[0] if parts else otherwise
 
 
 def _flatten(obs: Tensor) -> Tensor:
     return obs if obs.dim() == 2 else obs.flatten(1)
 
 
-def _split(columns: Tensor, sizes: list[int]) -> list[list[Tensor]]:
-    """Return each part of some columns as a list, empty for a part of size 0."""
-    ends = accumulate(sizes, initial=0)
-    return [[columns[:, begin:end]] if begin < end else [] for begin, end in pairwise(ends)]
+# Policies: (observations, memory) -> (statistics, next memory). ExportModule applies the action masks.
 
 
-def _concatenate(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+def prepare_actor_critic(network: Any) -> None:
+    """Remove the critic, and set the layers and the head of the policy."""
+    heads = network.heads
+    separate = isinstance(heads, SeparateHeads)
+    network.layers, network.head = (heads.layers[0], heads.heads[0]) if separate else (nn.Identity(), heads)
+    _keep_outputs(network.head.linear, network.head.sizes[0])
 
 
-REPLACEMENTS: Mapping[type, Callable[[Any], nn.Module]] = {
-    ActorCritic: OnnxActorCritic,
-    BranchedActorCritic: OnnxBranchedActorCritic,
-    GreedyQPolicy: OnnxGreedyQPolicy,
-    Torso: OnnxTorso,
-    VectorEncoder: OnnxVectorEncoder,
-    Normalizer: OnnxNormalizer,
-    InputConvolution: OnnxInputConvolution,
-    FrameStackEncoder: OnnxFrameStack,
-    GruMemory: OnnxGru,
-    LstmMemory: OnnxLstm,
-    AttentionMemory: OnnxAttention,
-    AttentionLayer: OnnxAttentionLayer,
-    NormalizedStack: OnnxNormalizedStack,
-    ResidualLayers: OnnxResidual,
-    ResidualBlock: OnnxResidualBlock,
-    BatchNorm: OnnxBatchNorm,
-    BatchRenorm: OnnxBatchNorm,
-    LayerNorm: OnnxLayerNorm,
-    RmsNorm: OnnxRmsNorm,
+def run_actor_critic(network: Any, obs: Observations, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the statistics of an ActorCritic, with all logits."""
+    features, memory = network.torso.step(obs, memory)
+    outputs, std = network.head.linear(network.layers(features)), network.std_head
+    if not std:
+        return outputs, memory
+    means = outputs[:, : std.n_means]
+    if std.fixed_log_std is not None:
+        log_std = 0 * means + std.fixed_log_std
+    elif std.log_std is not None:
+        log_std = std.compute_log_std(0 * means + std.log_std.detach())
+    else:
+        log_std = std.compute_log_std(outputs[:, std.n_means : std.n_columns])
+    rest = [outputs[:, std.n_columns :]] if network.statistics_size > 2 * std.n_means else []
+    return torch.cat((std.bound_means(means), log_std, *rest), -1), memory
+
+
+def run_greedy_policy(network: Any, obs: Observations, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log probabilities of the actions of every branch of a GreedyQPolicy."""
+    features, memory = network.torso.step(obs, memory)
+    values = sum(critic(features) for critic in network.critics.critics)
+    branches = network.family.branches
+    # If all actions of a branch are masked, all are allowed.
+    free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in split_branches(obs[ACTION_MASK], branches)]
+    # 1 for a combination without masked actions, 0 otherwise.
+    possible = (1 - (1 - torch.cat(free, -1)) @ network.codes.T).clamp(min=0)
+    best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
+    chosen = nn.functional.one_hot(best, len(network.codes)).float() @ network.codes
+    mixed = [
+        (1 - network.epsilon) * code + network.epsilon * part / part.sum(-1, keepdim=True)
+        for code, part in zip(split_branches(chosen, branches), free, strict=True)
+    ]
+    return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
+
+
+def prepare_branched_actor_critic(network: BranchedActorCritic) -> None:
+    """Remove the outputs after the policy's from its head, and add the codes of combinations to the weights."""
+    _keep_outputs(network.policy.head.linear, network.policy.head.sizes[0])
+    _register_codes(network)
+
+
+def _register_codes(network: BranchedActorCritic | GreedyQPolicy) -> None:
+    network.register_buffer("codes", network.combination_codes)
+
+
+def run_branched_actor_critic(network: Any, obs: Observations, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log probabilities of a BranchedActorCritic, whose uniform part is over the allowed actions only."""
+    sizes = [*network.stored_sizes, network.state_size - network.stored_state_size]
+    torso_state, policy_state, critic_state, frames = _split(memory, sizes)
+    features, after = network.torso.step(obs, _concatenate(torso_state + frames, memory))
+    torso_state, frames = _split(after, [sizes[0], sizes[3]])
+    hidden, policy_state = _step_branch(network.policy, features, policy_state)
+    if critic_state:
+        _, critic_state = _step_branch(network.critic, features, critic_state)
+    allowed = find_allowed_combinations(obs[ACTION_MASK], network.family.branches, network.codes)
+    probs = (network.policy.head.linear(hidden) * allowed - 1e8 * (1 - allowed)).softmax(-1)
+    uniform = allowed / allowed.sum(-1, keepdim=True)
+    mixed = (1 - network.uniform_fraction) * probs + network.uniform_fraction * uniform
+    return mixed.clamp(min=1e-30).log(), _concatenate(torso_state + policy_state + critic_state + frames, memory)
+
+
+def _step_branch(branch: Branch, features: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    if not state:
+        return branch.layers(features), []
+    features, after = branch.layers.step(features, *state)
+    return features, [after]
+
+
+def step_torso(torso: Torso, obs: Observations, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Map one row, without empty parts of the memory."""
+    body_state, *states = _split(memory, torso._state_sizes)
+    parts, after = [], []
+    for name, encoder, state in zip(torso.names, torso.encoders, states, strict=True):
+        if state:
+            part, frames = encoder.step(obs[name], *state)
+            after.append(frames)
+        else:
+            part = encoder(obs[name])
+        parts.append(part)
+    features = _concatenate(parts)
+    if torso.body:
+        features = torso.body(features)
+    if torso.memory:
+        features, own = torso.memory.step(features, *body_state)
+        after.insert(0, own)
+    return features, _concatenate(after, memory)
+
+
+# Encoders.
+
+
+def encode_vector(encoder: VectorEncoder, obs: Tensor) -> Tensor:
+    """Encode a vector, which is float32 already."""
+    vector = _flatten(obs)
+    return vector if encoder.transform is None else encoder.transform(vector)
+
+
+def prepare_normalizer(normalizer: Normalizer) -> None:
+    """Add mean and standard deviation to the weights."""
+    normalizer.register_buffer("mean", normalizer.moments.mean.float())
+    normalizer.register_buffer("std", normalizer.moments.std.float())
+
+
+def normalize(normalizer: Any, x: Tensor) -> Tensor:
+    """Normalize by a constant mean and standard deviation."""
+    return ((x - normalizer.mean) / normalizer.std).clamp(-normalizer.clip, normalizer.clip)
+
+
+def prepare_convolution(layer: InputConvolution) -> None:
+    """Divide the weights by `high` once, instead of the inputs."""
+    layer.weight = _make_constant(layer.weight / layer.high)
+
+
+def convolve(layer: InputConvolution, obs: Tensor) -> Tensor:
+    """Convolve an image of floats."""
+    return nn.functional.conv2d(obs, layer.weight, layer.bias, layer.stride, layer.padding)
+
+
+def step_frame_stack(stack: FrameStackEncoder, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Map one row; the memory [B, past frames * frame] holds the last frames, oldest first."""
+    channels, *others = stack.shape
+    frames = torch.cat((memory, _flatten(obs)), -1)
+    stacked = frames.reshape(-1, (stack.past_frames + 1) * channels, *others) if others else frames
+    return stack.encoder(stacked), frames[:, prod(stack.shape) :]
+
+
+# Memories.
+
+
+def step_gru(memory: GruMemory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Map one row."""
+    inputs, recurrent, units = memory.inputs(features), memory.recurrent(state), memory.units
+    reset = torch.sigmoid(inputs[:, :units] + recurrent[:, :units])
+    update = torch.sigmoid(inputs[:, units : 2 * units] + recurrent[:, units : 2 * units])
+    new = torch.tanh(inputs[:, 2 * units :] + reset * recurrent[:, 2 * units :])
+    state = new + update * (state - new)
+    return state, state
+
+
+def step_lstm(memory: LstmMemory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Map one row; the memory is hidden state and cell."""
+    units = memory.units
+    hidden, cell = state[:, :units], state[:, units:]
+    gates = memory.inputs(features) + memory.recurrent(hidden)
+    inward, forget, outward = (torch.sigmoid(gates[:, k * units : (k + 1) * units]) for k in range(3))
+    cell = forget * cell + inward * torch.tanh(gates[:, 3 * units :])
+    hidden = outward * torch.tanh(cell)
+    return hidden, torch.cat((hidden, cell), -1)
+
+
+def step_attention(memory: AttentionMemory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Map one row; an entry of the memory is the keys and values of one step, and a 1."""
+    x, row = memory.inputs(features), []
+    past, entry_size, units = memory.past_rows, memory.entry_size, memory.size
+    entries = state.reshape(-1, past, entry_size)
+    present = entries[:, :, entry_size - 1 :].reshape(-1, 1, 1, past)
+    for number, layer in enumerate(memory.layers):
+        keys, values = (entries[:, :, units * k : units * (k + 1)] for k in (2 * number, 2 * number + 1))
+        x, *own = layer.step(x, keys, values, present)
+        row += own
+    flag = 0 * x[:, :1] + 1
+    return memory.norm(x), torch.cat((state[:, entry_size:], *row, flag), -1)
+
+
+def prepare_attention_layer(layer: Any) -> None:
+    """Order the bias by the age of a step, oldest first, instead of the distance."""
+    layer.window = layer.bias.shape[-1]
+    layer.bias = _make_constant(layer.bias.flip(-1).reshape(1, layer.heads, 1, layer.window))
+
+
+def step_attention_layer(
+    layer: Any, x: Tensor, keys: Tensor, values: Tensor, present: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs of a layer that attends to the past steps and to this step, and this step's key and value.
+
+    Args:
+        layer: The layer.
+        x: Features [B, units].
+        keys: Keys of the past steps [B, past, units].
+        values: Values of the past steps [B, past, units].
+        present: 1 for entries that hold a step, 0 for empty ones, [B, 1, 1, past].
+    """
+    units, heads = layer.output.in_features, layer.heads
+    projected = layer.project(layer.norms[0](x))
+    query, key, value = (projected[:, k * units : (k + 1) * units] for k in range(3))
+    rows = [torch.cat((kept, own.reshape(-1, 1, units)), 1) for kept, own in ((keys, key), (values, value))]
+    k, v = (part.reshape(-1, layer.window, heads, units // heads).transpose(1, 2) for part in rows)
+    q = query.reshape(-1, heads, 1, units // heads)
+    scores = torch.matmul(q, k.transpose(2, 3)) / (units // heads) ** 0.5 + layer.bias
+    seen = torch.cat((present, 0 * present[:, :, :, :1] + 1), -1)
+    weights = (scores * seen - 1e9 * (1 - seen)).softmax(-1)
+    x = x + layer.output(torch.matmul(weights, v).reshape(-1, units))
+    return x + layer.hidden(layer.norms[1](x)), key, value
+
+
+# Normalized layers: batch norms are folded into the linear layers next to them.
+
+
+def compute_exact_affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return scale and shift [F] of a batch norm with running statistics, in float64."""
+    mean, variance = norm.running[: 2 * norm.size].double().chunk(2)
+    scale = norm.weight.detach().double() / (variance + norm.epsilon).sqrt()
+    return scale, norm.bias.detach().double() - mean * scale
+
+
+def fold_batch_norms(linear: nn.Linear, before: Any, after: Any) -> tuple[nn.Linear, Any, Any]:
+    """Return one linear layer in place of a linear layer and the batch norms before and after it.
+
+    Args:
+        linear: Linear layer.
+        before: Norm of its input; None if missing.
+        after: Norm of its output; None if missing.
+
+    Returns:
+        The layer, and the norms before and after it that are not folded, since they are not batch norms.
+    """
+    weight = linear.weight.detach().double()
+    bias = torch.zeros(len(weight), dtype=torch.float64) if linear.bias is None else linear.bias.detach().double()
+    if isinstance(before, BatchNorm):
+        scale, shift = compute_exact_affine(before)
+        weight, bias, before = weight * scale, bias + weight @ shift, None
+    if isinstance(after, BatchNorm):
+        scale, shift = compute_exact_affine(after)
+        weight, bias, after = weight * scale.unsqueeze(1), bias * scale + shift, None
+    folded = nn.Linear(linear.in_features, linear.out_features).requires_grad_(False)
+    folded.weight.copy_(weight)
+    folded.bias.copy_(bias)
+    return folded, before, after
+
+
+def prepare_residual_layers(layers: ResidualLayers) -> None:
+    """Fold the batch norm of the input."""
+    layers.fused = None
+    layers.input, layers.input_norm, _ = fold_batch_norms(layers.input, layers.input_norm, None)  # type: ignore[assignment]
+
+
+def prepare_residual_block(block: Any) -> None:
+    """Fold the batch norm after each linear layer."""
+    block.expand, _, block.expand_norm = fold_batch_norms(block.expand, None, block.expand_norm)
+    block.reduce, _, block.reduce_norm = fold_batch_norms(block.reduce, None, block.reduce_norm)
+    block.layers = ((block.expand, block.expand_norm), (block.reduce, block.reduce_norm))
+
+
+def prepare_normalized_stack(stack: NormalizedStack) -> None:
+    """Fold the batch norm before each linear layer; the last batch norm has no linear layer after it."""
+    stack.fused = None
+    for index, layer in enumerate(stack.layers):
+        stack.layers[index], norm, _ = fold_batch_norms(layer, stack.norms[index], None)
+        stack.norms[index] = norm or nn.Identity()
+
+
+def prepare_batch_norm(norm: BatchNorm) -> None:
+    """Add the scale and shift of the running statistics to the weights."""
+    scale, shift = compute_exact_affine(norm)
+    norm.register_buffer("scale", scale.float())
+    norm.register_buffer("shift", shift.float())
+
+
+def apply_batch_norm(norm: Any, x: Tensor) -> Tensor:
+    """Normalize by running statistics, as a product and a sum."""
+    return x * norm.scale + norm.shift
+
+
+def apply_layer_norm(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Normalize each row, in elementary operators."""
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / ((centered * centered).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def apply_rms_norm(norm: RmsNorm, x: Tensor) -> Tensor:
+    """Divide each row by its root mean square, in elementary operators."""
+    return x / ((x * x).mean(-1, keepdim=True) + norm.epsilon).sqrt() * norm.weight
+
+
+@dataclass(frozen=True)
+class Form:
+    """The functions for a class of modules: `prepare` changes its weights, the others take the place of its methods."""
+
+    prepare: Callable[[Any], None] | None = None
+    forward: Callable[..., Any] | None = None
+    step: Callable[..., Any] | None = None
+
+
+FORMS: Mapping[type, Form] = {
+    ActorCritic: Form(prepare_actor_critic, run_actor_critic),
+    BranchedActorCritic: Form(prepare_branched_actor_critic, run_branched_actor_critic),
+    GreedyQPolicy: Form(_register_codes, run_greedy_policy),
+    Torso: Form(step=step_torso),
+    VectorEncoder: Form(forward=encode_vector),
+    Normalizer: Form(prepare_normalizer, normalize),
+    InputConvolution: Form(prepare_convolution, convolve),
+    FrameStackEncoder: Form(step=step_frame_stack),
+    GruMemory: Form(step=step_gru),
+    LstmMemory: Form(step=step_lstm),
+    AttentionMemory: Form(step=step_attention),
+    AttentionLayer: Form(prepare_attention_layer, step=step_attention_layer),
+    ResidualLayers: Form(prepare_residual_layers),
+    ResidualBlock: Form(prepare_residual_block),
+    NormalizedStack: Form(prepare_normalized_stack),
+    BatchNorm: Form(prepare_batch_norm, apply_batch_norm),
+    BatchRenorm: Form(prepare_batch_norm, apply_batch_norm),
+    LayerNorm: Form(forward=apply_layer_norm),
+    RmsNorm: Form(forward=apply_rms_norm),
 }

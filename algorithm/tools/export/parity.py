@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Decision, Step
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
-from algorithm.tools.export.onnx_model import make_session, run_session
+from algorithm.tools.export.checker import make_runner
 from algorithm.tools.export.signature import (
     CONTINUOUS,
     CONTINUOUS_MODE,
@@ -30,69 +29,49 @@ SAMPLES = 1000  # sampled actions in the check of action masks
 TOLERANCE = 1e-4  # largest difference of an action or a memory value
 
 
-@dataclass
-class ParityReport:
-    """The largest difference between a file and its agent, and a line for each output beyond the tolerance."""
-
-    error: float = 0.0
-    violations: list[str] = field(default_factory=list)
-
-    def compare(self, what: str, found: np.ndarray, expected: np.ndarray) -> None:
-        """Record the difference between two arrays that should be equal."""
-        error = float(np.abs(found - expected).max(initial=0.0))
-        self.error = max(self.error, error)
-        if not error <= TOLERANCE:
-            self.fail(f"{what} differs from the agent's by {error:.2g}")
-
-    def fail(self, what: str) -> None:
-        """Record a violation, once for each output."""
-        if not any(
-            violation.partition(" differs")[0] == what.partition(" differs")[0] for violation in self.violations
-        ):
-            self.violations.append(what)
-
-
-def check_parity(agent: Agent, role: Role, signature: Signature, content: bytes) -> ParityReport:
-    """Compare a file with the deterministic actions and the memory of its agent, and check its action masks.
+class ParityCheck:
+    """A comparison of a file with the deterministic actions and the memory of its agent, and of its action masks.
 
     Args:
         agent: Agent on the CPU.
         role: Observations and actions of the agent.
         signature: Inputs and outputs of the file.
         content: Content of the file.
+
+    Attributes:
+        error: The largest difference between the file and its agent.
+        violations: A line for each output beyond the tolerance, and for each masked action.
     """
-    report, session, rng = ParityReport(), make_session(content), np.random.default_rng(0)
-    comparison = _Comparison(agent, role, signature, session, rng, report)
-    for batch in BATCHES:
-        for _ in range(-(-OBSERVATIONS // batch)):
-            comparison.run(batch, steps=1)
-    if signature.memory:
-        comparison.run(BATCHES[-1], STEPS)
-    if signature.branches:
-        _check_masks(signature, role, session, rng, report)
-    return report
 
+    def __init__(self, agent: Agent, role: Role, signature: Signature, content: bytes):
+        self.agent, self.role, self.signature = agent, role, signature
+        self.error = 0.0
+        self._violations: dict[str, str] = {}  # the first of each output
+        self._run, self._rng = make_runner(content), np.random.default_rng(0)
+        for batch in BATCHES:
+            for _ in range(-(-OBSERVATIONS // batch)):
+                self._compare_steps(batch, steps=1)
+        if signature.memory:
+            self._compare_steps(BATCHES[-1], STEPS)
+        if signature.branches:
+            self._check_masks()
 
-@dataclass(frozen=True)
-class _Comparison:
-    """An agent and its file in the same episodes, each with its own memory."""
+    @property
+    def violations(self) -> list[str]:
+        return list(self._violations.values())
 
-    agent: Agent
-    role: Role
-    signature: Signature
-    session: Any
-    rng: np.random.Generator
-    report: ParityReport
+    def _compare_steps(self, n: int, steps: int) -> None:
+        """Compare the decisions at the first steps of `n` episodes, for the same random observations.
 
-    def run(self, n: int, steps: int) -> None:
-        """Compare the decisions at the first steps of `n` episodes, for the same random observations."""
+        The agent and its file each have their own memory.
+        """
         signature, all_false = self.signature, np.zeros(n, bool)
         memory, previous, file_memory = (
             np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
         )
         for number in range(steps):
-            obs = sample_observations(self.role, self.rng, n)
-            outputs = run_session(self.session, signature.make_feed(obs, file_memory))
+            obs = sample_observations(self.role, self._rng, n)
+            outputs = self._run(signature.make_feed(obs, file_memory))
             if signature.previous:
                 obs[PREVIOUS_ACTION] = previous
             step = Step(
@@ -107,17 +86,25 @@ class _Comparison:
             self._compare_actions(outputs, decision)
             memory = expected = decision.memory
             if signature.previous:
-                previous = self.role.action_spec.encode(_read_actions(outputs))
+                actions = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
+                previous = self.role.action_spec.encode(np.concatenate(actions, -1))  # that Unity executes
                 expected = np.concatenate((expected, previous), -1)
             if signature.memory:
                 file_memory = outputs[MEMORY_OUT].reshape(n, -1)
-                self.report.compare(MEMORY_OUT, file_memory, expected)
+                self._compare(MEMORY_OUT, file_memory, expected)
 
-    def _compare_actions(self, outputs: dict[str, np.ndarray], decision: Decision) -> None:
+    def _compare(self, name: str, found: np.ndarray, expected: np.ndarray) -> None:
+        """Record the difference between two arrays that should be equal."""
+        error = float(np.abs(found - expected).max(initial=0.0))
+        self.error = max(self.error, error)
+        if not error <= TOLERANCE:
+            self._violations.setdefault(name, f"{name} differs from the agent's by {error:.2g}")
+
+    def _compare_actions(self, outputs: Mapping[str, np.ndarray], decision: Decision) -> None:
         """Compare the most probable actions; another index with the same probability is accepted."""
         n_continuous = self.signature.continuous
         if n_continuous:
-            self.report.compare(CONTINUOUS_MODE, outputs[CONTINUOUS_MODE], decision.action[:, :n_continuous])
+            self._compare(CONTINUOUS_MODE, outputs[CONTINUOUS_MODE], decision.action[:, :n_continuous])
         if not self.signature.branches:
             return
         indices = outputs[DISCRETE_MODE].astype(np.float32)
@@ -127,7 +114,20 @@ class _Comparison:
         policy = self.agent.family(torch.from_numpy(decision.behavior))
         difference = policy.log_prob(torch.from_numpy(decision.raw_action)) - policy.log_prob(torch.from_numpy(other))
         if difference.abs().max() > TOLERANCE:
-            self.report.fail(f"{DISCRETE_MODE} differs from the agent's")
+            self._violations.setdefault(DISCRETE_MODE, f"{DISCRETE_MODE} differs from the agent's")
+
+    def _check_masks(self) -> None:
+        """Check that no masked action is chosen."""
+        obs, memory = sample_observations(self.role, self._rng, SAMPLES), np.zeros((SAMPLES, self.signature.memory))
+        feed = self.signature.make_feed(obs, memory.astype(np.float32))
+        feed[MASKS] = sample_masks(self.signature.branches, self._rng, SAMPLES)
+        outputs, ends = self._run(feed), np.cumsum(self.signature.branches)
+        for branch, allowed in enumerate(np.split(feed[MASKS], ends[:-1], 1)):
+            for name in (DISCRETE, DISCRETE_MODE):
+                taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
+                if not taken.all():
+                    line = f"{name} chose a masked action of branch {branch} in {(taken == 0).sum()} of {SAMPLES} cases"
+                    self._violations[line] = line
 
 
 def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
@@ -140,9 +140,7 @@ def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[st
 
 def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
     if spec.n_values:
-        return np.concatenate(
-            [np.eye(count, dtype=spec.dtype)[rng.integers(count, size=n)] for count in spec.n_values], 1
-        )
+        return _sample_one_hot(spec.n_values, rng, n).astype(spec.dtype)
     if spec.dtype == "uint8":
         return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)
     return rng.standard_normal((n, *spec.shape)).astype(spec.dtype)
@@ -150,36 +148,8 @@ def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.n
 
 def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
     """Return random masks [n, sum of branches] that allow at least one action of each branch."""
-    masks = []
-    for actions in branches:
-        mask = rng.random((n, actions)) < 0.5
-        mask[np.arange(n), rng.integers(actions, size=n)] = True
-        masks.append(mask)
-    return np.concatenate(masks, 1).astype(np.float32)
+    return np.maximum(_sample_one_hot(branches, rng, n), rng.random((n, sum(branches))) < 0.5).astype(np.float32)
 
 
-def _read_actions(outputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the actions [n, size] that Unity executes."""
-    parts = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
-    return np.concatenate(parts, -1)
-
-
-def _check_masks(
-    signature: Signature, role: Role, session: Any, rng: np.random.Generator, report: ParityReport
-) -> None:
-    """Check that no masked action is chosen."""
-    feed = signature.make_feed(
-        sample_observations(role, rng, SAMPLES), np.zeros((SAMPLES, signature.memory), np.float32)
-    )
-    feed[MASKS] = sample_masks(signature.branches, rng, SAMPLES)
-    outputs = run_session(session, feed)
-    begin = 0
-    for branch, actions in enumerate(signature.branches):
-        allowed = feed[MASKS][:, begin : begin + actions]
-        begin += actions
-        for name in (DISCRETE, DISCRETE_MODE):
-            taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
-            if not taken.all():
-                report.fail(
-                    f"{name} chose a masked action of branch {branch} in {int((taken == 0).sum())} of {SAMPLES} cases"
-                )
+def _sample_one_hot(counts: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.concatenate([np.eye(count)[rng.integers(count, size=n)] for count in counts], 1)

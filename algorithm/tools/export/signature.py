@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -105,34 +106,27 @@ class Signature:
             found[MEMORY_IN] = (1, self.memory)
         return found
 
+    def outputs(self) -> dict[str, Shape | np.ndarray]:
+        """Return the shape of each computed output and the value of each constant, in the order of ML-Agents' files."""
+        outputs: dict[str, Any] = {VERSION_NUMBER: [VERSION], MEMORY_SIZE: [self.memory]}
+        if size := self.continuous:
+            outputs |= {CONTINUOUS: (size,), CONTINUOUS_SIZE: [size], CONTINUOUS_MODE: (size,)}
+        if count := len(self.branches):
+            outputs |= {DISCRETE: (count,), DISCRETE_SIZES: [self.branches], DISCRETE_MODE: (count,)}
+        if self.memory:
+            outputs[MEMORY_OUT] = (1, self.memory)
+        return {
+            name: output if isinstance(output, tuple) else np.array(output, np.float32)
+            for name, output in outputs.items()
+        }
+
     def constants(self) -> dict[str, np.ndarray]:
         """Return the value of each constant output by name."""
-        found = {VERSION_NUMBER: [VERSION], MEMORY_SIZE: [float(self.memory)]}
-        if self.continuous:
-            found[CONTINUOUS_SIZE] = [float(self.continuous)]
-        arrays = {name: np.array(value, np.float32) for name, value in found.items()}
-        if self.branches:
-            arrays[DISCRETE_SIZES] = np.array([self.branches], np.float32)
-        return arrays
+        return {name: value for name, value in self.outputs().items() if isinstance(value, np.ndarray)}
 
     def computed_outputs(self) -> dict[str, Shape]:
         """Return the shape of each computed output by name, in order."""
-        found: dict[str, Shape] = {}
-        if self.continuous:
-            found |= {CONTINUOUS: (self.continuous,), CONTINUOUS_MODE: (self.continuous,)}
-        if self.branches:
-            found |= {DISCRETE: (len(self.branches),), DISCRETE_MODE: (len(self.branches),)}
-        if self.memory:
-            found[MEMORY_OUT] = (1, self.memory)
-        return found
-
-    def describe_ports(self) -> tuple[dict[str, list], dict[str, list]]:
-        """Return the shape of each input and of each output by name, in order, with the batch axis."""
-        computed, constants = self.computed_outputs(), self.constants()
-        outputs = {name: [BATCH, *computed[name]] for name in ORDER if name in computed}
-        outputs |= {name: list(constants[name].shape) for name in constants}
-        inputs = {name: [BATCH, *shape] for name, shape in self.inputs().items()}
-        return inputs, {name: outputs[name] for name in ORDER if name in outputs}
+        return {name: shape for name, shape in self.outputs().items() if isinstance(shape, tuple)}
 
     def make_feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the inputs of the file for an agent's observations {name: [n, ...]} and a memory [n, memory]."""
@@ -146,17 +140,3 @@ class Signature:
         if self.memory:
             feed[MEMORY_IN] = memory.reshape(n, 1, self.memory)
         return feed
-
-
-# The order of outputs in ML-Agents' own files.
-ORDER = (
-    VERSION_NUMBER,
-    MEMORY_SIZE,
-    CONTINUOUS,
-    CONTINUOUS_SIZE,
-    CONTINUOUS_MODE,
-    DISCRETE,
-    DISCRETE_SIZES,
-    DISCRETE_MODE,
-    MEMORY_OUT,
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
@@ -14,18 +13,28 @@ from typing import Any
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import resolve
 from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
+from algorithm.config.yaml_layers import read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
 from algorithm.parts.run_folder import RunFolder
 from algorithm.tools.mlagents.environment import ParameterReader
-from algorithm.tools.mlagents.mapping import RUN, WITHOUT_VALUE
-from algorithm.tools.mlagents.trainer_config import Entry, MapsTo, iterate_entries, merge_entries, suggest_key
-from algorithm.tools.mlagents.translation import Translation, make_trainer_config
+from algorithm.tools.mlagents.keys import UNSET, Keys
+from algorithm.tools.mlagents.translation import Translation, make_nn_file
 
-ENV_GROUP = "unity"
-SECTIONS = ("env_settings", "engine_settings", "torch_settings", "checkpoint_settings")
-TOP_KEYS = ("behaviors", "default_settings", "environment_parameters", *SECTIONS, "debug")
+FOLDERS = LOCAL_ENVS / "unity"
+
+
+class TrainerFile(Keys):
+    """The keys of a trainer configuration."""
+
+    behaviors: dict[Any, dict[Any, Any]] | None = UNSET
+    default_settings: dict[Any, Any] | None = UNSET
+    environment_parameters: dict[Any, Any] | None = UNSET
+    env_settings: Any = UNSET
+    engine_settings: Any = UNSET
+    torch_settings: Any = UNSET
+    checkpoint_settings: Any = UNSET
+    debug: Any = UNSET
 
 
 @dataclass(frozen=True)
@@ -51,34 +60,39 @@ def import_file(path: Path, force: bool) -> ImportResult:
             cannot be trained.
     """
     tree = read_yaml(path)
-    if unknown := [str(key) for key in tree if key not in TOP_KEYS]:
-        raise UserError(
-            f"{path}: {unknown[0]}: ML-Agents has no such key{suggest_key(unknown[0], dict.fromkeys(TOP_KEYS))}"
-        )
-    behaviors, unnamed = _read_section(path, tree, "behaviors"), _read_section(path, tree, "default_settings")
-    if not behaviors and unnamed:
-        behaviors = {path.stem: {}}
-    parameters = ParameterReader(str(path), _read_section(path, tree, "environment_parameters"))
+    file = TrainerFile.read(str(path), [("", tree)])
+    shared = file.default_settings or {}
+    behaviors = {str(name): keys for name, keys in (file.behaviors or {}).items()} or (
+        {path.stem: {}} if shared else {}
+    )
     if not behaviors:
         raise UserError(
             f"{path}: there is no `behaviors` and no `default_settings`: a trainer configuration lists its behaviors "
             "under one of them"
         )
     names = choose_folder_names(behaviors)
-    if existing := [name for name in names.values() if (LOCAL_ENVS / ENV_GROUP / name).exists() and not force]:
-        raise UserError(f"{LOCAL_ENVS / ENV_GROUP / existing[0]} exists already; --force replaces it")
-    unsupported: dict[str, str] = {}
-    translations = {
-        names[behavior]: Translation(make_trainer_config(path, behavior, entries), behavior, parameters)
-        for behavior, entries in _read_behaviors(path, tree, behaviors)
+    if existing := [name for name in names.values() if (FOLDERS / name).exists() and not force]:
+        raise UserError(f"{FOLDERS / existing[0]} exists already; --force replaces it")
+    parameters = ParameterReader(str(path), file.environment_parameters or {})
+    run = {
+        key: value
+        for key, value in tree.items()
+        if key not in ("behaviors", "default_settings", "environment_parameters")
     }
+    translations = {
+        names[behavior]: Translation(
+            str(path), behavior, [("", run), ("default_settings.", shared), (f"behaviors.{behavior}.", own)]
+        )
+        for behavior, own in behaviors.items()
+    }
+    unsupported: dict[str, str] = {}
     for translation in translations.values():
         unsupported |= translation.unsupported
     unsupported |= parameters.unsupported
-    _write_folders(path, translations, names)
-    folders = [LOCAL_ENVS / ENV_GROUP / name for name in translations]
+    _write_folders(path, translations, parameters)
+    folders = [FOLDERS / name for name in translations]
     notes = [*_list_notes(path, names, parameters, translations.values())]
-    if not tree.get("behaviors"):
+    if not file.behaviors:
         notes.insert(0, f"default_settings: they apply to any behavior; {folders[0]} has the name of the file")
     return ImportResult(folders, unsupported, notes)
 
@@ -98,59 +112,22 @@ def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _read_section(path: Path, tree: Tree, key: str) -> dict[str, Any]:
-    """Return a section of the file; empty if it is missing."""
-    section = tree.get(key)
-    if not isinstance(section, Mapping | None):
-        raise UserError(f"{path}: {key} is {section!r}; it must be a mapping")
-    return {str(name): value for name, value in (section or {}).items()}
-
-
-def _read_behaviors(path: Path, tree: Tree, behaviors: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Entry]]]:
-    """Yield each behavior with the entries of the file that apply to it, including the entries for the run."""
-    run = {key: tree[key] for key in SECTIONS + ("debug",) if key in tree}
-    shared = dict(iterate_entries("", run)) | dict(
-        iterate_entries("default_settings.", _read_section(path, tree, "default_settings"))
-    )
-    for behavior, settings in behaviors.items():
-        if not isinstance(settings, Mapping):
-            raise UserError(f"{path}: behaviors.{behavior} is {settings!r}; it must be a mapping of its settings")
-        behavior_entries = dict(iterate_entries(f"behaviors.{behavior}.", settings))
-        for name, entry in {**shared, **behavior_entries}.items():
-            if entry.value is None and name not in WITHOUT_VALUE:
-                raise UserError(f"{path}: {entry.key} has no value, which ML-Agents requires")
-        _check_trainer(path, shared, behavior_entries)
-        yield behavior, merge_entries({}, merge_entries(shared, behavior_entries))
-
-
-def _check_trainer(path: Path, shared: Mapping[str, Entry], own: Mapping[str, Entry]) -> None:
-    """Raise UserError for a trainer to which ML-Agents would pass the hyperparameters of another one."""
-    if not any((entry.key or "").startswith("default_settings.") for entry in shared.values()):
-        return
-    default = shared.get("trainer_type", Entry(None, "ppo")).value
-    if "trainer_type" in own and own["trainer_type"].value not in (default, *{"poca": ["ppo"]}.get(default, [])):
-        raise UserError(
-            f"{path}: {own['trainer_type'].key} is {own['trainer_type'].value!r}, but default_settings, whose "
-            f"hyperparameters ML-Agents passes to it, is of {default!r}; ML-Agents rejects this"
-        )
-
-
-def _write_folders(source: Path, translations: Mapping[str, Translation], names: Mapping[str, str]) -> None:
+def _write_folders(source: Path, translations: Mapping[str, Translation], parameters: ParameterReader) -> None:
     """Write the files of all folders, after a check that every folder can be trained."""
     files: dict[Path, str] = {}
     with tempfile.TemporaryDirectory() as draft:
         for name, translation in translations.items():
             texts = {
-                "config.yaml": translation.make_config(source.name, f"{ENV_GROUP}/{name}"),
-                "nn.py": translation.make_nn(f"{name} of {source.name}"),
+                "config.yaml": translation.make_config(source.name, f"unity/{name}", parameters.reset_config),
+                "nn.py": make_nn_file(translation.configuration, f"{name} of {source.name}"),
             }
             folder = Path(draft, name)
             folder.mkdir()
             for file, text in texts.items():
                 (folder / file).write_text(text, encoding="utf-8")
-                files[LOCAL_ENVS / ENV_GROUP / name / file] = text
+                files[FOLDERS / name / file] = text
             _check_folder(folder, translation, source)
-    new_folders = [folder for name in translations if not (folder := LOCAL_ENVS / ENV_GROUP / name).exists()]
+    new_folders = [folder for name in translations if not (folder := FOLDERS / name).exists()]
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,33 +147,13 @@ def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
     RunFolder(folder).load_blueprint(settings.base.nn, settings.nn)
 
 
-def _list_default_notes(translation: Translation) -> Iterator[str]:
-    """Yield a line for each engine setting that the file leaves out and whose default differs here."""
-    default_value: Any
-    for path, rule in RUN.items():
-        if (
-            isinstance(rule, MapsTo)
-            and rule.mlagents_default is not None
-            and path not in translation.trainer_config.entries
-        ):
-            default_value = load_defaults()
-            for part in rule.setting.split("."):
-                default_value = default_value[part]
-            if default_value != rule.mlagents_default:
-                mlagents_text, default_text = json.dumps(rule.mlagents_default), json.dumps(default_value)
-                yield (
-                    f"{path} is not in the file: its default in ML-Agents is {mlagents_text}, "
-                    f"{rule.setting} is {default_text}"
-                )
-
-
 def _list_notes(
     path: Path, names: Mapping[str, str], parameters: ParameterReader, translations: Collection[Translation]
 ) -> Iterator[str]:
     """Yield further lines for the user."""
-    yield from _list_default_notes(next(iter(translations)))
+    yield from next(iter(translations)).list_engine_notes()
     for translation in translations:
-        yield f"behaviors.{translation.behavior}.trainer_type: {translation.trainer.note}"
+        yield f"behaviors.{translation.behavior}.trainer_type: {translation.configuration.note}"
     for behavior, name in names.items():
         if behavior != name:
             yield f"behaviors.{behavior}: its folder is {name}; the role has the name of the behavior"
@@ -205,7 +162,7 @@ def _list_notes(
             yield f"{key}: {behavior} is no behavior of {path}; without one the lesson never ends"
     if len(names) > 1:
         first, *others = translations
-        run = f"{ENV_GROUP}/{names[first.behavior]}"
+        run = f"unity/{names[first.behavior]}"
         for other in others:
             same_run = f"a scene that has {other.behavior}, too, trains it in the same run: {run} by the "
             if other.section != first.section:
@@ -213,7 +170,7 @@ def _list_notes(
                 continue
             yield (
                 f"{same_run}settings and the network of {first.behavior}, unless ma_config.{other.behavior} there "
-                f"holds the {other.section} and replay_config of {ENV_GROUP}/{names[other.behavior]}, and "
+                f"holds the {other.section} and replay_config of unity/{names[other.behavior]}, and "
                 "base_config.nn a copy of its nn.py by another name"
             )
         yield "base_config.max_step, and so progress, counts the decisions of all behaviors of a scene together"

@@ -24,10 +24,9 @@ from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.mlagents import importing
+from algorithm.tools.mlagents.configuration import TRAINERS
 from algorithm.tools.mlagents.importing import choose_folder_names, import_file
-from algorithm.tools.mlagents.trainer_config import MapsTo
-from algorithm.tools.mlagents.trainers import TRAINERS
-from algorithm.tools.mlagents.translation import collect_rules
+from algorithm.tools.mlagents.keys import To
 from tests.tools.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
 from tests.unity_player.launcher import make_player
 
@@ -134,11 +133,12 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
 def test_every_setting_of_the_tables_exists(trainer):
     section = f"{TRAINERS[trainer].algorithm.lower()}_config."
-    rows = [row for row in collect_rules(trainer).values() if isinstance(row, MapsTo)]
+    whole = TRAINERS[trainer].model_validate({**OF_ANY, **OF_RUN, "hyperparameters": HYPERPARAMETERS[trainer]})
+    rows = [rule for *_, rule in whole.iterate() if isinstance(rule, To)]
     assert len(rows) > 25
     settings = load_defaults() | {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
     for row in rows:
-        for setting in (row.setting, *row.other_settings):
+        for setting in (row.setting, *row.others):
             at(settings, setting.replace("agent.", section))
 
 
@@ -200,14 +200,20 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
             "did you mean hyperparameters.learning_rate?",
         ),
         (behavior(num_layers=3), "A.num_layers: ML-Agents has no such key; did you mean network_settings.num_layers?"),
-        (behavior(netwrk_settings={"normalize": True}), "A.netwrk_settings.normalize: ML-Agents has no such key"),
+        (
+            behavior(netwrk_settings={"normalize": True}),
+            "A.netwrk_settings: ML-Agents has no such key; did you mean network_settings?",
+        ),
         (behavior(max_step=3), "behaviors.A.max_step: ML-Agents has no such key; did you mean max_steps?"),
-        (behavior(reward_signals={"curiosty": {"strength": 1}}), "reward_signals.curiosty.strength: ML-Agents has no"),
+        (
+            behavior(reward_signals={"curiosty": {"strength": 1}}),
+            "reward_signals.curiosty: ML-Agents has no such key; did you",
+        ),
         (behavior(reward_signals={"rnd": {"strengh": 1}}), "rnd.strengh: ML-Agents has no such key"),
         (behavior(reward_signals={"curiosity": {"strengh": 1}}), "curiosity.strengh: ML-Agents has no such key"),
         (
             behavior(reward_signals={"curiosity": {"strength": "much"}}),
-            "curiosity.strength is 'much'; it must be a number",
+            "curiosity.strength is 'much'; input should be a valid number",
         ),
         (behavior(reward_signals={"curiosity": 3}), "reward_signals.curiosity is 3; it must be a mapping of keys"),
         (behavior() | {"engine_setings": {"width": 3}}, "engine_setings: ML-Agents has no such key; did you mean eng"),
@@ -221,15 +227,21 @@ def behavior(trainer: str = "ppo", **keys) -> dict:
             {"behaviors": {"A": {"hyperparameters": {"beta": 1}}}},
             "A has hyperparameters and no trainer_type, which ML-Agents requires then",
         ),
-        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; it must be an integer"),
+        (behavior(time_horizon="long"), "behaviors.A.time_horizon is 'long'; input should be a valid integer"),
         (behavior(time_horizon=None), "behaviors.A.time_horizon has no value, which ML-Agents requires"),
-        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; it must be an integer"),
+        (behavior(self_play={"window": [3]}), "behaviors.A.self_play.window is [3]; input should be a valid integer"),
         (
             behavior(hyperparameters={"beta_schedule": "cosine"}),
-            "beta_schedule is 'cosine'; use one of: linear, constant",
+            "beta_schedule is 'cosine'; input should be 'linear' or 'constant'",
         ),
-        (behavior(network_settings={"vis_encode_type": "Simple"}), "vis_encode_type is 'Simple'; use one of: simple, "),
-        (behavior(network_settings={"goal_conditioning_type": "film"}), "goal_conditioning_type is 'film'; use one of"),
+        (
+            behavior(network_settings={"vis_encode_type": "Simple"}),
+            "vis_encode_type is 'Simple'; input should be 'simple', ",
+        ),
+        (
+            behavior(network_settings={"goal_conditioning_type": "film"}),
+            "goal_conditioning_type is 'film'; input should be 'hyper' or",
+        ),
         (behavior(reward_signals={"gail": {"strength": 1}}), "reward_signals.gail has no demo_path, which ML-Agents"),
         (behavior(behavioral_cloning={"steps": 1}), "behavioral_cloning has no demo_path, which ML-Agents requires"),
         (
@@ -370,23 +382,29 @@ def parameter(given) -> dict:
         ("behaviours: {A: {}}", "trainer.yaml: behaviours: ML-Agents has no such key; did you mean behaviors?"),
         ("behaviors: {}", "trainer.yaml: there is no `behaviors`"),
         ("behaviors: [A]", "trainer.yaml: behaviors is ['A']; it must be a mapping"),
-        ("behaviors: {A: }", "trainer.yaml: behaviors.A is None; it must be a mapping"),
+        ("behaviors: {A: }", "trainer.yaml: behaviors.A has no value, which ML-Agents requires"),
         ("behaviors: {A: {max_steps: 1, max_steps: 2}}", "max_steps is defined twice"),
         (
             {"behaviors": {"A": {"trainer_type": "a2c"}}},
             "behaviors.A.trainer_type is 'a2c'; use one of: ppo, poca, sac",
         ),
-        ({"behaviors": {"A": {"max_steps": "many"}}}, "behaviors.A.max_steps is 'many'; it must be an integer"),
+        (
+            {"behaviors": {"A": {"max_steps": "many"}}},
+            "behaviors.A.max_steps is 'many'; input should be a valid integer",
+        ),
         ({"behaviors": {"A": {"max_steps": 0}}}, "behaviors.A.max_steps is 0; it must be above 0"),
         ({"behaviors": {"A": {"network_settings": 3}}}, "behaviors.A.network_settings is 3; it must be a mapping"),
-        ({"behaviors": {"A": {"max_steps": {"b": 1}}}}, "behaviors.A.max_steps.b: max_steps is one value"),
+        (
+            {"behaviors": {"A": {"max_steps": {"b": 1}}}},
+            "behaviors.A.max_steps is {'b': 1}; input should be a valid integer",
+        ),
         (
             {"behaviors": {"A": {"network_settings": {"normalize": 1}}}},
-            "behaviors.A.network_settings.normalize is 1; it must be true or false",
+            "behaviors.A.network_settings.normalize is 1; input should be a valid boolean",
         ),
         (
             {"behaviors": {"A": {"network_settings": {"vis_encode_type": "big"}}}},
-            "vis_encode_type is 'big'; use one of: simple, nature_cnn, resnet",
+            "vis_encode_type is 'big'; input should be 'simple', 'nature_cnn', 'resnet'",
         ),
         (
             {"behaviors": {"A": {"network_settings": {"memory": {"memory_size": 7}}}}},
@@ -402,40 +420,43 @@ def parameter(given) -> dict:
         ),
         (
             {"behaviors": {"A": {}}, "env_settings": {"num_envs": 0}},
-            "env_settings.num_envs is 0; it must be at least 1",
+            "env_settings.num_envs is 0; it must be above 0",
         ),
         (
             {"behaviors": {"A": {}}, "env_settings": {"env_args": "-a"}},
-            "env_settings.env_args is '-a'; it must be a list",
+            "env_settings.env_args is '-a'; input should be a valid list",
         ),
         ({"behaviors": {"A": {}}, "default_settings": [1]}, "default_settings is [1]; it must be a mapping"),
-        (parameter("x"), "environment_parameters.p is 'x'; it must be a number, sampler_type and"),
+        (parameter("x"), "environment_parameters.p is 'x'; it must be a number, or sampler_type and"),
         (
             parameter({"sampler_type": "unifrom", "sampler_parameters": {}}),
-            "p.sampler_type is 'unifrom'; use one of",
+            "p.sampler_type is 'unifrom'; the samplers are uniform",
         ),
         (
             parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": "a"}}),
-            "p.sampler_parameters.min_value is 'a'; it must be a number",
+            "p.sampler_parameters.min_value is 'a'; input should be a valid number",
         ),
-        (parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": 2}}), "2 is above 1.0"),
+        (
+            parameter({"sampler_type": "uniform", "sampler_parameters": {"min_value": 2}}),
+            "environment_parameters.p: 2.0 is above 1.0",
+        ),
         (
             parameter({"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[1]]}}),
-            "p.sampler_parameters.intervals is [[1]]; it must be a list of lists of two numbers",
+            "p.sampler_parameters.intervals: each is a list of two numbers",
         ),
         (parameter({"curriculum": []}), "p.curriculum is []; it must be a list of lessons"),
         (parameter({"curriculum": [{"name": "a", "value": 1}, LESSON]}), "p.curriculum[0] is"),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"threshold": 1}}, LESSON]}),
-            "it must name the behavior",
+            "curriculum[0].completion_criteria.behavior is",
         ),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": PERCENT}, LESSON]}),
-            "p.curriculum[0].completion_criteria.threshold is 40; progress is from 0 to 1",
+            "p.curriculum[0].completion_criteria.threshold is 40.0; progress is from 0 to 1",
         ),
         (
             parameter({"curriculum": [LESSON | {"completion_criteria": {"behavior": "A", "measure": "x"}}, LESSON]}),
-            "p.curriculum[0].completion_criteria.measure is 'x'; use one of: reward, progress",
+            "p.curriculum[0].completion_criteria.measure is 'x'; input should be 'reward' or 'progress'",
         ),
     ],
 )
