@@ -186,32 +186,6 @@ def _draw_points(plot: Plot, line: Line) -> None:
     plot.draw(make_segments(plot.locate(x, line.y[shown])), color, **style)
 
 
-def draw_shares(x: np.ndarray, shares: Sequence[np.ndarray], x_label: str = "env steps") -> Figure:
-    """Return a chart of areas that are stacked on each other.
-
-    Args:
-        x: right end of each step [n], ascending; the first step begins at 0.
-        shares: height of each area at each step [n]; at least 0.
-        x_label: text below the x axis.
-    """
-    edges, heights = average_steps(x, np.reshape(shares, (len(shares), len(x))))
-    tops = np.cumsum(heights, 0)
-    plot = Plot(SIZE, find_range([edges], 0.0), (0.0, max(1.0, tops.max(initial=0.0))), x_label, "", LEFT_MARGIN, "y")
-    corners = np.repeat(edges, 2)[1:-1]  # of the steps
-    for index, (bottom, top) in enumerate(zip(tops - heights, tops, strict=True)):
-        ends = plot.locate(corners, np.repeat(top, 2)), plot.locate(corners, np.repeat(bottom, 2))[::-1]
-        plot.draw(np.concatenate(ends), get_color(index), 0)
-    return plot.figure
-
-
-def average_steps(x: np.ndarray, heights: np.ndarray, max_steps: int = 150) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges [m + 1] and mean heights [k, m] of at most `max_steps` steps instead of those [k, n] up to x."""
-    ends = np.cumsum([0.0, *np.diff(x, prepend=0.0).clip(min=1e-12)])
-    edges = np.interp(np.linspace(0, len(x), min(max_steps, len(x)) + 1), np.arange(len(ends)), ends)
-    sums = [np.interp(edges, ends, [0.0, *np.cumsum(each * np.diff(ends))]) for each in heights]
-    return edges, np.diff(np.reshape(sums, (len(heights), len(edges)))) / np.diff(edges)
-
-
 def draw_rows(
     rows: Sequence[Row],
     *,

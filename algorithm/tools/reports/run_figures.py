@@ -14,7 +14,6 @@ from algorithm.tools.reports.charts import (
     Line,
     draw_lines,
     draw_picture,
-    draw_shares,
     find_robust_range,
 )
 from algorithm.tools.reports.run_data import RETURN_COLUMN, Log, RunMetrics, make_metrics
@@ -24,6 +23,7 @@ CURVE_FILE = "curve.png"
 EPISODE_COLUMN, COUNT_COLUMN = "rollout/episode_return", "time/episodes"  # of a single episode; episodes so far
 LOW_COLUMN, HIGH_COLUMN = "eval/return_low", "eval/return_high"
 SHARE_PREFIX, SHARE_SUFFIX = "time/", "_fraction"
+MAX_STEPS = 150  # of the chart of shares
 MAIN_SIZE = (640.0, 360.0)  # of the chart of returns, in pixels
 GAP_NOTE = "The line is interrupted where lines of metrics.csv are damaged."
 Titles = Mapping[str, Mapping[str, str]]
@@ -174,21 +174,34 @@ def _make_lines(metrics: RunMetrics, names: Mapping[str, str]) -> tuple[list[Lin
 
 
 def _draw_time_shares(metrics: RunMetrics) -> list[Chart]:
-    """Return the chart of the share of the time of each phase, the largest mean first, if there are metrics of it."""
+    """Return the chart of the share of the time of each phase, the largest mean first, if there are metrics of it.
+
+    The areas of the phases are stacked. Each of at most `MAX_STEPS` steps has the mean of its rows.
+    """
     names = [name for name in metrics.columns if name.startswith(SHARE_PREFIX) and name.endswith(SHARE_SUFFIX)]
     rows = np.stack(metrics.get_rows("time/seconds", *names)) if names else np.empty((2, 0))
     env_steps, seconds, *shares = np.nan_to_num(rows[:, np.isfinite(rows[1])])
-    if not len(seconds):
+    n_rows = len(seconds)
+    if not n_rows:
         return []
     widths = np.diff(seconds, prepend=0.0).clip(min=0)
     means = np.average(shares, axis=1, weights=widths if widths.any() else None)
     order = np.argsort(-means, kind="stable")
-    labels = [names[index].removeprefix(SHARE_PREFIX).removesuffix(SHARE_SUFFIX) for index in order]
-    figure = draw_shares(env_steps, [shares[index].clip(min=0) for index in order])
-    legend = [
-        LegendEntry(color=color, label=f"{label} {mean:.0%}")
-        for color, (label, mean) in enumerate(zip(labels, means[order], strict=True))
+    starts = np.linspace(0, n_rows, min(n_rows, MAX_STEPS), endpoint=False).astype(int)
+    sums = np.add.reduceat(np.array(shares)[order].clip(min=0), starts, axis=1)
+    tops = np.cumsum(sums / np.diff(starts, append=n_rows), 0)
+    edges = np.repeat([0.0, *env_steps[starts[1:] - 1], env_steps[-1]], 2)[1:-1]
+    lines = [
+        Line(color=color, x=edges, y=np.repeat(top, 2), low=np.repeat(bottom, 2), high=np.repeat(top, 2))
+        for color, (bottom, top) in enumerate(zip([np.zeros(len(starts)), *tops], tops, strict=False))
     ]
+    legend = [
+        LegendEntry(
+            color=color, label=f"{names[index].removeprefix(SHARE_PREFIX).removesuffix(SHARE_SUFFIX)} {mean:.0%}"
+        )
+        for color, (index, mean) in enumerate(zip(order, means[order], strict=True))
+    ]
+    figure = draw_lines(lines, y_range=(0.0, max(1.0, float(tops.max()))))
     return [Chart(title="Shares of the time", figure=figure, legend=legend)]
 
 

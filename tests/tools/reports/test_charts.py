@@ -14,12 +14,10 @@ from algorithm.tools.reports.charts import (
     LegendEntry,
     Line,
     Row,
-    average_steps,
     compute_ticks,
     draw_lines,
     draw_picture,
     draw_rows,
-    draw_shares,
     find_robust_range,
     thin,
 )
@@ -124,22 +122,6 @@ def test_a_thinned_line_keeps_gaps():
     assert len(read_paths(draw(line(y)), "series-0")[0]) == 3
 
 
-def test_grouped_shares_keep_the_mean_and_the_ends():
-    x = np.cumsum(np.random.default_rng(0).uniform(1, 3, 1000))
-    heights = np.random.default_rng(1).uniform(size=(2, 1000))
-    edges, means = average_steps(x, heights, 50)
-    assert edges[0] == 0 and edges[-1] == x[-1] and means.shape == (2, 50)
-    assert means @ np.diff(edges) == pytest.approx(heights @ np.diff(x, prepend=0.0))
-
-
-def test_shares_are_stacked_areas():
-    svg = draw_shares(np.array([1.0, 3]), [np.array([0.25, 0.5]), np.array([0.75, 0.5])]).to_svg()
-    first, second = ([*map(float, d.split())] for d in re.findall(r'd="M([^"]*)" fill="var\(--series', svg))
-    (_, top, *_), (_, upper, *_), floor = first, second, first[-1]
-    assert upper == 0 and second[-1] == top and (floor - top) / floor == pytest.approx(0.25, abs=1e-3)
-    assert first[2] / first[4] == 1 and first[6] / first[2] == pytest.approx(3, abs=1e-3)  # right ends of the steps
-
-
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
@@ -160,12 +142,8 @@ def test_texts_of_the_axes():
 
 
 def test_charts_without_data_are_drawn():
-    charts = [draw_lines([]), draw_lines([line([])]), draw_lines([line([np.nan])]), draw_rows([])]
-    charts += [
-        draw_shares(np.empty(0), [np.empty(0)]),
-        draw_rows([Row(label="", color=0, value=1, low=None, high=None)]),
-        draw_lines([line([3, 3, 3])]),
-    ]
+    charts = [draw_lines(lines) for lines in ([], [line([])], [line([np.nan])], [line([3, 3, 3])])]
+    charts += [draw_rows(rows) for rows in ([], [Row(label="", color=0, value=1, low=None, high=None)])]
     assert all("nan" not in chart.to_svg() for chart in charts)
 
 

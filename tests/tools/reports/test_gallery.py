@@ -1,28 +1,51 @@
-"""The page of a gallery: runs that reached their goal with their files, other runs, and what was not trained."""
+"""The gallery: the page of runs that reached their goal, other runs, and what was not trained; and its command."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from algorithm.cli import main
 from algorithm.errors import UserError
-from algorithm.tools.reports.gallery import Gallery, make_entry, read_gallery, write_gallery
+from algorithm.parts.lock import FolderLock
+from algorithm.tools.reports import gallery as module
+from algorithm.tools.reports.gallery import Gallery, make_entry, read_gallery, select_environments, write_gallery
 from algorithm.tools.reports.run_data import read_run
-from tests.tools.reports.run_folders import write_run
+from tests.task_folder import write_task
+from tests.tools.reports.run_folders import RESULT, write_run
 
-DOCS_PAGE = Path(__file__).resolve().parents[3] / "docs/gallery/index.md"
+ROOT = Path(__file__).resolve().parents[3]
+DOCS_PAGE = ROOT / "docs/gallery/index.md"
+PAGE = Path("page/index.md")
+CONFIG = """
+default:
+  base_config: {env_type: PROBE, env_name: ENV, max_step: STEPS, log_every: 50, n_envs: 4}
+  acer_config: {learning_rate: 0.01, learning_starts: 50}
+  goal: GOAL
+"""
+PROBES = {  # name: environment, env steps, goal
+    "reached": ("truncation", "4000", "{return: 10}"),  # every episode has ten rewards of 1
+    "missed": ("truncation", "500", "{return: 11}"),
+    "free": ("chain", "1000", "null"),
+    "wrong": ("nowhere", "1000", "{return: 1}"),
+    "long": ("truncation", "null", "{return: 11}"),
+}
 
 
-def write_missed(folder, environment):
+def write_missed(folder, environment, **changes):
     """Write the run of another environment that did not reach its goal."""
     write_run(folder)
     (folder / "environment.txt").write_text(f"{environment}\n")
-    record = json.loads((folder / "result.json").read_text())
-    record |= {"environment": environment, "reached": False}
+    record = {**RESULT, "environment": environment, "reached": False, **changes}
     (folder / "result.json").write_text(json.dumps(record))
     return folder
 
@@ -123,3 +146,126 @@ def test_the_page_of_the_documentation_is_that_of_its_record(tmp_path):
     assert page.read_text(encoding="utf-8") == text
     links = re.findall(r"!\[.*?\]\((.*?)\)", text)
     assert {path.name for path in DOCS_PAGE.parent.iterdir()} == {"index.md", "gallery.json", *links}
+
+
+@pytest.fixture
+def tasks():
+    """Create a folder of the group mine for each probe."""
+    for name, (env, steps, goal) in PROBES.items():
+        write_task(CONFIG.replace("ENV", env).replace("STEPS", steps).replace("GOAL", goal), f"mine/{name}")
+
+
+def call(line: str) -> None:
+    assert main.main(f"gallery page {line}".split()) == 0
+
+
+@pytest.mark.usefixtures("tasks")
+def test_the_folders_of_a_group_are_trained_and_shown(capsys):
+    shutil.rmtree("envs/mine/long")
+    call("mine --seconds 60 --json")
+    result = json.loads(capsys.readouterr().out)
+    assert result == {"status": 0, "page": "page/index.md", "reached": ["mine/reached"]}
+    text = PAGE.read_text(encoding="utf-8")
+    assert "## mine/reached" in text and "![Return in mine/reached by env steps](mine_reached.svg)" in text
+    missed, left_out = text.partition("## Goal not reached")[2].split("## Not trained")
+    assert "| mine/missed | ACER |" in missed
+    assert "| mine/free | its config.yaml has no goal |" in left_out
+    assert "| mine/wrong | " in left_out and "nowhere" in left_out
+    assert (Path("runs/mine/missed/gallery/checkpoints")).is_dir()
+
+    before = Path("runs/mine/missed/gallery/result.json").read_bytes()
+    call("mine/missed")  # as it is, without training
+    assert "mine/missed: goal not reached" in capsys.readouterr().out
+    assert Path("runs/mine/missed/gallery/result.json").read_bytes() == before
+    assert PAGE.read_text(encoding="utf-8") == text
+
+    shutil.rmtree("runs")  # as on another machine, which has the page only
+    call("mine/free")
+    call("mine/missed")
+    assert PAGE.read_text(encoding="utf-8") == text and not Path("runs").exists()
+
+
+@pytest.fixture
+def trained(tasks, monkeypatch) -> list[str]:
+    """Train nothing; return the folders that would have been trained."""
+    found = []
+    monkeypatch.setattr(module, "train_within", lambda *arguments: found.append(arguments[0]) or "not now")
+    return found
+
+
+@pytest.mark.parametrize("status", [None, 1, 129, 130, 143])
+def test_a_run_that_was_interrupted_is_not_shown_but_trained_again(status, trained):
+    write_missed(Path("runs/mine/missed/gallery"), "mine/missed", status=status)
+    call("mine/missed")
+    assert trained == ["mine/missed"] and "Goal not reached" not in PAGE.read_text(encoding="utf-8")
+    write_missed(Path("runs/mine/reached/gallery"), "mine/reached")
+    call("mine/reached")
+    assert trained == ["mine/missed"] and "| mine/reached | ACER |" in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_folder_on_the_page_is_trained_again_only_on_request(trained):
+    write_missed(Path("runs/mine/missed/gallery"), "mine/missed")
+    call("mine/missed")
+    before = PAGE.read_text(encoding="utf-8")
+    shutil.rmtree("runs")
+    write_missed(Path("runs/mine/missed/gallery"), "mine/missed", status=143, env_steps=7000)  # it was interrupted
+    call("mine/missed")
+    assert PAGE.read_text(encoding="utf-8") == before and trained == []
+    call("mine/missed --force")
+    assert PAGE.read_text(encoding="utf-8") == before and trained == ["mine/missed"]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_run_whose_gallery_was_killed_ends_at_its_limit_and_is_then_shown():
+    command = [sys.executable, "-m", "algorithm", "gallery", "page", "mine/long", "--seconds", "1"]
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    run = Path("runs/mine/long/gallery")
+    lock = FolderLock(run, "")
+    try:
+        wait_until(lock.is_held_elsewhere)
+        process.kill()
+        process.wait()
+        wait_until(lambda: not lock.is_held_elsewhere())
+    finally:
+        process.kill()
+        if lock.is_held_elsewhere():
+            os.kill(int(lock.path.read_text()), signal.SIGKILL)
+    record = json.loads((run / "result.json").read_text())
+    assert record["status"] == 0 and record["stopped"]
+    call("mine/long")
+    assert "| mine/long | ACER |" in PAGE.read_text(encoding="utf-8")
+    assert json.loads((run / "result.json").read_text()) == record
+
+
+@pytest.mark.usefixtures("tasks")
+def test_folders_are_selected_by_name_and_group():
+    assert select_environments("mine/free") == ["mine/free"]
+    assert select_environments("mine") == [f"mine/{name}" for name in sorted(PROBES)]
+    assert {"gym/cartpole", "mine/free"} < set(select_environments(None))
+    with pytest.raises(UserError, match="min"):
+        select_environments("min")
+    assert select_environments(str(Path("envs/mine/free").resolve())) == [str(Path("envs/mine/free").resolve())]
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("gallery page mine --seconds 0", "--seconds: it is 0; it must be at least 1"),
+        ("mine/free --run --seconds 5", "--seconds goes with training and --resume, not with --run"),
+        ("mine/free --population 2 --seconds 5", "--seconds is for single runs"),
+        ("gallery page mine -c sac", "unknown option -c"),
+    ],
+)
+def test_a_command_that_is_wrong_is_one_line(line, message, capsys):
+    assert main.main(line.split()) == 2
+    assert message in capsys.readouterr().err

@@ -4,7 +4,7 @@ import jinja2
 import pytest
 
 from algorithm.tools.reports import page
-from algorithm.tools.reports.page import format_count, format_duration
+from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,11 @@ def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, mon
             page.render("a.html")
     finally:
         page.make_environment.cache_clear()
+
+
+def test_long_values_are_cut_and_values_have_the_form_of_yaml():
+    assert [format_setting(value) for value in (None, [1, "x"], True)] == ["null", "[1, x]", "true"]
+    assert format_setting("y" * 1000) == "y" * MAX_VALUE + " ..."
+    address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
+    assert format_setting(address) == "https://***@host"
+    assert format_setting("x" * 290 + address) == "x" * 290 + "https://**" + " ..."

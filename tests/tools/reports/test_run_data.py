@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from algorithm import records_io
+from algorithm.tools.reports.comparison import compare
+from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import make_metrics, read_run
 from algorithm.training.metrics import read_table_if_present
 from tests.builders import make_role
@@ -179,3 +182,14 @@ def test_metrics_are_divided_by_role(tmp_path):
         tmp_path, "env_steps,train/loss/blue,train/loss/red blue", "1,2,3", roles=("blue", "red blue")
     )
     assert metrics.list_metrics() == {"train/loss": {"blue": "train/loss/blue", "red blue": "train/loss/red blue"}}
+
+
+def test_a_report_and_a_comparison_read_metrics_once(run, monkeypatch):
+    """Reading metrics.csv takes most of the time of a long run's page."""
+    lines = []
+    split = records_io._split_cells
+    monkeypatch.setattr(records_io, "_split_cells", lambda line: lines.append(line) or split(line))
+    for read in (lambda: write_files(run, pytest.fail), lambda: compare([str(run)], None, lambda line: None)):
+        lines.clear()
+        read()
+        assert lines == (run / "metrics.csv").read_text(encoding="utf-8").splitlines()
