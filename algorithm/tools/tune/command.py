@@ -64,7 +64,7 @@ class TuneCommand(Command):
         """Search for settings, print the best trials and write the best settings as a variant."""
         from algorithm.adapters.standard_streams import FaultTolerantStream
         from algorithm.api import run_training
-        from algorithm.tools.tune.search import open_search
+        from algorithm.tools.tune.search import Search
 
         request = make_request(options)
 
@@ -79,17 +79,17 @@ class TuneCommand(Command):
                 with output.display_run(log) as display:
                     return run_training(options.env, folder, settings, request.variant, [display, *callbacks], log)
 
-        search = open_search(request, options.save_as, train, output.log)
+        search = Search(request, options.save_as, train, output.log)
         output.log(f"searching {len(search.space.dimensions)} settings of {options.env} in {search.folder}")
         try:
-            search.run(options.trials, output.log)
+            search.run(options.trials)
         finally:
             trials = search.study.list_trials()
             done = sum(trial.state != "running" for trial in trials)
             output.save_note = f" Finished trials ({done}) are kept in {search.folder}; continue with the same command."
             output.result = {"study": search.folder.as_posix(), "trials": [vars(trial) for trial in trials]}
         output.print_table(make_trial_table(search, trials))
-        best = search.save_best(output.log)
+        best = search.save_best()
         output.result |= {"best": best and best.number, "variant": best and search.save_as}
         if best:
             output.log(f"train with it: {get_command()} {options.env} -c {search.save_as}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -20,43 +19,38 @@ WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
 PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Objective:
     """The number by which trials are compared.
 
-    Attributes:
+    Args:
         settings: settings that all trials share.
+        source: name of the file of the settings, for messages.
+
+    Attributes:
         maximize: whether larger numbers are better.
+        unit: the name of the number.
+        max_step: the env steps at which a run ends.
+        evaluate_every: the env steps between the evaluations of a run.
+        evaluations: the number of evaluations of a run.
+        warmup: the number of the first evaluation at which a trial can be pruned.
+
+    Raises:
+        UserError: the settings have no limit or no goal.
     """
 
-    settings: Settings
-    maximize: bool
-
-    @property
-    def max_step(self) -> int:
-        """The env steps at which a run ends."""
-        assert self.settings.base.max_step is not None  # make_objective checks it
-        return self.settings.base.max_step
-
-    @property
-    def evaluate_every(self) -> int:
-        """The env steps between the evaluations of a run."""
-        return self.settings.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
-
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations of a run."""
-        return self.max_step // self.evaluate_every
-
-    @property
-    def warmup(self) -> int:
-        """The number of the first evaluation at which a trial can be pruned."""
-        return ceil(WARMUP * self.evaluations)
-
-    @property
-    def unit(self) -> str:
-        """The name of the number."""
-        return "mean return" if self.maximize else "env steps"
+    def __init__(self, settings: Settings, source: str):
+        if settings.base.max_step is None:
+            raise UserError(f"{source}: tune needs base_config.max_step, the length of the run of each trial")
+        self.maximize = settings.tune.objective == "return"
+        if not self.maximize and (settings.goal is None or settings.goal.return_ is None):
+            raise UserError(
+                f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return"
+            )
+        self.unit = "mean return" if self.maximize else "env steps"
+        self.max_step = settings.base.max_step
+        self.evaluate_every = settings.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
+        self.evaluations = self.max_step // self.evaluate_every
+        self.warmup = ceil(WARMUP * self.evaluations)
 
     def measure(self, result: RunResult) -> float:
         """Return the number of a run that has ended. Raises UserError if the run could not be evaluated."""
@@ -74,16 +68,6 @@ class Objective:
         """Return the settings that a search sets in each of its runs."""
         base = {"seed": seed, "evaluate_every": self.evaluate_every, "save_every": None, "export": "never"}
         return {"base_config": base, **({"goal": None} if self.maximize else {})}
-
-
-def make_objective(settings: Settings, source: str) -> Objective:
-    """Return the objective of a search. Raises UserError if the settings have no limit or no goal."""
-    if settings.base.max_step is None:
-        raise UserError(f"{source}: tune needs base_config.max_step, the length of the run of each trial")
-    maximize = settings.tune.objective == "return"
-    if not maximize and (settings.goal is None or settings.goal.return_ is None):
-        raise UserError(f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return")
-    return Objective(settings=settings, maximize=maximize)
 
 
 def compute_mean_return(results: Mapping[str, EvaluationResult]) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -16,16 +15,16 @@ from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.unused_settings import check_effects
 from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
-from algorithm.config.yaml_layers import Layer, Tree, format_value, merge, read_yaml
+from algorithm.config.yaml_layers import Tree, format_value, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, create_run, resolve_effective
-from algorithm.tools.tune.objective import Objective, Pruner, make_objective
-from algorithm.tools.tune.space import SearchSpace, Values, make_tree, open_space
-from algorithm.tools.tune.study import OpenTrial, Study, TrialRecord
+from algorithm.tools.tune.objective import Objective, Pruner
+from algorithm.tools.tune.space import SearchSpace, Values, make_tree
+from algorithm.tools.tune.study import Study, TrialRecord
 from algorithm.training.metrics import format_number
 
 MAX_FAILURES = 3  # failed trials after which a search ends, if no other trial has been trained before
@@ -40,33 +39,48 @@ class TrialPruned(Exception):
     """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search for settings that a command line has requested.
+    """A search for settings in an environment folder, whose study is new or continues.
+
+    Args:
+        request: the request; its name is the name of the study, which the variant names otherwise.
+        save_as: the variant that receives the best settings; None for a name that follows from the variant.
+        train: trains in a run folder.
+        log: receives lines for the user.
 
     Attributes:
-        request: the request; its name is the name of the study.
-        config: the config.yaml of the environment folder.
-        layers: settings that all trials share; the first are those of the file.
         folder: the study folder, as messages name it.
         study: the study.
         space: the space.
         objective: the objective.
-        train: trains in a run folder.
         save_as: the variant that receives the best settings.
+
+    Raises:
+        UserError: settings or the space cannot be used, the study has other settings, or the variant exists.
     """
 
-    request: RunRequest
-    config: Path
-    layers: Sequence[Layer]
-    folder: Path
-    study: Study
-    space: SearchSpace
-    objective: Objective
-    train: Train
-    save_as: str
+    def __init__(self, request: RunRequest, save_as: str | None, train: Train, log: Log):
+        self.request, self._train, self._log = request, train, log
+        self._config = config = find_environment_folder(request.env) / CONFIG_FILE
+        suffix = "" if request.variant == "default" else f"_{request.variant}"
+        base = (str(config), read_variant(config, request.variant))
+        own_variant = read_own_variant(config, request.variant)
+        self._settings = settings = resolve_effective(base, own_variant, request.layers)
+        own = base if request.variant == "default" else (base[0], own_variant)
+        self._layers = [base, *request.layers]  # settings that all trials share; the first are those of the file
+        self.space = SearchSpace(self._layers, [own, *request.layers])
+        self.objective = Objective(settings, base[0])
+        name = format_run_name(request.name or f"tune{suffix}", time.time())
+        self.save_as = save_as or f"tuned{suffix}"
+        self._check_variant()
+        self.folder = RUNS / get_run_group(request.env) / name
+        if (self.folder / CONFIG_FILE).exists():
+            raise UserError(f"{self.folder} is a run; -n gives the study another name")
+        folder = self.folder.absolute()
+        self.study = Study(folder, self.objective.maximize, settings.base.seed, self.objective.warmup, log)
+        self.study.check_settings({"variant": request.variant, **settings.tree})
 
-    def run(self, limit: int, log: Log) -> None:
+    def run(self, limit: int) -> None:
         """Train trials until the study has `limit` of them, over all processes.
 
         Raises:
@@ -74,20 +88,25 @@ class Search:
                 error that is not of a trial: the environment does not start, a file cannot be written.
         """
         errors: list[Exception | None] = []
-        while (trial := self.study.take_trial(limit)) is not None:
-            with trial.lock:
-                error = self._run_trial(trial, log)
-            errors.append(error)
-            if error and len(errors) == MAX_FAILURES and all(errors):
-                log(f"the search ends: its first {MAX_FAILURES} trials have failed")
-                raise error
+        while self._run_next(limit, errors):
+            if errors[-1] and len(errors) == MAX_FAILURES and all(errors):
+                self._log(f"the search ends: its first {MAX_FAILURES} trials have failed")
+                raise errors[-1]
             gc.collect()
 
-    def _run_trial(self, trial: OpenTrial, log: Log) -> Exception | None:
+    def _run_next(self, limit: int, errors: list[Exception | None]) -> bool:
+        """Train a trial and append its error, or None, to `errors`; return False if there is none to train."""
+        with self.study.take_trial(limit) as trial:
+            if trial is not None:
+                errors.append(self._run_trial(trial))
+        return trial is not None
+
+    def _run_trial(self, trial: Any) -> Exception | None:
         """Train a trial and record its result; return the error of a trial that failed."""
-        values = self.space.sample(trial.trial)
-        trial.record_values(values)
-        log(f"trial {trial.number}: {format_values(values)}")
+        values = self.space.sample(trial)
+        trial.set_user_attr("values", values)
+        given = " ".join(f"{path}={format_value(value)}" for path, value in values.items())
+        self._log(f"trial {trial.number}: {given}")
         value, reason, error = None, "", None
         try:
             value = self._measure(trial, values)
@@ -103,37 +122,39 @@ class Search:
         result = reason if value is None else f"{format_number(value)} {self.objective.unit}"
         result += " (goal not reached)" if self.objective.is_goal_missed(value) else ""
         known = "" if best is None else f"; best: trial {best.number}, {format_number(best.value)}"
-        log(f"trial {trial.number}: {result}{known}")
+        self._log(f"trial {trial.number}: {result}{known}")
         return error
 
-    def _measure(self, trial: OpenTrial, values: Values) -> float:
+    def _measure(self, trial: Any, values: Values) -> float:
         """Train the runs of a trial, each with its seed, and return the mean of their numbers.
 
         Raises:
             TrialPruned: it was pruned.
             UserError: the settings cannot be used together.
         """
-        shared, numbers = self.objective.settings, []
+        shared, numbers = self._settings, []
         for index in range(shared.tune.seeds):
-            pruner = Pruner(trial.trial, index * (self.objective.evaluations + 1), self.objective)
+            pruner = Pruner(trial, index * (self.objective.evaluations + 1), self.objective)
             result = self._train_seed(trial, values, shared.base.seed + index, pruner)
             if pruner.pruned and not result.goal_reached:
                 raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")
             numbers.append(self.objective.measure(result))
         return fmean(numbers)
 
-    def _train_seed(self, trial: OpenTrial, values: Values, seed: int, pruner: Pruner) -> RunResult:
+    def _train_seed(self, trial: Any, values: Values, seed: int, pruner: Pruner) -> RunResult:
         """Train the run of a trial with a seed, in a run folder inside the trial's."""
         study = self.folder.name
-        given = [*self.layers[1:], (f"trial {trial.number}", make_tree(values))]
+        given = [*self._layers[1:], (f"trial {trial.number}", make_tree(values))]
         own = self.objective.make_run_settings(seed)
-        own["tracker_config"] = {"group": self.objective.settings.tracker.group or study}
-        settings = resolve([self.layers[0], *given, ("tune", own)])
+        own["tracker_config"] = {"group": self._settings.tracker.group or study}
+        settings = resolve([self._layers[0], *given, ("tune", own)])
         check_effects(settings, given[-1:])
         name = f"{study}/{trial.number}/seed-{seed}"
-        shutil.rmtree(trial.folder / f"seed-{seed}", ignore_errors=True)  # of an interrupted trial
+        shutil.rmtree(
+            self.study.get_folder(trial.number) / f"seed-{seed}", ignore_errors=True
+        )  # of an interrupted trial
         with create_run(replace(self.request, replace=False), name, settings) as folder:
-            return self.train(folder, replace(settings, command_line_layers=given), [pruner])
+            return self._train(folder, replace(settings, command_line_layers=given), [pruner])
 
     def _remove_checkpoints(self) -> None:
         """Remove the checkpoints of all finished trials but the best, which would fill the disk."""
@@ -141,10 +162,10 @@ class Search:
         best = self.study.find_best(trials)
         for trial in trials:
             if trial.state != "running" and trial != best:
-                for path in (self.study.folder / str(trial.number)).glob("*/checkpoints"):
+                for path in self.study.get_folder(trial.number).glob("*/checkpoints"):
                     shutil.rmtree(path, ignore_errors=True)
 
-    def save_best(self, log: Log) -> TrialRecord | None:
+    def save_best(self) -> TrialRecord | None:
         """Write the best settings as a variant, unless trials are still running; return the best trial, if written.
 
         Raises:
@@ -155,7 +176,7 @@ class Search:
             best = self.study.find_best(trials)
             running = sum(trial.state == "running" for trial in trials)
             if running:
-                log(
+                self._log(
                     f"{running} of {len(trials)} trials are not finished: the last process of the study writes the "
                     f"variant {self.save_as}"
                 )
@@ -167,23 +188,23 @@ class Search:
                     f"none of {len(trials)} trials of {self.folder} reached the goal: no variant is written; set a "
                     "larger base_config.max_step, or tune.objective: return"
                 )
-            self._write(best, len(trials), log)
+            self._write(best, len(trials))
             return best
 
-    def _write(self, best: TrialRecord, count: int, log: Log) -> None:
+    def _write(self, best: TrialRecord, count: int) -> None:
         """Write the settings of a trial as a variant; log them if that is not possible."""
         tree = self._make_variant(best)
         result = f"{format_number(best.value)} {self.objective.unit}"
         comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (tune)"
         try:
-            if read_yaml(self.config).get(self.save_as) == tree:  # by a process that ended at the same time
+            if read_yaml(self._config).get(self.save_as) == tree:  # by a process that ended at the same time
                 return
-            check_variant(self.config, self.request, self.save_as)
-            write_variant(self.config, self.save_as, tree, comment)
+            self._check_variant()
+            write_variant(self._config, self.save_as, tree, comment)
         except UserError:
-            log(f"the best settings:\n{format_variant(self.save_as, tree, comment)}")
+            self._log(f"the best settings:\n{format_variant(self.save_as, tree, comment)}")
             raise
-        log(f"wrote the variant {self.save_as} into {self.config}")
+        self._log(f"wrote the variant {self.save_as} into {self._config}")
 
     def _make_variant(self, best: TrialRecord) -> Tree:
         """Return the settings of a variant that trains as a trial did: those of the command line and its own."""
@@ -192,61 +213,16 @@ class Search:
             tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
         return merge(tree, make_tree(best.settings))
 
-
-def open_search(request: RunRequest, save_as: str | None, train: Train, log: Log) -> Search:
-    """Return a search in an environment folder, whose study is new or continues.
-
-    Args:
-        request: the request; without a name, the variant names the study.
-        save_as: the variant that receives the best settings; None for a name that follows from the variant.
-        train: trains in a run folder.
-        log: receives a line if the study is damaged.
-
-    Raises:
-        UserError: settings or the space cannot be used, the study has other settings, or the variant exists.
-    """
-    config = find_environment_folder(request.env) / CONFIG_FILE
-    suffix = "" if request.variant == "default" else f"_{request.variant}"
-    base = (str(config), read_variant(config, request.variant))
-    settings = resolve_effective(base, read_own_variant(config, request.variant), request.layers)
-    own = base if request.variant == "default" else (base[0], read_own_variant(config, request.variant))
-    layers = [base, *request.layers]
-    space = open_space(layers, [own, *request.layers])
-    objective = make_objective(settings, base[0])
-    name = format_run_name(request.name or f"tune{suffix}", time.time())
-    save_as = save_as or f"tuned{suffix}"
-    check_variant(config, request, save_as)
-    folder = RUNS / get_run_group(request.env) / name
-    if (folder / CONFIG_FILE).exists():
-        raise UserError(f"{folder} is a run; -n gives the study another name")
-    study = Study(folder.absolute(), objective.maximize, settings.base.seed, objective.warmup, log)
-    study.check_settings({"variant": request.variant, **settings.tree})
-    return Search(
-        request=request,
-        config=config,
-        layers=layers,
-        folder=folder,
-        study=study,
-        space=space,
-        objective=objective,
-        train=train,
-        save_as=save_as,
-    )
-
-
-def check_variant(config: Path, request: RunRequest, save_as: str) -> None:
-    """Raise UserError if the variant for the best settings is no name, or exists and is not to be replaced."""
-    if not is_file_name(save_as):
-        raise UserError(f"--save-as {save_as!r}: use a plain name")
-    if save_as in ("default", request.variant):
-        raise UserError(f"--save-as {save_as}: the best settings are a variant of {save_as}; choose another name")
-    if save_as in read_yaml(config) and not request.replace:
-        raise UserError(
-            f"{config}: the variant {save_as!r} exists already; --force replaces it, --save-as gives the best settings "
-            "another name"
-        )
-
-
-def format_values(values: Mapping[str, Any]) -> str:
-    """Return the settings of a trial in one line, as --set takes them."""
-    return " ".join(f"{path}={format_value(value)}" for path, value in values.items())
+    def _check_variant(self) -> None:
+        """Raise UserError if the variant for the best settings is no name, or exists and is not to be replaced."""
+        if not is_file_name(self.save_as):
+            raise UserError(f"--save-as {self.save_as!r}: use a plain name")
+        if self.save_as in ("default", self.request.variant):
+            raise UserError(
+                f"--save-as {self.save_as}: the best settings are a variant of {self.save_as}; choose another name"
+            )
+        if self.save_as in read_yaml(self._config) and not self.request.replace:
+            raise UserError(
+                f"{self._config}: the variant {self.save_as!r} exists already; --force replaces it, --save-as gives "
+                "the best settings another name"
+            )

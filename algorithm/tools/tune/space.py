@@ -27,15 +27,35 @@ Values = dict[str, Any]  # by the paths of settings
 
 
 class SearchSpace:
-    """A space of settings, on top of the settings that all trials share.
+    """The space of `tune.space`, on top of the settings that all trials share.
 
     Args:
-        layers: the settings that all trials share.
+        layers: the settings that all trials share, with the space.
+        own: those of the settings that were written for this search, and so must have an effect; other dimensions
+            without an effect are left out.
+
+    Attributes:
         dimensions: the dimensions, choices first.
+
+    Raises:
+        UserError: the space is empty, or a dimension cannot be searched: a setting that is unknown or shared by all
+            trials, a value that the setting does not allow, a setting without effect.
     """
 
-    def __init__(self, layers: Sequence[Layer], dimensions: Sequence[Dimension]):
-        self.layers, self.dimensions = list(layers), list(dimensions)
+    def __init__(self, layers: Sequence[Layer], own: Sequence[Layer]):
+        self.layers = list(layers)
+        self.dimensions: list[Dimension] = []
+        all_dimensions = read_space(resolve(self.layers).tune.space, layers)
+        spaces = [(tree.get("tune") or {}).get("space") or {} for _, tree in own]
+        written = {path for space in spaces for path, _ in iterate_dimensions(space)}
+        for dimension in all_dimensions:
+            failure = _check_dimension(dimension, all_dimensions, layers)
+            if failure is None:
+                self.dimensions.append(_convert_limits(dimension, layers))
+            elif dimension.path in written:
+                raise UserError(f"{dimension.source}: {SPACE}: {dimension.path} {failure}")
+        if not self.dimensions:
+            raise UserError(f"{layers[0][0]}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
 
     def sample(self, trial: Any) -> Values:
         """Return the values of a trial of Optuna, without settings that have no effect with the values before them."""
@@ -60,37 +80,6 @@ def make_tree(values: Mapping[str, Any]) -> Tree:
     for path, value in values.items():
         tree = merge(tree, nest(path, value))
     return tree
-
-
-def open_space(layers: Sequence[Layer], own: Sequence[Layer]) -> SearchSpace:
-    """Return the space of `tune.space`, checked.
-
-    Args:
-        layers: the settings that all trials share, with the space.
-        own: those of the settings that were written for this search, and so must have an effect; other dimensions
-            without an effect are left out.
-
-    Raises:
-        UserError: the space is empty, or a dimension cannot be searched: a setting that is unknown or shared by all
-            trials, a value that the setting does not allow, a setting without effect.
-    """
-    dimensions = read_space(resolve(list(layers)).tune.space, layers)
-    written = {path for _, tree in own for path, _ in iterate_dimensions(_get_space(tree))}
-    kept: list[Dimension] = []
-    for dimension in dimensions:
-        failure = _check_dimension(dimension, dimensions, layers)
-        if failure is None:
-            kept.append(dimension)
-        elif dimension.path in written:
-            raise UserError(f"{dimension.source}: {SPACE}: {dimension.path} {failure}")
-    if not kept:
-        source = layers[0][0]
-        raise UserError(f"{source}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
-    return SearchSpace(layers, [_convert_limits(dimension, layers) for dimension in kept])
-
-
-def _get_space(tree: Tree) -> Tree:
-    return (tree.get("tune") or {}).get("space") or {}
 
 
 def _check_dimension(dimension: Dimension, all_dimensions: Sequence[Dimension], layers: Sequence[Layer]) -> str | None:

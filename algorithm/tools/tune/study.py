@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -41,30 +41,6 @@ class TrialRecord:
     value: float | None
     settings: Mapping[str, Any]
     reason: str
-
-
-@dataclass(frozen=True)
-class OpenTrial:
-    """A trial that this process trains.
-
-    Attributes:
-        trial: the trial of Optuna.
-        folder: the folder of its runs.
-        lock: holds the lock of the folder until it is closed.
-    """
-
-    trial: Any
-    folder: Path
-    lock: ExitStack
-
-    @property
-    def number(self) -> int:
-        """The number of the trial."""
-        return self.trial.number
-
-    def record_values(self, values: Mapping[str, Any]) -> None:
-        """Record the settings of the trial."""
-        self.trial.set_user_attr("values", dict(values))
 
 
 class Study:
@@ -115,32 +91,48 @@ class Study:
                 "trials could not be compared with its trials; -n NAME begins another study"
             )
 
-    def take_trial(self, limit: int) -> OpenTrial | None:
-        """Return a trial to train: an interrupted one, or a new one; None if there are `limit` trials already.
+    @contextmanager
+    def take_trial(self, limit: int) -> Iterator[Any]:
+        """Hold the lock of a trial in a block: of an interrupted one, or of a new one if there are not yet `limit`.
 
-        The caller closes its lock.
+        The value is the trial of Optuna; None if there is no trial to train. A trial that is not finished in the block
+        is trained again.
         """
-        with self.lock:
-            trials = self._study.get_trials(deepcopy=False)
-            for known in trials:
-                if not known.state.is_finished() and (lock := self._try_lock(known.number)):
-                    self._study.sampler = self._make_sampler(known.number)
-                    trial = self.optuna.trial.Trial(self._study, known._trial_id)  # no public attribute has this id
-                    return OpenTrial(trial, self._get_folder(known.number), lock)
-            number = len(trials)
-            if number >= limit or not (lock := self._try_lock(number)):
-                return None
-            self._study.sampler = self._make_sampler(number)
-            return OpenTrial(self._study.ask(), self._get_folder(number), lock)
+        with ExitStack() as held:
+            with self.lock:
+                trial = self._find_trial(limit, held)
+            yield trial
 
-    def finish(self, trial: OpenTrial, value: float | None, reason: str) -> None:
+    def _find_trial(self, limit: int, held: ExitStack) -> Any:
+        """Return a trial to train, whose lock `held` receives; None without one."""
+        trials = self._study.get_trials(deepcopy=False)
+        for known in trials:
+            if not known.state.is_finished() and self._try_lock(known.number, held):
+                # No public attribute has the id of a trial.
+                return self.optuna.trial.Trial(self._study, known._trial_id)
+        return self._study.ask() if len(trials) < limit and self._try_lock(len(trials), held) else None
+
+    def _try_lock(self, number: int, held: ExitStack) -> bool:
+        """Hold the lock of a trial, and set its sampler; return False if another process holds the lock."""
+        folder = self.get_folder(number)
+        folder.mkdir(exist_ok=True)
+        try:
+            held.enter_context(FolderLock(folder, str(folder)))
+        except UserError:
+            return False
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        # Unfinished trials count as bad ones, so that processes sample elsewhere.
+        self._study.sampler = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return True
+
+    def finish(self, trial: Any, value: float | None, reason: str) -> None:
         """Record the value of a trial, or for None the reason why it was pruned."""
         with self.lock:
             if value is None:
-                trial.trial.set_user_attr("reason", reason)
-                self._study.tell(trial.trial, state=self.optuna.trial.TrialState.PRUNED)
+                trial.set_user_attr("reason", reason)
+                self._study.tell(trial, state=self.optuna.trial.TrialState.PRUNED)
             else:
-                self._study.tell(trial.trial, value)
+                self._study.tell(trial, value)
 
     def list_trials(self) -> list[TrialRecord]:
         """Return all trials, in order of their numbers."""
@@ -157,23 +149,9 @@ class Study:
             return float("inf"), trial.number
         return (-trial.value if self.maximize else trial.value), trial.number
 
-    def _get_folder(self, number: int) -> Path:
+    def get_folder(self, number: int) -> Path:
+        """Return the folder of the runs of a trial."""
         return self.folder / str(number)
-
-    def _try_lock(self, number: int) -> ExitStack | None:
-        """Return the lock of a trial, held; None if another process holds it."""
-        folder, stack = self._get_folder(number), ExitStack()
-        folder.mkdir(exist_ok=True)
-        try:
-            stack.enter_context(FolderLock(folder, str(folder)))
-        except UserError:
-            return None
-        return stack
-
-    def _make_sampler(self, number: int) -> Any:
-        """Return the sampler of a trial; unfinished trials count as bad ones, so that processes sample elsewhere."""
-        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
-        return self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def _make_record(trial: Any) -> TrialRecord:

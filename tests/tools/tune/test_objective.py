@@ -7,14 +7,14 @@ import pytest
 
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.tools.tune.objective import Pruner, make_objective
+from algorithm.tools.tune.objective import Objective, Pruner
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Counters
 
 
 def objective(**sections):
     """Return the objective of settings."""
-    return make_objective(resolve([("file", sections)]), "file")
+    return Objective(resolve([("file", sections)]), "file")
 
 
 GOAL = {"goal": {"return": 5.0}, "tune": {"objective": "env_steps"}}

@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.yaml_layers import merge, nest
 from algorithm.errors import UserError
-from algorithm.tools.tune.space import make_tree, open_space
+from algorithm.tools.tune.space import SearchSpace, make_tree
 from tests.config.test_search import Suggestions
 
 GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
@@ -15,7 +15,7 @@ DECAY = {"acer_config.weight_decay": {"low": 1e-4, "high": 1e-1, "log": True}}
 def open_(space, own=True, **sections):
     """Return a space in a file with further sections."""
     layer = ("file", {**sections, "tune": {"space": space}})
-    return open_space([layer], [layer] if own else [])
+    return SearchSpace([layer], [layer] if own else [])
 
 
 def paths(space):
@@ -62,7 +62,7 @@ def test_an_inherited_setting_without_effect_is_left_out():
 def test_a_variant_may_change_one_limit_of_an_inherited_range():
     own = ("file", {"tune": {"space": {"acer_config.gamma": {"high": 0.9}}}})
     inherited = ("file", merge({"tune": {"space": GAMMA}}, own[1]))
-    (dimension,) = open_space([inherited], [own]).dimensions
+    (dimension,) = SearchSpace([inherited], [own]).dimensions
     assert (dimension.low, dimension.high) == (0.0, 0.9)
 
 

@@ -22,23 +22,33 @@ from algorithm.tools.tune.study import Study
 study = Study(Path("study"), False, 0)
 print("joined", flush=True)
 sys.stdin.readline()
-while (trial := study.take_trial({LIMIT})) is not None:
-    with trial.lock:
-        while len(study.list_trials()) < 2:  # until the other process has a trial, too
+trial = True
+while trial:
+    with study.take_trial({LIMIT}) as trial:
+        while trial and len(study.list_trials()) < 2:  # until the other process has a trial, too
             time.sleep(0.01)
-        x = trial.trial.suggest_float("x", 0.0, 1.0)
-        trial.record_values({{"x": x, "process": sys.argv[1]}})
-        study.finish(trial, (x - 0.5) ** 2, "")
+        if trial:
+            x = trial.suggest_float("x", 0.0, 1.0)
+            trial.set_user_attr("values", {{"x": x, "process": sys.argv[1]}})
+            study.finish(trial, (x - 0.5) ** 2, "")
 """
 
 
 def run(study, limit, value=lambda x: x):
     """Finish trials with the value of a function of one number, until there are `limit`."""
-    while (trial := study.take_trial(limit)) is not None:
-        with trial.lock:
-            x = trial.trial.suggest_float("x", 0.0, 1.0)
-            trial.record_values({"x": x})
-            study.finish(trial, value(x), "")
+    while finish_one(study, limit, value) is not None:
+        pass
+
+
+def finish_one(study, limit, value=lambda x: x):
+    """Finish a trial with the value of a function of one number, and return the number; None if there is no trial."""
+    with study.take_trial(limit) as trial:
+        if trial is None:
+            return None
+        x = trial.suggest_float("x", 0.0, 1.0)
+        trial.set_user_attr("values", {"x": x})
+        study.finish(trial, value(x), "")
+        return x
 
 
 def test_a_study_samples_finishes_and_ranks_trials():
@@ -50,13 +60,8 @@ def test_a_study_samples_finishes_and_ranks_trials():
     assert [trial.value for trial in trials] == [trial.settings["x"] for trial in trials]
     assert study.find_best().value == min(trial.value for trial in trials)
     assert sorted(trials, key=study.make_rank)[0] == study.find_best()
-    assert study.take_trial(8) is None
-
-
-def test_a_study_that_maximizes_has_the_largest_value_as_its_best():
-    study = Study(Path("study"), maximize=True, seed=0)
-    run(study, 4)
-    assert study.find_best().value == max(trial.value for trial in study.list_trials())
+    study.maximize = True
+    assert study.find_best().value == max(trial.value for trial in trials)
 
 
 def test_samples_follow_from_the_seed_and_the_number_of_the_trial():
@@ -73,22 +78,18 @@ def test_samples_follow_from_the_seed_and_the_number_of_the_trial():
 def test_an_interrupted_trial_is_trained_again_with_the_same_settings():
     study = Study(Path("study"), False, 0)
     run(study, 2)
-    trial = study.take_trial(9)
-    x = trial.trial.suggest_float("x", 0.0, 1.0)
-    assert Study(Path("study"), False, 0).take_trial(3) is None  # its lock is held
-    trial.lock.close()
+    with study.take_trial(9) as trial:
+        x = trial.suggest_float("x", 0.0, 1.0)
+        assert finish_one(Study(Path("study"), False, 0), 3) is None  # its lock is held
     assert study.list_trials()[2].state == "running"
-    again = Study(Path("study"), False, 0).take_trial(3)
-    with again.lock:
-        assert (again.number, again.trial.suggest_float("x", 0.0, 1.0)) == (2, x)
-        again.record_values({"x": x})
-        study.finish(again, 0.5, "")
+    assert finish_one(Study(Path("study"), False, 0), 3) == x
     assert [trial.state for trial in study.list_trials()] == ["complete"] * 3
 
 
 def test_a_trial_that_is_interrupted_before_its_sample_has_the_sample_of_its_number():
     study, other = Study(Path("a"), False, 0), Study(Path("b"), False, 0)
-    study.take_trial(1).lock.close()
+    with study.take_trial(1):
+        pass
     for each in (study, other):
         run(each, 1)
     assert study.list_trials()[0].settings == other.list_trials()[0].settings
@@ -96,12 +97,11 @@ def test_a_trial_that_is_interrupted_before_its_sample_has_the_sample_of_its_num
 
 def test_a_pruned_trial_has_a_reason_and_no_value():
     study = Study(Path("study"), False, 0)
-    trial = study.take_trial(1)
-    with trial.lock:
+    with study.take_trial(1) as trial:
         study.finish(trial, None, "diverged")
     (record,) = study.list_trials()
     assert (record.state, record.value, record.reason) == ("pruned", None, "diverged")
-    assert study.find_best() is None and study.take_trial(1) is None
+    assert study.find_best() is None and finish_one(study, 1) is None
 
 
 def test_a_study_with_other_settings_is_an_error_that_names_them():
@@ -120,7 +120,7 @@ def test_two_processes_share_the_trials():
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         for name in "ab"
     ]
@@ -135,11 +135,6 @@ def test_two_processes_share_the_trials():
     assert {trial.state for trial in trials} == {"complete"}
     assert len({trial.settings["x"] for trial in trials}) == LIMIT
     assert {trial.settings["process"] for trial in trials} == {"a", "b"}
-
-
-def environment():
-    """Return the environment variables of a process that imports this checkout."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def test_without_optuna_one_line_names_the_command_that_installs_it(monkeypatch):
@@ -210,8 +205,8 @@ def test_changed_bits_never_stop_a_study(journal):
         found = list_finished(study)
         assert len(logged) <= 1 and sum(each in found for each in trials) >= 4, place
         study.find_best()
-        trial = study.take_trial(99)
-        trial.lock.close()
+        with study.take_trial(99):
+            pass
 
 
 def test_a_process_that_was_killed_leaves_no_lock(tmp_path):
