@@ -30,9 +30,6 @@ from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
 SHORT = {"base_config": {"max_step": 60}}
-Call = tuple[int, int, int]  # number of an actor, number of its replacements, number of a call
-
-
 train_new = partial(members.train_new, train=train_quickly)
 
 
@@ -90,6 +87,12 @@ def read_state(name: str) -> dict[str, bytes]:
 resume = partial(members.resume, train=train_quickly)
 
 
+def assert_equal_to_one_process(make_fleet) -> None:
+    """Train a short population in services and in this process; check that lineage and checkpoints are the same."""
+    assert train_new("there", **SHORT, make_fleet=make_fleet) == train_new("here", **SHORT)
+    assert read_state("there") == read_state("here")
+
+
 def test_a_population_on_a_cluster_equals_one_in_this_process(make_fleet, hosts):
     expected = train_new("here")
     rows = train_new("there", make_fleet=make_fleet())
@@ -126,17 +129,14 @@ def test_a_population_that_moves_between_cluster_and_processes(make_fleet):
 
 
 def test_members_of_actors_that_end_are_trained_by_others(make_fleet, hosts, capsys):
-    expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_fleet=make_fleet(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
-    assert rows == expected and read_state("there") == read_state("here")
+    assert_equal_to_one_process(make_fleet(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
     assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
     assert "its process ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_an_actor_that_does_not_reply_is_replaced(make_fleet, hosts, capsys):
-    expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_fleet=make_fleet(silent=[(0, 0, 1)], timeout=0.2))
-    assert rows == expected and (0, 0) in hosts[0].killed
+    assert_equal_to_one_process(make_fleet(silent=[(0, 0, 1)], timeout=0.2))
+    assert (0, 0) in hosts[0].killed
     assert "has not replied for 0.2 s (cluster_config.timeout)" in capsys.readouterr().out
 
 
@@ -158,13 +158,16 @@ def add_code(reply):
     ("change", "message"), [(damage, "counters.json was damaged on its way"), (add_code, "a service has sent code")]
 )
 def test_files_that_are_not_accepted_are_requested_again(make_fleet, hosts, change, message, capsys):
-    expected = train_new("here", **SHORT)
     changes = iter([change] * 2)
-    runner = make_fleet(change=lambda reply: next(changes, lambda reply: reply)(reply) if has_files(reply) else reply)
-    rows = train_new("there", **SHORT, make_fleet=runner)
-    assert rows == expected and read_state("there") == read_state("here") and len(hosts[0].killed) == 2
+    fleet = make_fleet(change=lambda reply: next(changes, keep)(reply) if has_files(reply) else reply)
+    assert_equal_to_one_process(fleet)
+    assert len(hosts[0].killed) == 2
     assert message in capsys.readouterr().out
     assert all((RunFolder.find("mine/task", f"there-{k}").path / "nn.py").read_text() == NN for k in range(1, 5))
+
+
+def keep(reply):
+    return reply
 
 
 def has_files(reply) -> bool:
@@ -214,15 +217,12 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_fleet, capsys):
 
     original = member_module.write_member
     monkeypatch.setattr(member_module, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
-    rows = train_new("there", **SHORT, make_fleet=make_fleet())
-    assert rows == train_new("here", **SHORT)
+    assert_equal_to_one_process(make_fleet())
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_members_in_services_with_the_run_folders_send_no_files(make_fleet, hosts):
-    expected = train_new("here", **SHORT)
-    rows = train_new("there", **SHORT, make_fleet=make_fleet(shares_files=True, lost=[(1, 0, 1)]))
-    assert rows == expected and read_state("there") == read_state("here")
+    assert_equal_to_one_process(make_fleet(shares_files=True, lost=[(1, 0, 1)]))
     assert "poll" not in hosts[0].methods and hosts[0].killed == [(1, 0)]
 
 

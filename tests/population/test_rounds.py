@@ -202,31 +202,16 @@ def test_a_resumed_population_with_more_env_steps_continues_the_interval(tmp_pat
     assert [row["env_steps"] for row in read_rows(tmp_path)] == [100] * 4 + [200] * 4
 
 
-def test_damaged_records(tmp_path):
-    make_population(tmp_path, FakeFleet()).run()
-    record = PopulationFolder(tmp_path, 4)
-    lines = record.lineage_path.read_text().splitlines(keepends=True)
-    logged = []
-    record.lineage_path.write_text(lines[0] + "{}\n" + lines[1] + lines[2][:20])
-    assert len(record.read_lineage(logged.append)) == 2
-    (line,) = logged
-    assert line.startswith(f"{record.lineage_path} is damaged in 2 of its lines (line 2: ")
-    record.state_path.write_text("{")
-    with pytest.raises(UserError, match=r"population.json is damaged"):
-        record.read_state()
+def test_a_population_without_its_record_cannot_continue(tmp_path):
+    with pytest.raises(UserError, match=r"population.json is missing: train a new population"):
+        PopulationFolder(tmp_path, 4).read_state()
 
 
 def test_the_best_member():
+    first = LineageRow(interval=1, member=1, parent=1, env_steps=1, settings={}, mean_return=None)
+
     def make_row(member, mean_return, reached=False, interval=1):
-        return LineageRow(
-            interval=interval,
-            member=member,
-            parent=member,
-            env_steps=1,
-            settings={},
-            mean_return=mean_return,
-            goal_reached=reached,
-        )
+        return replace(first, member=member, mean_return=mean_return, goal_reached=reached, interval=interval)
 
     assert find_best([]) is None and find_best([make_row(1, None)]) is None
     assert find_best([make_row(1, -3.0), make_row(2, None), make_row(3, -2.0)]).member == 3

@@ -27,19 +27,6 @@ def test_each_session_is_a_line(tmp_path, base):
     assert first["machine"] == describe_machine() and first["started"].endswith("+00:00")
 
 
-def test_damaged_lines_are_left_out_with_one_line(tmp_path, base):
-    (tmp_path / "environment.txt").write_text("gym/cartpole\n")
-    record_session(tmp_path, base, 0)
-    with (tmp_path / "sessions.jsonl").open("a") as file:
-        file.write('{"env_steps": 1}\n[]\n{"env_')
-    lines = []
-    assert len(read_sessions(tmp_path, lines.append)) == 1
-    (line,) = lines
-    assert line.startswith(f"{tmp_path / 'sessions.jsonl'} is damaged in 3 of its lines (line 2: ")
-    record_session(tmp_path, base, 9)  # after a line that is not complete
-    assert [session["env_steps"] for session in read_sessions(tmp_path, lines.append)] == [0, 9]
-
-
 def test_a_run_of_an_earlier_version_has_no_sessions(tmp_path):
     assert read_sessions(tmp_path, pytest.fail) == []
 
