@@ -42,7 +42,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not _is_large(x, weight):
         return nn.functional.linear(x, weight, bias)
-    return _multiply_large(_multiply, x, weight, bias)
+    return _multiply_large(multiply, x, weight, bias)
 
 
 def linear_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def multiply_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return g W, the gradient of the inputs of a layer [n, F], for that of its outputs [n, units]."""
     if is_ordered_product(gradient, weight) and not uses_onednn(gradient, weight.T):
         return (weight.T @ gradient.T).T.contiguous()
-    return linear(gradient, weight.T)
+    return multiply(gradient, weight.T)
 
 
 class _LargeLinear(torch.autograd.Function):
@@ -163,8 +163,9 @@ def _multiply_large(multiply: Product, x: Tensor, weight: Tensor, bias: Tensor |
     return torch.ops.aten._unsafe_view(outputs, [*x.shape[:-1], len(weight)])
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if USES_ONEDNN:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `linear` for rows x [n, F], without a gradient."""
+    if uses_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
