@@ -88,7 +88,7 @@ def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Itera
 def select_batch_rows(shape: torch.Size) -> RowWeights | None:
     """Return the weights of the rows of an input [*shape, F] in the innermost block; None for running statistics."""
     rows = _BATCH_ROWS.get()
-    return rows and rows.select(shape)
+    return None if rows is None else rows.select(shape)
 
 
 def _weigh_rows(valid: Tensor, commits: bool) -> RowWeights:

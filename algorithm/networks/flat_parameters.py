@@ -133,7 +133,8 @@ class FlatParameters:
         self.statistics_slices = _compute_slices(statistics_tensors)
         self._shared_statistics = place(self.statistics)
         for target in self._following:
-            for own, shared in zip(target.network.buffers(), target.source.buffers(), strict=True):
+            source: Any = target.source
+            for own, shared in zip(target.network.buffers(), source.buffers(), strict=True):
                 own.data = shared.data
 
     def _attach(self, target: TargetNetwork[Any], columns: slice, statistics: slice | None) -> None:

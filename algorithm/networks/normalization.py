@@ -115,8 +115,9 @@ class BatchNorm(nn.Module):
         batch = BatchMoments.compute(x, rows.weights, self.epsilon)
         if rows.commits:
             self._set_increment(batch, rows)
-        weight, bias, correction = self.weight, self.bias, self._compute_correction(batch)
-        if correction:
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if correction := self._compute_correction(batch):
             r, d = correction
             weight, bias = weight * r, torch.addcmul(bias, weight, d)
         return batch.normalize(weight, bias), (x, batch, weight, correction)

@@ -70,14 +70,16 @@ class ResidualLayers(nn.Module):
         self.size = width = settings.width
         normalizes_batches = settings.norm in ("batch", "batch_renorm")
         self.input_norm: Any = _make_norm(settings, inputs) if normalizes_batches else None
-        self.input = _make_linear(settings, inputs, width, gain=1.0)
-        self.blocks: Any = nn.ModuleList(ResidualBlock(settings) for _ in range(settings.blocks))
+        self.input: Any = _make_linear(settings, inputs, width, gain=1.0)
+        blocks = [ResidualBlock(settings) for _ in range(settings.blocks)]
+        self.blocks: Any = nn.ModuleList(blocks)
         self.output_norm: Any = RmsNorm(width, unit_weights=settings.unit_weights) if settings.norm else None
         # The layers as one operation, if they have batch norms.
         self.fused: FusedSequence | None = None
         if normalizes_batches:
-            blocks = [block.make_fused() for block in self.blocks]
-            self.fused = FusedSequence(self.input_norm, self.input, *blocks, self.output_norm)
+            fused = (block.make_fused() for block in blocks)
+            layers: list[Any] = [self.input_norm, self.input, *fused, self.output_norm]
+            self.fused = FusedSequence(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.fused and can_fuse(x, self.fused):

@@ -315,7 +315,7 @@ def fold_batch_norms(linear: nn.Linear, before: Any, after: Any) -> tuple[nn.Lin
 def prepare_residual_layers(layers: ResidualLayers) -> None:
     """Fold the batch norm of the input."""
     layers.fused = None
-    layers.input, layers.input_norm, _ = fold_batch_norms(layers.input, layers.input_norm, None)  # type: ignore[assignment]
+    layers.input, layers.input_norm, _ = fold_batch_norms(layers.input, layers.input_norm, None)
 
 
 def prepare_residual_block(block: Any) -> None:

@@ -224,7 +224,7 @@ def _summarize_group(
 
 def _list_until_goal(runs: Sequence[ComparedRun], name: str) -> list[float] | None:
     """Return a number of each record; infinity for a run that did not reach its goal; None if one is not known."""
-    numbers = [run.record.get(name) for run in runs]
+    numbers: list[Any] = [run.record.get(name) for run in runs]
     if None in numbers:
         return None
     return [number if run.has_reached_goal else inf for run, number in zip(runs, numbers, strict=True)]

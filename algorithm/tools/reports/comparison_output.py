@@ -100,9 +100,9 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
             for environment, ends in overall.references.items():
                 start, goal = format_number(ends["start"]), format_number(ends["goal"])
                 output.log(f"normalized scores of {environment}: 0 is {start}, 1 is {goal}")
-            rows = [(group.label, str(group.mean), str(group.iqm)) for group in overall.groups]
+            scores = [(group.label, str(group.mean), str(group.iqm)) for group in overall.groups]
             title = "all environments: normalized scores"
-            output.print_table(_make_table(title, ("group",), ("mean [95%]", "IQM [95%]"), rows))
+            output.print_table(_make_table(title, ("group",), ("mean [95%]", "IQM [95%]"), scores))
         _print_improvements("all environments", overall.improvements, output)
 
 

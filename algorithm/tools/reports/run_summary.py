@@ -122,9 +122,9 @@ def _list_returns(run: RunData) -> Iterator[Fact]:
         yield Fact(name=_name("evaluation return", role), value=format_number(one["mean"]), note=note)
     for role, column in run.metrics.list_metrics().get(EVALUATION_COLUMN, {}).items() if not evaluation else ():
         env_steps, values = run.metrics.get_rows(column)
-        if len(known := np.flatnonzero(np.isfinite(values))):
-            note = f"after {env_steps[known[-1]]:,.0f} env steps"
-            yield Fact(name=_name("evaluation return", role), value=format_number(values[known[-1]]), note=note)
+        if len(finite := np.flatnonzero(np.isfinite(values))):
+            note = f"after {env_steps[finite[-1]]:,.0f} env steps"
+            yield Fact(name=_name("evaluation return", role), value=format_number(float(values[finite[-1]])), note=note)
 
 
 def _format_interval(evaluation: Mapping[str, Any]) -> str:
