@@ -55,7 +55,7 @@ def test_packages_are_installed_from_the_checkout_or_by_name(monkeypatch):
 def test_messages_name_pages_that_exist_in_a_checkout_and_in_an_installed_package(monkeypatch):
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "algorithm").rglob("*.py")]
     names = {name for source in sources for name in re.findall(r"""get_document\(["'](\w+)["']\)""", source)}
-    assert len(names) > 2
+    assert len(names) >= 2
     assert all((ROOT / program.get_document(name)).is_file() for name in names)
     monkeypatch.setattr(program, "IS_CHECKOUT", False)
     monkeypatch.setattr(program, "DATA", Path("data"))

@@ -186,7 +186,7 @@ def test_an_environment_that_ends_its_process_is_reported(capsys, little, task):
         ("doctor mine/task -c unity --agents 2", "base_config.n_envs is 2, but there is only one Unity editor"),
         ("doctor mine/task --port 5004", "--port: base_config.unity_args.base_port is for env_type UNITY"),
         ("doctor --device cpu", "--device needs an environment folder"),
-        ("doctor --list", "unknown option --list"),
+        ("doctor --list", "--list is a command now: python main.py list"),
     ],
 )
 def test_an_invalid_command_has_status_2(capsys, words, line):
