@@ -27,6 +27,7 @@ from algorithm.agents.sac.settings import SacSettings
 from algorithm.agents.settings import A2CSettings, PpoSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.returns import ESTIMATORS, RewardStream, find_estimators
 from algorithm.rollout import Rollout, Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -48,6 +49,18 @@ def make_autograd_learner(*arguments: Any) -> Learner:
     """Return a learner whose agent computes all gradients by autograd."""
     with patch("algorithm.training.learner.use_manual_passes"):
         return Learner(*arguments)
+
+
+def perturb(module: nn.Module) -> nn.Module:
+    """Give a module other parameters and running statistics than the initial ones, and return it."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        for norm in find_batch_norms([module]):
+            norm.running[: norm.size].normal_()
+            norm.running[norm.size : 2 * norm.size].uniform_(0.5, 2)
+    return module
 
 
 class PassThrough:

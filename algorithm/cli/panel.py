@@ -158,7 +158,13 @@ def draw_bar(share: float | None, width: int) -> RenderableType:
 
 
 def draw_shares(shares: Mapping[str, float], sign: str | None, width: int) -> Text:
-    """Return a bar with a section for each part of the time, in its color and of `sign`; of its own sign for None."""
+    """Return a bar with a section for each part of the time, in the color of the part.
+
+    Args:
+        shares: the share of each part.
+        sign: the character of all sections; with None, each part has its own.
+        width: characters of the whole bar.
+    """
     cells = round_to_total(shares, width)
     return Text.assemble(
         *(((sign or own) * cells[part], color) for part, (color, own) in PARTS.items() if part in cells)

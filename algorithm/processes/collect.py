@@ -145,9 +145,7 @@ class CollectorService(Service):
         for role, components in self.training.by_role.items():
             assert isinstance(components.learner, WeightReceiver)
             components.learner.receive(weights[role], request.updates[role], request.rows_seen[role])
-        if request.iterations != self._request.iterations:
-            for lanes in self._actor.active_lanes.values():
-                lanes[:] = False
+        self._actor.set_iterations(request.iterations)
         self._request = request
 
     def _record_td_errors(self, role: str, rollout: Rollout) -> Rollout:

@@ -134,10 +134,11 @@ class WorkerService(Service):
         self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
         for name, role in adapter.roles.items():
             self._training.by_role[name] = builder(name, role)
-        self._actor = Actor(self._training, self._seeds.get_training_seed(counters.env_steps))
+        seed = self._seeds.get_training_seed(counters.env_steps)
+        self._actor = Actor(self._training, seed, counters.iterations)
         if checkpoint:
             checkpoint.restore_process(self._actor)
-        self._first_update, self._iterations = counters.updates, counters.iterations
+        self._first_update = counters.updates
 
     def run(self, iterations: int, rows: int) -> Report:
         """Make ticks until an episode ends, all workers have reached the limit of env steps, or it is time to report.
@@ -148,7 +149,7 @@ class WorkerService(Service):
             iterations: completed iterations of the run; after each of them, no lane counts as active.
             rows: rows of metrics that were written; each of them starts new samples of metrics.
         """
-        self._end_iteration(iterations)
+        self._actor.set_iterations(iterations)
         if rows != self._rows:
             self._samples.clear()
             self._reported_samples.clear()
@@ -180,7 +181,7 @@ class WorkerService(Service):
 
     def save(self, folder: Path, iterations: int) -> SavedWorker:
         """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
-        self._end_iteration(iterations)
+        self._actor.set_iterations(iterations)
         manifest, prefix = Manifest(folder), make_prefix(self.index)
         learners = {role: each.learner.own_state() for role, each in self._training.by_role.items()}
         try:
@@ -195,13 +196,6 @@ class WorkerService(Service):
     def close(self) -> None:
         """Close the environments."""
         self._adapter.close()
-
-    def _end_iteration(self, iterations: int) -> None:
-        """Count no lane as active, if another iteration of the run is complete."""
-        if iterations != self._iterations:
-            for lanes in self._actor.active_lanes.values():
-                lanes[:] = False
-        self._iterations = iterations
 
     def _record_update(self, role: str, report: LossResult) -> None:
         self.memory.counts[self.index, 1] += 1

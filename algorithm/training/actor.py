@@ -32,11 +32,18 @@ class Actor:
         episodes: finished episodes; a monitor removes them.
     """
 
-    def __init__(self, training: TrainingComponents, seed: int):
-        """Start an episode in every lane; `seed` seeds the environments."""
+    def __init__(self, training: TrainingComponents, seed: int, iterations: int = 0):
+        """Start an episode in every lane.
+
+        Args:
+            training: the components of the run.
+            seed: seed of the environments.
+            iterations: completed iterations of the run.
+        """
         self.training = training
         self.env_steps = 0
         self.episodes: deque[Episode] = deque()
+        self._iterations = iterations
         self._buffers: dict[str, RolloutBuffer] = {}
         self._steps = training.adapter.reset(seed)
         # By role: the steps of the current tick, and which of their rows may be stored, until they are decided.
@@ -101,6 +108,13 @@ class Actor:
     def active_lanes(self) -> Mapping[str, np.ndarray]:
         """Return {role: [lanes] bool}: whether each lane had a row since this array was last cleared."""
         return {role: buffer.active for role, buffer in self._buffers.items()}
+
+    def set_iterations(self, iterations: int) -> None:
+        """Count no lane as active, if the run has completed another number of iterations than before."""
+        if iterations != self._iterations:
+            for lanes in self.active_lanes.values():
+                lanes[:] = False
+        self._iterations = iterations
 
     def state(self) -> Arrays | None:
         """Return the incomplete rollouts and the state of the environments, for a checkpoint.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from algorithm.networks import Mlp, Residual, batch_statistics, mlp, residual
 from algorithm.networks.fused_layers import can_fuse
 from algorithm.networks.normalization import find_batch_norms
+from tests.builders import perturb
 
 INPUTS = 5
 FACTORIES = {
@@ -28,14 +29,9 @@ STATISTICS = {"running": None, "all rows": 0.0, "valid rows": 0.3}  # the fracti
 def layers(request) -> nn.Module:
     """Layers with other parameters and running statistics than the initial ones."""
     torch.manual_seed(0)
-    module = FACTORIES[request.param](INPUTS)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-        for norm in find_batch_norms([module]):
-            norm.running[: norm.size].normal_()
-            norm.running[norm.size : 2 * norm.size].uniform_(0.5, 2)
-            norm.running[2 * norm.size :] = 10**6  # batch renormalization is warm
+    module = perturb(FACTORIES[request.param](INPUTS))
+    for norm in find_batch_norms([module]):
+        norm.running[2 * norm.size :] = 10**6  # batch renormalization is warm
     return module
 
 

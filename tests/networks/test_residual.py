@@ -13,7 +13,7 @@ from algorithm.networks.normalization import NORMS, BatchNorm, RmsNorm, find_bat
 from algorithm.networks.residual import ResidualLayers
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac, random_rollout_of, update
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac, perturb, random_rollout_of, update
 
 CONTINUOUS, DISCRETE = ActionSpec(2), ActionSpec(branches=(3,))
 AGENTS = {
@@ -37,18 +37,6 @@ FACTORIES = {
 
 def random_rows(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-def perturb(module: nn.Module) -> nn.Module:
-    """Give a module other parameters and running statistics than the initial ones, and return it."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-        for norm in find_batch_norms([module]):
-            norm.running[: norm.size].normal_()
-            norm.running[norm.size : 2 * norm.size].uniform_(0.5, 2)
-    return module
 
 
 def make_learner(kind: str, layers) -> tuple[Learner, Role]:

@@ -37,7 +37,7 @@ NAME = "compare"  # of the page and of the picture, without their suffix
 MAX_FAINT_RUNS = 20  # a group with more runs shows their mean only
 CURVE_SIZE = (560.0, 320.0)  # pixels
 PROBABILITIES = (0.0, 1.02)  # range of an axis
-NARROW = 340.0  # pixels: width of the chart beside the curves
+IQM_WIDTH = 340.0  # pixels: this chart is beside the curves
 # The attributes of a Comparison that are not in its record: curves, and what the page alone shows.
 _UNRECORDED_RESULT: Any = {
     "groups": {"__all__": {"thresholds", "profile", "env_steps", "mean_curve"}},
@@ -174,7 +174,7 @@ def _make_section(result: EnvironmentResult, metric: str, colors: Colors) -> Map
     score = f"{metric} at {result.env_steps:,} env steps"
     return {
         "curves": _draw_curves(result, metric, colors, f"{metric}, mean over runs with 95% interval"),
-        "iqm": Chart(title="Interquartile mean with 95% interval", figure=draw_rows(rows, width=NARROW), note=score),
+        "iqm": Chart(title="Interquartile mean with 95% interval", figure=draw_rows(rows, width=IQM_WIDTH), note=score),
         "charts": _draw_charts(result.groups, result.improvements, colors, score),
         "settings": list_differing_settings([group.runs[0] for group in result.groups]),
     }

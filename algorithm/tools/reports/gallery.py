@@ -83,7 +83,7 @@ class GalleryEntry:
 
     @property
     def picture(self) -> str | None:
-        """The file that stands for it in the grid of pictures; None without one."""
+        """The file of its picture in the grid; None if it has neither a video nor a curve."""
         return self.video or self.curve
 
     def __str__(self) -> str:

@@ -95,7 +95,7 @@ class Search:
             gc.collect()
 
     def _run_next(self, limit: int, errors: list[Exception | None]) -> bool:
-        """Train a trial and append its error, or None, to `errors`; return False if there is none to train."""
+        """Train a trial and append its error, or None, to `errors`; return False if no trial is left."""
         with self.study.take_trial(limit) as trial:
             if trial is not None:
                 errors.append(self._run_trial(trial))
