@@ -27,8 +27,13 @@ from algorithm.tools.reports.charts import (
     draw_rows,
     find_robust_range,
 )
-from algorithm.tools.reports.compared_runs import list_differing_settings
-from algorithm.tools.reports.comparison import Comparison, EnvironmentResult, GroupResult, compare
+from algorithm.tools.reports.comparison import (
+    Comparison,
+    EnvironmentResult,
+    GroupResult,
+    compare,
+    list_differing_settings,
+)
 from algorithm.tools.reports.page import render
 from algorithm.tools.reports.statistics import Estimate, Improvement, Performance
 from algorithm.training.metrics import UNKNOWN, format_number
@@ -204,7 +209,7 @@ def _format_median_and_range(values: Sequence[float] | None, form: str) -> str:
 def _draw_curves(result: EnvironmentResult, metric: str, colors: Colors, title: str) -> Chart:
     """Return the chart of mean curves with their intervals, and of the runs behind them."""
     lines = [
-        Line(color=colors[group.label], x=run.curve.env_steps, y=run.curve.values, faint=True)
+        Line(color=colors[group.label], x=run.env_steps, y=run.values, faint=True)
         for group in result.groups
         if 1 < len(group.runs) <= MAX_FAINT_RUNS
         for run in group.runs
