@@ -179,9 +179,8 @@ def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, A
     command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, env=variables, timeout=seconds, check=False, **streams)
+        done = subprocess.run(command, env=variables, timeout=seconds, capture_output=True, check=False)
         return json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return {"error": f"its process did not end within {seconds:.0f} s"}
