@@ -18,10 +18,7 @@ Gradients = tuple[Tensor | None, list[Tensor | None]]  # of the inputs, and of e
 
 
 class FusedLayer(Protocol):
-    """A layer on rows [n, F], whose gradients are in the order of its parameters."""
-
-    def parameters(self) -> Iterable[Tensor]:
-        """Return the parameters."""
+    """A layer on rows [n, F]."""
 
     def run(self, x: Tensor, rows: RowWeights | None, /) -> tuple[Tensor, Any]:
         """Return the outputs, and what `differentiate` needs, which does not contain the outputs of the last layer.
@@ -44,65 +41,10 @@ class FusedLayer(Protocol):
         """
 
 
-class FusedRelu:
-    """A ReLU, in the memory of its inputs, which nothing else reads."""
+def can_fuse(x: Tensor, parameters: Iterable[Tensor]) -> bool:
+    """Return whether a layer with these parameters can run on x as one operation.
 
-    def parameters(self) -> Iterable[Tensor]:
-        return ()
-
-    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        y = x.relu_()
-        return y, y
-
-    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        return torch.ops.aten.threshold_backward.default(gradient, saved, 0), []
-
-
-class FusedSequence:
-    """Layers that follow each other."""
-
-    def __init__(self, *layers: FusedLayer):
-        self.layers = layers
-        self._parameters = [parameter for layer in layers for parameter in layer.parameters()]
-
-    def parameters(self) -> list[Tensor]:
-        return self._parameters
-
-    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        saved = []
-        for layer in self.layers:
-            x, layer_saved = layer.run(x, rows)
-            saved.append(layer_saved)
-        return x, saved
-
-    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        result: Tensor | None = gradient
-        gradients: list[Tensor | None] = []
-        for index in reversed(range(len(self.layers))):
-            assert result is not None  # the gradient of the inputs of the next layer
-            result, part = self.layers[index].differentiate(
-                result, saved[index], needs_x=index > 0 or needs_x, needs_parameters=needs_parameters
-            )
-            gradients[:0] = part
-        return result, gradients
-
-
-class FusedResidual(FusedSequence):
-    """The inputs plus the outputs of layers that follow each other."""
-
-    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        y, saved = super().run(x, rows)
-        return x + y, saved
-
-    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        x_gradient, gradients = super().differentiate(gradient, saved, needs_x, needs_parameters)
-        return None if x_gradient is None else x_gradient.add_(gradient), gradients
-
-
-def can_fuse(x: Tensor, layers: FusedSequence) -> bool:
-    """Return whether layers with batch norms run on x as one operation.
-
-    They do so on the CPU, in float32, without autocast, if no gradients are recorded or all parameters are trained.
+    It can on the CPU, in float32, without autocast, if no gradients are recorded or all parameters are trained.
     """
     return (
         type(x) is Tensor  # not a symbol, as in an export
@@ -110,16 +52,22 @@ def can_fuse(x: Tensor, layers: FusedSequence) -> bool:
         and x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
-        and (not torch.is_grad_enabled() or all(parameter.requires_grad for parameter in layers.parameters()))
+        and (not torch.is_grad_enabled() or all(parameter.requires_grad for parameter in parameters))
     )
 
 
-def run_fused(x: Tensor, layer: FusedLayer) -> Tensor:
-    """Return the outputs of a layer as one operation: [..., F] -> [..., outputs]."""
+def run_fused(x: Tensor, layer: FusedLayer, parameters: Iterable[Tensor]) -> Tensor:
+    """Return the outputs of a layer as one operation: [..., F] -> [..., outputs].
+
+    Args:
+        x: The inputs [..., F].
+        layer: The layer.
+        parameters: Its parameters, in the order of the gradients that it returns.
+    """
     flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     rows = select_batch_rows(x.shape[:-1])
     if torch.is_grad_enabled():
-        outputs = _FusedFunction.apply(layer, rows, flat, *layer.parameters())
+        outputs = _FusedFunction.apply(layer, rows, flat, *parameters)
     else:
         outputs, _ = layer.run(flat, rows)
     return outputs if x.ndim == 2 else outputs.view(*x.shape[:-1], -1)

@@ -105,7 +105,7 @@ class BatchNorm(nn.Module):
             scale, shift = self._compute_affine()
             return torch.addcmul(shift, x.float(), scale)
         with _disable_autocast(x.device.type):
-            return run_fused(x.float(), self)
+            return run_fused(x.float(), self, (self.weight, self.bias))
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
         """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""

@@ -204,7 +204,7 @@ class ConvEncoder(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
         self.size = factory.units or flat_size
         self.linear: Any = make_orthogonal_linear(flat_size, factory.units, GAIN) if factory.units else None
-        self.activate = ACTIVATIONS[factory.activation][0]
+        self.activate = ACTIVATIONS[factory.activation]()
 
     def forward(self, obs: Tensor) -> Tensor:
         for layer in self.layers:
