@@ -3,6 +3,8 @@
 from algorithm.distributions.categorical import Categorical, CategoricalFamily
 from algorithm.distributions.distribution import (
     MASKED_LOGIT,
+    MODE,
+    SAMPLE,
     ClosedFormDistribution,
     Distribution,
     DistributionFamily,
@@ -21,6 +23,8 @@ from algorithm.distributions.joint import JointDistribution, JointFamily, make_f
 
 __all__ = [
     "MASKED_LOGIT",
+    "MODE",
+    "SAMPLE",
     "Categorical",
     "CategoricalFamily",
     "ClippedGaussianFamily",

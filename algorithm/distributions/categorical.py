@@ -14,6 +14,7 @@ from algorithm.distributions.distribution import (
     ClosedFormDistribution,
     DistributionFamily,
     ExportedAction,
+    Selection,
 )
 
 
@@ -39,15 +40,6 @@ class Categorical(ClosedFormDistribution):
     def probs(self) -> Tensor:
         """The probabilities pi(a) of all actions [..., A]."""
         return self.log_probs.exp()
-
-    def select_rows(self, where: slice) -> Categorical:
-        part = Categorical(self.statistics[where])
-        part.__dict__.update(self.select_cached(where))
-        return part
-
-    def select_cached(self, where: slice) -> dict[str, Tensor]:
-        """Return the cached properties of some rows of the leading axis, by name."""
-        return {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
 
     def find_index(self, sample: Real[Tensor, "*B size"]) -> Tensor:
         """Return the index of the action of each sample [..., 1] int64."""
@@ -152,11 +144,8 @@ class CategoricalFamily(DistributionFamily[Categorical]):
             log_probs[rows, action] = np.logaddexp(log_probs[rows, action], np.log(level))
         return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)
 
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (torch.multinomial(mask_logits(statistics, mask).softmax(-1), 1),))
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((), (mask_logits(statistics, mask).argmax(-1, keepdim=True),))
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
+        return ExportedAction((), (selection.index(mask_logits(statistics, mask)),))
 
 
 def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:

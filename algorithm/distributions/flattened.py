@@ -19,9 +19,9 @@ from algorithm.distributions.combinations import (
     find_combination,
     list_combinations,
     one_hot_combinations,
-    split_branches,
+    split_columns,
 )
-from algorithm.distributions.distribution import ExportedAction
+from algorithm.distributions.distribution import ExportedAction, Selection
 
 
 class FlattenedCategorical(Categorical):
@@ -30,11 +30,6 @@ class FlattenedCategorical(Categorical):
     def __init__(self, statistics: Float[Tensor, "*B K"], branches: Sequence[int]):
         super().__init__(statistics)
         self.branches = tuple(branches)
-
-    def select_rows(self, where: slice) -> FlattenedCategorical:
-        part = FlattenedCategorical(self.statistics[where], self.branches)
-        part.__dict__.update(self.select_cached(where))
-        return part
 
     def find_index(self, sample: Real[Tensor, "*B branches"]) -> Tensor:
         return find_combination(sample, self.branches)
@@ -73,22 +68,13 @@ class FlattenedFamily(CategoricalFamily):
         combination = np.ravel_multi_index(tuple(sample.T.astype(np.int64)), self.branches)
         return super().with_repetition(statistics, combination[:, None], level)
 
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._split_branches(torch.multinomial(self._mask_combinations(statistics, mask).softmax(-1), 1))
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._split_branches(self._mask_combinations(statistics, mask).argmax(-1, keepdim=True))
-
-    def _mask_combinations(self, statistics: Tensor, mask: Tensor) -> Tensor:
-        """Return logits [B, K] with probability 0 for combinations that contain a forbidden action."""
-        allowed = find_allowed_combinations(mask, self.branches, one_hot_combinations(self.branches))
-        return mask_logits(statistics, allowed)
-
-    def _split_branches(self, combination: Tensor) -> ExportedAction:
-        """Return the index of each branch [B, 1] of combinations [B, 1], in operators that all importers support."""
-        one_hot = torch.nn.functional.one_hot(combination[:, 0], self.statistics_size).float()
-        codes = one_hot @ one_hot_combinations(self.branches)
-        return ExportedAction((), tuple(part.argmax(-1, keepdim=True) for part in split_branches(codes, self.branches)))
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
+        codes = one_hot_combinations(self.branches)
+        allowed = find_allowed_combinations(mask, self.branches, codes)
+        combination = selection.index(mask_logits(statistics, allowed))
+        # The index of each branch, in operators that all importers support.
+        taken = torch.nn.functional.one_hot(combination[:, 0], self.statistics_size).float() @ codes
+        return ExportedAction((), tuple(part.argmax(-1, keepdim=True) for part in split_columns(taken, self.branches)))
 
 
 def make_flattened_family(branches: Sequence[int]) -> CategoricalFamily:

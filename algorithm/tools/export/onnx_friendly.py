@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.combinations import find_allowed_combinations, split_branches
+from algorithm.distributions.combinations import find_allowed_combinations, split_columns
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders.image import InputConvolution
@@ -105,14 +105,14 @@ def run_greedy_policy(network: Any, obs: Observations, memory: Tensor) -> tuple[
     values = sum(critic(features) for critic in network.critics.critics)
     branches = network.family.branches
     # If all actions of a branch are masked, all are allowed.
-    free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in split_branches(obs[ACTION_MASK], branches)]
+    free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in split_columns(obs[ACTION_MASK], branches)]
     # 1 for a combination without masked actions, 0 otherwise.
     possible = (1 - (1 - torch.cat(free, -1)) @ network.codes.T).clamp(min=0)
     best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
     chosen = nn.functional.one_hot(best, len(network.codes)).float() @ network.codes
     mixed = [
         (1 - network.epsilon) * code + network.epsilon * part / part.sum(-1, keepdim=True)
-        for code, part in zip(split_branches(chosen, branches), free, strict=True)
+        for code, part in zip(split_columns(chosen, branches), free, strict=True)
     ]
     return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
