@@ -1,6 +1,6 @@
 """Distributions of policies: numpy for acting, closed forms in torch for learning."""
 
-from algorithm.distributions.categorical import Categorical, CategoricalFamily
+from algorithm.distributions.categorical import Categorical, CategoricalFamily, FlattenedFamily, make_flattened_family
 from algorithm.distributions.distribution import (
     MASKED_LOGIT,
     MODE,
@@ -10,7 +10,6 @@ from algorithm.distributions.distribution import (
     DistributionFamily,
     ExportedAction,
 )
-from algorithm.distributions.flattened import FlattenedFamily, make_flattened_family
 from algorithm.distributions.gaussian import (
     ClippedGaussianFamily,
     FixedStdGaussian,
