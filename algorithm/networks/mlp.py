@@ -10,12 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_rows import RowWeights
 from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.fast_products import Linear, linear
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.fused_layers import Gradients, can_fuse, run_fused
-from algorithm.networks.normalization import check_norm, find_batch_norms, make_norm
+from algorithm.networks.normalization import (
+    Gradients,
+    RowWeights,
+    can_fuse,
+    check_norm,
+    find_batch_norms,
+    make_norm,
+    run_fused,
+)
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain, make_numpy_linear
 
 MAX_SIZE = 2**31 - 1

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_rows import RowWeights
 from algorithm.networks.blueprint import LayersFactory, build_module
 from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
 from algorithm.networks.fast_products import Linear
-from algorithm.networks.fused_layers import Gradients
 from algorithm.networks.mlp import LayerStack, Relu, check_sizes
-from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
+from algorithm.networks.normalization import Gradients, RmsNorm, RowWeights, check_norm, make_norm
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 
 

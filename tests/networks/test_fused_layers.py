@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks import Mlp, Residual, batch_statistics, mlp
-from algorithm.networks.fused_layers import can_fuse
-from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.normalization import can_fuse, find_batch_norms
 from tests.builders import perturb
 
 INPUTS = 5

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from algorithm.distributions.combinations import find_allowed_combinations, split_columns
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
-from algorithm.networks.encoders.image import InputConvolution
-from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
+from algorithm.networks.encoders import InputConvolution, Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
 from algorithm.networks.mlp import LayerStack
