@@ -16,9 +16,8 @@ from algorithm.tools.reports.comparison_output import write_page
 from algorithm.tools.reports.gallery import Gallery, make_entry, write_gallery
 from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import read_run
-from tests.tools.reports import compared_folders
 from tests.tools.reports.browser import DARK, DESKTOP, EXECUTABLE, LIGHT, PHONE, Browser, VisitedPage
-from tests.tools.reports.run_folders import write_run
+from tests.tools.reports.run_folders import write_curve, write_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,7 +52,7 @@ def comparison(tmp_path_factory) -> Path:
     for environment in ("mine/x", "mine/y"):
         for rate in (0.002, 0.00002):
             for seed in range(5):
-                compared_folders.write_run(
+                write_curve(
                     runs / environment / f"{rate}-{seed}",
                     {steps: rate * steps**0.5 * (9 + seed) for steps in range(0, 10_000, 500)},
                     environment=environment,
