@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import format_median, make_record
+from algorithm.tools.reports.comparison_output import format_median
 from tests.tools.reports.run_folders import write_curve
 
 LINE = {0: 0.0, 100: 100.0}
@@ -233,16 +233,6 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     for patterns in (["mine"], ["mine/a-*"], [str(runs / "mine/a-?"), "mine"], [f"mine/a-{k}" for k in range(1, 12)]):
         (group,) = compare(patterns, None, pytest.fail).environments[0].groups
         assert [run.folder.name for run in group.runs] == [f"a-{k}" for k in range(1, 12)]
-
-
-def test_the_order_of_runs_changes_no_figure(runs):
-    for seed, value in enumerate([3.0, 9.0, 4.0, 7.0]):
-        write_curve(runs / f"a-{seed}", {0: 0.0, 100: value}, seed=seed)
-    folders = [str(runs / f"a-{seed}") for seed in range(4)]
-    one, other = (make_record(compare(order, None, lambda line: None)) for order in (folders, folders[::-1]))
-    for record in (one, other):
-        (group,) = record["environments"][0]["groups"]
-        assert sorted(group["scores"]) == [3, 4, 7, 9] and group["mean"]["value"] == 5.75
 
 
 @pytest.mark.parametrize(
