@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
@@ -22,10 +21,16 @@ from algorithm.checkpointing.writer import write_all, write_experience, write_le
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import RoundReport, learn_round, make_learner_sharing
+from algorithm.processes.averaging_learner import (
+    LearnerConnection,
+    RoundReport,
+    close_connection,
+    close_on_error,
+    learn_round,
+    make_learner_sharing,
+)
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.learner_connection import LearnerConnection, close_connection, close_on_error
 from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
@@ -140,8 +145,10 @@ class LearnerPeers:
             cpus=cluster.cpus_per_learner,
             gpus=cluster.gpus_per_learner,
         )
-        self.supervisor = Supervisor(host, spec, name=lambda index: f"learner {index + 1}")
-        self.size, self.timeout, self.start_timeout = cluster.learners, cluster.timeout, cluster.start_timeout
+        self.supervisor = Supervisor(
+            host, spec, name=lambda index: f"learner {index + 1}", start_timeout=cluster.start_timeout
+        )
+        self.size, self.timeout = cluster.learners, cluster.timeout
         self._folder = Path(tempfile.mkdtemp(prefix="samara-learners-"))  # where learners on one machine meet
         self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
 
@@ -153,20 +160,7 @@ class LearnerPeers:
             Exception: a learner has raised it.
         """
         self.supervisor.ensure(self.size - 1)
-        for service in self.supervisor.services:
-            self.supervisor.call(service, "open")
-        replies = self.supervisor.gather(self.start_timeout)
-        for index, reply in replies.items():
-            if isinstance(reply, Lost):
-                raise EnvironmentStartError(f"{self.supervisor.name(index)} {reply.reason} before the run started")
-            if isinstance(reply, Failure):
-                reply.raise_error()
-        if len(replies) < self.size - 1:
-            raise EnvironmentStartError(
-                f"{self.size - 1 - len(replies)} of {self.size} learners have not started within "
-                f"{self.start_timeout:g} s (cluster_config.start_timeout); they may wait for free CPUs or GPUs of the "
-                "cluster"
-            )
+        self.supervisor.wait_for_start(needed=self.size - 1)
         host = self.supervisor.host.find_meeting_host()
         connect = partial(
             LearnerConnection,

@@ -1,4 +1,4 @@
-"""Services in processes of this machine."""
+"""Services in processes of this machine, and the choice between these and Ray."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.config.loader import Settings
 from algorithm.errors import describe_exit
 from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess, ServiceSpec
 
@@ -76,6 +77,25 @@ class ProcessHost(Host):
     def close(self) -> None:
         for handle in list(self._handles):
             self.kill(handle)
+
+
+def open_host(settings: Settings, local_cpus: float) -> Host:
+    """Return the system that runs the other processes of a run, or the members of a population.
+
+    Args:
+        settings: the settings of the run or the population.
+        local_cpus: CPUs that a Ray cluster of this machine needs at least.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+        EnvironmentStartError: a local cluster does not start in time.
+    """
+    cluster = settings.cluster
+    if settings.base.is_on_cluster and cluster.host == "ray":
+        from algorithm.processes.ray_host import RayHost
+
+        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    return ProcessHost()
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
-from algorithm.processes.averaging_learner import AveragingLearner, learn_together
-from algorithm.processes.learner_connection import LearnerConnection, close_connection
+from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_connection, learn_together
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.processes.weights import pack_weights
+from algorithm.processes.service import pack_weights
 from algorithm.rollout import Rollout
 from tests.checkpointing.test_resume import SETTINGS
 from tests.processes.test_cluster_runtime import CHAIN, on_ray, record_rollouts, train

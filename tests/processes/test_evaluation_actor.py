@@ -90,7 +90,7 @@ def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, 
 
 
 def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 1)})  # its second request
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 2)})  # its second request
     lines = []
     folder, _ = train_evaluated(tmp_path, "lost", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 2
@@ -111,7 +111,7 @@ def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, m
 
 
 def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 0) for replacements in range(9)})
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 1) for replacements in range(9)})
     lines = []
     folder, result = train_evaluated(tmp_path, "run", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 3 and result.counters.env_steps >= 150
@@ -122,7 +122,7 @@ def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatc
 def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
     failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
     monkeypatch.setattr(
-        InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][0] == "Evaluator" else original(*each)
+        InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][0] == "Evaluator" and each[1][-1] else original(*each)
     )
     with pytest.raises(ZeroDivisionError, match="in forward"):
         train_evaluated(tmp_path, "run")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from algorithm.processes.learner_connection import find_interface
+from algorithm.processes.averaging_learner import find_interface
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="interfaces are found on Linux")

@@ -13,9 +13,9 @@ from algorithm.config.loader import resolve
 from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
+from algorithm.processes.averaging_learner import close_on_error
 from algorithm.processes.cluster import check_cluster
 from algorithm.processes.fleet import list_learner_notes
-from algorithm.processes.learner_connection import close_on_error
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
