@@ -23,12 +23,12 @@ from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
-from algorithm.processes.averaging_learner import make_learner_sharing
+from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
 from algorithm.processes.collect import Collectors, CollectorService, Experience, Request
 from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec
-from algorithm.processes.learners import LearnerPeers, NoEnvironments
+from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.process_host import open_host
 from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
 from algorithm.processes.supervisor import Supervisor
@@ -72,7 +72,6 @@ class ClusterFleet(Fleet):
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
-            self._peers.open()
             self.sharing = make_learner_sharing(self._peers.connection)
         spec = ServiceSpec(
             kind="Actor",
@@ -138,11 +137,11 @@ class ClusterFleet(Fleet):
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        checkpoint.restore_process(NoEnvironments())
+        checkpoint.restore_process(self.adapter)
 
     def save(self, manifest: Manifest) -> dict[str, Any]:
         save = self._peers.save if self._peers else write_all
-        return save(self.training, NoEnvironments(), manifest)
+        return save(self.training, self.adapter, manifest)
 
     def collect_metrics(self) -> Mapping[str, float]:
         values: dict[str, float] = {
@@ -180,8 +179,7 @@ class ClusterFleet(Fleet):
     def close(self) -> None:
         if self._host:
             self._host.close()
-        if self._peers:
-            self._peers.close()
+        close_connection()
 
     def _advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""

@@ -15,7 +15,7 @@ from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
 from algorithm.processes.cluster import check_cluster
-from algorithm.processes.host import Failure, Reply
+from algorithm.processes.host import Failure
 from algorithm.rollout import TD_ERROR
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest, resume_run
@@ -23,7 +23,7 @@ from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
-from tests.processes.inline_host import InlineHost
+from tests.processes.inline_host import InlineHost, fail_calls
 from tests.processes.test_workers_runtime import new_run
 from tests.test_learning import PROBE, evaluate_states
 from tests.unity_player.launcher import make_player
@@ -305,8 +305,7 @@ def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, m
 
 def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
     failure = Failure(ZeroDivisionError("in step"), "its traceback")
-    original = InlineHost.fetch
-    monkeypatch.setattr(InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][2] == 3 else original(*each))
+    fail_calls(monkeypatch, failure, lambda ticket: ticket[2] == 3)
     with pytest.raises(ZeroDivisionError, match="in step") as raised:
         train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
     assert "its traceback" in str(raised.value.__cause__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.processes.host import Failure, Reply
+from algorithm.processes.host import Failure
 from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS
-from tests.processes.inline_host import InlineHost
+from tests.processes.inline_host import InlineHost, fail_calls
 from tests.processes.test_cluster_runtime import CHAIN, on_ray, train
 
 BASE = {"base_config": {"algorithm": "A2C", "max_step": 150, "evaluate_every": 40, "save_every": 20}}
@@ -120,9 +120,7 @@ def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatc
 
 
 def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
-    failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
-    monkeypatch.setattr(
-        InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][0] == "Evaluator" and each[1][-1] else original(*each)
-    )
+    failure = Failure(ZeroDivisionError("in forward"), "its traceback")
+    fail_calls(monkeypatch, failure, lambda ticket: ticket[0] == "Evaluator")
     with pytest.raises(ZeroDivisionError, match="in forward"):
         train_evaluated(tmp_path, "run")
