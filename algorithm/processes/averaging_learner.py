@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from algorithm.agents.agent import LossResult
-from algorithm.errors import LearnerUnreachable, UserError, summarize_error
+from algorithm.errors import LearnerUnreachable, summarize_error
 from algorithm.parts.components_builder import Sharing
 from algorithm.rollout import Rollout
 from algorithm.training.batch_scheduler import BatchScheduler
@@ -169,7 +169,7 @@ def _find_interface_of(address: str, udp: socket.socket) -> str | None:
 class AveragingLearner(Learner):
     """A learner of one of several processes that make the same steps, so that their parameters stay the same.
 
-    Each learner has its own rollouts and replay. An update is `compute_gradients`, `average_gradients`, and then
+    Each learner has its own rollouts and replay, and no natural step, which needs the whole batch. An update is `compute_gradients`, `average_gradients`, and then
     `apply_gradients`. The average weights the gradient of each learner by the number of valid rows in its batch. It is
     thus the gradient of the batch that consists of the batches of all learners; it is clipped after that. A gradient
     that is not finite makes the average not finite, so that all learners skip the step. Networks, moments of
@@ -182,15 +182,12 @@ class AveragingLearner(Learner):
         check_every: the number of updates between two comparisons of the parameters.
 
     Raises:
-        UserError: the agent has a natural step, which needs the whole batch in one process.
         LearnerUnreachable: another learner has ended or does not answer, here or in a later call.
     """
 
     def __init__(self, *arguments: Any, connection: LearnerConnection, check_every: int = 1000):
         self._shared_tensors: list[Tensor] = []  # those that are the same in all learners
         super().__init__(*arguments, place=self._keep_shared)  # type: ignore[misc]
-        if self._has_natural_step:
-            raise UserError("acer_config.trust_region full is not for several learners: use efficient or off")
         self.connection, self.check_every = connection, check_every
         if self.agent.merges_moments:
             self.agent.merge_moments = connection.merge_moments

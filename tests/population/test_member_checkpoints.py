@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.population.member_checkpoints import WeightDistribution
+from algorithm.population.exchange import WeightDistribution
 
 
 class FakeCheckpoint:

@@ -17,7 +17,7 @@ import torch
 from algorithm.agents.agent import LossResult
 from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
-from algorithm.errors import LearnerUnreachable, UserError
+from algorithm.errors import LearnerUnreachable
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_connection, learn_together
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -304,14 +304,6 @@ def reset_together(connection):
     return vectors, states
 
 
-def refuse_natural_steps(connection):
-    agent = make_acer(trust_region="full")
-    try:
-        AveragingLearner(agent, make_role(), {}, None, connection=connection)
-    except UserError as error:
-        return str(error)
-
-
 def restore_from_learner_0(connection):
     learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
     if connection.rank == 0:
@@ -337,7 +329,6 @@ SCENARIOS = [
     end_epochs_together,
     repair_different_parameters,
     reset_together,
-    refuse_natural_steps,
     restore_from_learner_0,
 ]
 
@@ -461,12 +452,6 @@ def test_a_reset_has_the_same_new_parameters_in_all_learners(results):
     assert all(one.equal(other) for one, other in zip(first, second, strict=True))
     steps = [(after - before).abs().max() for before, after in pairwise(vectors)]
     assert steps[1] > 10 * steps[0] and steps[1] > 10 * steps[2]  # the second one is the reset
-
-
-def test_a_natural_step_is_refused_in_one_line(results):
-    assert set(get(results, refuse_natural_steps)) == {
-        "acer_config.trust_region full is not for several learners: use efficient or off"
-    }
 
 
 def test_a_restored_state_is_copied_from_learner_0(results):
