@@ -169,12 +169,12 @@ def _find_interface_of(address: str, udp: socket.socket) -> str | None:
 class AveragingLearner(Learner):
     """A learner of one of several processes that make the same steps, so that their parameters stay the same.
 
-    Each learner has its own rollouts and replay, and no natural step, which needs the whole batch. An update is `compute_gradients`, `average_gradients`, and then
-    `apply_gradients`. The average weights the gradient of each learner by the number of valid rows in its batch. It is
-    thus the gradient of the batch that consists of the batches of all learners; it is clipped after that. A gradient
-    that is not finite makes the average not finite, so that all learners skip the step. Networks, moments of
-    optimizers, running statistics and counters are the same in all learners; replay, priorities, noise and generators
-    are not.
+    Each learner has its own rollouts and replay, and no natural step, which needs the whole batch. An update is
+    `compute_gradients`, `average_gradients`, and then `apply_gradients`. The average weights the gradient of each
+    learner by the number of valid rows in its batch. It is thus the gradient of the batch that consists of the batches
+    of all learners; it is clipped after that. A gradient that is not finite makes the average not finite, so that all
+    learners skip the step. Networks, moments of optimizers, running statistics and counters are the same in all
+    learners; replay, priorities, noise and generators are not.
 
     Args:
         arguments: the positional arguments of Learner, without `place`.

@@ -275,10 +275,14 @@ def test_settings_that_several_learners_do_not_support_are_refused(layer, messag
         check_cluster(resolve([("test", layer)]))
 
 
-def test_settings_of_several_learners_without_any_have_no_effect():
-    for layer, reason in (
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
         ({"cluster_config": {"learners": 2}}, "is for runtime CLUSTER"),
         (on_ray(learners=1, cpus_per_learner=2.0), "since learners is 1"),
-    ):
-        with pytest.raises(UserError, match=reason):
-            check_effects(resolve([("test", layer)]), [("test", layer)])
+        ({"base_config": {"n_workers": 3}}, "base_config.n_workers is for runtime WORKERS, not for LOCAL"),
+    ],
+)
+def test_settings_of_processes_that_a_run_does_not_have(layer, reason):
+    with pytest.raises(UserError, match=reason):
+        check_effects(resolve([("test", layer)]), [("test", layer)])
