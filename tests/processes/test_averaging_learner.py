@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,13 @@ from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
-from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_connection, learn_together
+from algorithm.processes.averaging_learner import (
+    AveragingLearner,
+    LearnerConnection,
+    close_connection,
+    find_interface,
+    learn_together,
+)
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner
@@ -468,3 +475,9 @@ def test_the_others_raise_an_error_in_time(results, fault, limit):
         "resume from the last checkpoint ("
     )
     assert seconds < limit
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="interfaces are found on Linux")
+@pytest.mark.parametrize("address", ["file:///tmp/meeting", "tcp://127.0.0.1:6379"])
+def test_learners_of_one_machine_use_the_loopback_interface(address):
+    assert find_interface(address) == "lo"
