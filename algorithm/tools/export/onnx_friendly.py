@@ -25,7 +25,7 @@ from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
 from algorithm.networks.mlp import NormalizedStack
-from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
+from algorithm.networks.normalization import BatchNorm
 from algorithm.networks.policy import GreedyQPolicy
 from algorithm.networks.residual import ResidualBlock, ResidualLayers
 from algorithm.networks.torso import Torso
@@ -333,29 +333,6 @@ def prepare_normalized_stack(stack: NormalizedStack) -> None:
         stack.norms[index] = norm or nn.Identity()
 
 
-def prepare_batch_norm(norm: BatchNorm) -> None:
-    """Add the scale and shift of the running statistics to the weights."""
-    scale, shift = compute_exact_affine(norm)
-    norm.register_buffer("scale", scale.float())
-    norm.register_buffer("shift", shift.float())
-
-
-def apply_batch_norm(norm: Any, x: Tensor) -> Tensor:
-    """Normalize by running statistics, as a product and a sum."""
-    return x * norm.scale + norm.shift
-
-
-def apply_layer_norm(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Normalize each row, in elementary operators."""
-    centered = x - x.mean(-1, keepdim=True)
-    return centered / ((centered * centered).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def apply_rms_norm(norm: RmsNorm, x: Tensor) -> Tensor:
-    """Divide each row by its root mean square, in elementary operators."""
-    return x / ((x * x).mean(-1, keepdim=True) + norm.epsilon).sqrt() * norm.weight
-
-
 @dataclass(frozen=True)
 class Form:
     """The functions for a class of modules: `prepare` changes its weights, the others take the place of its methods."""
@@ -381,8 +358,4 @@ FORMS: Mapping[type, Form] = {
     ResidualLayers: Form(prepare_residual_layers),
     ResidualBlock: Form(prepare_residual_block),
     NormalizedStack: Form(prepare_normalized_stack),
-    BatchNorm: Form(prepare_batch_norm, apply_batch_norm),
-    BatchRenorm: Form(prepare_batch_norm, apply_batch_norm),
-    LayerNorm: Form(forward=apply_layer_norm),
-    RmsNorm: Form(forward=apply_rms_norm),
 }
