@@ -170,8 +170,6 @@ def test_a_space_that_cannot_be_searched_leaves_no_study(capsys):
         ("--save-as default", "--save-as default: the best settings are a variant of default"),
         ("--save-as a/b", "--save-as 'a/b': use a plain name"),
         ("-n a/b", "run name 'a/b': use a plain folder name"),
-        ("--resume", "unknown option --resume"),
-        ("--repeat 2", "unknown option --repeat"),
     ],
 )
 def test_options_that_do_not_fit_are_an_error(arguments, error, capsys):
