@@ -22,7 +22,7 @@ from algorithm.adapters.adapter import (
     derive_seed,
 )
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.lanes import LaneAssignment
 from algorithm.adapters.unity.launch import LaunchConfig, list_start_checks
 from algorithm.adapters.unity.metric_names import rename_metrics
 from algorithm.adapters.unity.scene_process import MAX_WAIT, SceneProcess
@@ -216,28 +216,20 @@ class UnityAdapter(Adapter):
         self._add_roles(ticks)
         finals, next_steps = {}, {}
         for role, behavior in self._behaviors.items():
-            pairs = [
-                self._assign_lanes(role, number, *tick.batches[behavior])
-                for number, tick in sorted(ticks.items())
-                if behavior in tick.batches
-            ]
-            if final_parts := [final for final, _ in pairs if final is not None]:
+            final_parts, decision_parts = [], []
+            for number, tick in sorted(ticks.items()):
+                if behavior in tick.batches:
+                    final, next_step, returns = self._lanes[role][number](*tick.batches[behavior])
+                    final_parts += [] if final is None else [final]
+                    decision_parts += [] if next_step is None else [next_step]
+                    for episode_return in returns:
+                        self._on_episode_end(role, episode_return)
+            if final_parts:
                 finals[role] = merge_steps(final_parts)
-            if decision_parts := [rows for _, rows in pairs if rows is not None]:
+            if decision_parts:
                 next_steps[role] = merge_steps(decision_parts)
         self._active_steps = next_steps
         return deque([finals, next_steps] if finals and next_steps else [finals or next_steps])
-
-    def _assign_lanes(
-        self, role: str, number: int, decisions: Batch, terminals: Batch
-    ) -> tuple[Step | None, Step | None]:
-        try:
-            final, next_step, returns = self._lanes[role][number](decisions, terminals)
-        except TooManyAgents as error:
-            raise self._make_limit_error(role) from error
-        for episode_return in returns:
-            self._on_episode_end(role, episode_return)
-        return final, next_step
 
     def _add_roles(self, ticks: Mapping[int, SceneTick]) -> None:
         """Add a role for each behavior whose agents request decisions for the first time."""
@@ -264,9 +256,9 @@ class UnityAdapter(Adapter):
             self.roles[role] = Role(count * len(self._scenes), agent_specs.obs_specs, agent_specs.action_spec)
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
-        """Add a lane to a role, in an environment with `n_lanes` lanes; return its number. Raise TooManyAgents."""
+        """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""
         if n_lanes == self._get_agent_limit(role):
-            raise TooManyAgents
+            raise self._make_limit_error(role)
         number = self.roles[role].lanes
         self.roles[role] = replace(self.roles[role], lanes=number + 1)
         return number
