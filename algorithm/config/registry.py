@@ -48,9 +48,9 @@ EXPLORERS = {
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 TRACKERS = {
-    "wandb": "algorithm.tracking.services:WandbTracker",
-    "mlflow": "algorithm.tracking.services:MlflowTracker",
-    "trackio": "algorithm.tracking.services:TrackioTracker",
+    "wandb": "algorithm.tracking.trackers:WandbTracker",
+    "mlflow": "algorithm.tracking.trackers:MlflowTracker",
+    "trackio": "algorithm.tracking.trackers:TrackioTracker",
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {
