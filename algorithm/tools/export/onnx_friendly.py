@@ -280,7 +280,7 @@ def step_attention_layer(
 
 
 def fold_batch_norm(linear: nn.Linear, norm: BatchNorm, *, is_before: bool) -> nn.Linear:
-    """Return one linear layer in place of a linear layer and the batch norm before or after it, whose statistics run."""
+    """Return a linear layer in place of one and the batch norm, by its running statistics, before or after it."""
     mean, variance = norm.running[: 2 * norm.size].double().chunk(2)
     scale = norm.weight.detach().double() / (variance + norm.epsilon).sqrt()
     weight, shift = linear.weight.detach().double(), norm.bias.detach().double() - mean * scale

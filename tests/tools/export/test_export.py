@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD
+from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD
 from algorithm.distributions.gaussian import GaussianFamily
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp, RandomShift, Residual
