@@ -136,14 +136,11 @@ def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, 
 
 def select_environments(part: str | None) -> list[str]:
     """Return the environment folders with this name or in this group; all of them for None. Raises UserError."""
-    known = list_environments()
-    if part is None:
-        return known
-    selected = [name for name in known if name == part or name.startswith(f"{part}/")]
-    if not selected and find_folder(part):
-        selected = [part]
-    if not selected:
-        raise make_unknown_error(part)
+    selected = [name for name in list_environments() if part in (None, name) or name.startswith(f"{part}/")]
+    if part and not selected:
+        if not find_folder(part):
+            raise make_unknown_error(part)
+        return [part]
     return selected
 
 

@@ -40,10 +40,6 @@ Log = Callable[[str], None]
 Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
 
 
-class TrialPruned(Exception):
-    """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
-
-
 class Objective:
     """The number by which trials are compared.
 
@@ -196,9 +192,7 @@ class Search:
         self._log(f"trial {trial.number}: {given}")
         value, reason, error = None, "", None
         try:
-            value = self._measure(trial, values)
-        except TrialPruned as pruned:
-            reason = str(pruned)
+            value, reason = self._measure(trial, values)
         except NOT_OF_A_TRIAL:
             raise
         except Exception as failure:  # of these settings: it is a result of the search
@@ -212,21 +206,19 @@ class Search:
         self._log(f"trial {trial.number}: {result}{known}")
         return error
 
-    def _measure(self, trial: Any, values: Values) -> float:
-        """Train the runs of a trial, each with its seed, and return the mean of their numbers.
+    def _measure(self, trial: Any, values: Values) -> tuple[float | None, str]:
+        """Train the runs of a trial, each with its seed, and return the mean of their numbers, or why it was pruned.
 
-        Raises:
-            TrialPruned: it was pruned.
-            UserError: the settings cannot be used together.
+        Raises UserError if the settings cannot be used together.
         """
         shared, numbers = self._settings, []
         for index in range(shared.tune.seeds):
             pruner = Pruner(trial, index * (self.objective.evaluations + 1), self.objective)
             result = self._train_seed(trial, values, shared.base.seed + index, pruner)
             if pruner.pruned and not result.goal_reached:
-                raise TrialPruned(f"pruned at {result.counters.env_steps:,} env steps")
+                return None, f"pruned at {result.counters.env_steps:,} env steps"
             numbers.append(self.objective.measure(result))
-        return fmean(numbers)
+        return fmean(numbers), ""
 
     def _train_seed(self, trial: Any, values: Values, seed: int, pruner: Pruner) -> RunResult:
         """Train the run of a trial with a seed, in a run folder inside the trial's."""
