@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.encoders import Vector
 from algorithm.specs import ObsSpec
 
 

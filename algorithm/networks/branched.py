@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
-from algorithm.networks.batch_rows import batch_statistics
 from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
 from algorithm.networks.heads import HeadSpec, SharedHeads
+from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 from algorithm.networks.policy import ActFunction, Policy
 from algorithm.networks.precision import run_in_precision

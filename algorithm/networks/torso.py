@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_rows import batch_statistics
 from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
+from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.numpy_forms import make_numpy_chain, make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec

@@ -20,7 +20,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.host import Failure
 from algorithm.processes.service import Service, forbid_new_lanes, forbid_new_role
-from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+from algorithm.processes.supervisor import STEP_SECONDS, Lost, Supervised, Supervisor
 from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -241,7 +241,7 @@ class Collectors:
         deadline = time.monotonic() + self.cluster.start_timeout
         while self.n_ready < self.cluster.actors and (left := deadline - time.monotonic()) > 0:
             waiting = [actor.service for actor in self.actors if not actor.is_ready]
-            for service, reply in self.supervisor.poll(left, waiting):
+            for service, reply in self.supervisor.poll(min(left, STEP_SECONDS), waiting):
                 if isinstance(reply, Lost):
                     raise EnvironmentStartError(
                         f"actor {service.index} {reply.reason} before its environments were open"

@@ -494,7 +494,7 @@ def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(
 
 def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    monkeypatch.setattr("algorithm.tools.reports.run_result.make_table", lambda records: 1 / 0)
+    monkeypatch.setattr("algorithm.runs.results.format_record", lambda record: 1 / 0)
     status, line = fails(capsys, "list")
     assert status == 1
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")

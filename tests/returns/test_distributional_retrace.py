@@ -14,10 +14,10 @@ from algorithm.returns import retrace
 from algorithm.returns.distributional_retrace import (
     DISTRIBUTIONAL_ESTIMATORS,
     DistributionalInputs,
+    Support,
     distributional_retrace,
     recursive_distributional_retrace,
 )
-from algorithm.returns.projection import Support
 from tests.builders import random_estimator_inputs
 from tests.oracles import retrace_by_definition
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.returns.projection import Support
+from algorithm.returns.distributional_retrace import Support
 
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from algorithm.runs.commands import COUNT, FLAG, Command, Output, add_environment, add_options
 
 DEFAULT_SECONDS = 300  # of a run of the gallery
+N_TEXTS = 3  # columns of the list of runs that are no numbers
 
 
 class ListCommand(Command):
@@ -21,12 +24,13 @@ class ListCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Print the table, and list the records for scripts."""
-        from algorithm.runs.results import list_runs
-        from algorithm.tools.reports.run_result import make_table
+        from algorithm.parts.env_folder import RUNS
+        from algorithm.runs.results import COLUMNS, format_record, list_runs
 
         records = list_runs(options.env, output.log)
         output.result = {"runs": records}
-        output.print_table(make_table(records))
+        rows = [(Path(record["run"]).relative_to(RUNS).as_posix(), *format_record(record)) for record in records]
+        output.print_table(make_table(COLUMNS[:N_TEXTS], COLUMNS[N_TEXTS:], rows))
 
 
 class ReportCommand(Command):
@@ -106,3 +110,17 @@ class GalleryCommand(Command):
         from algorithm.tools.reports.gallery import show_gallery
 
         show_gallery(options.folder, options.env, options.seconds, options.force, output)
+
+
+def make_table(texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], title: str = "") -> Any:
+    """Return a table of rich with columns of texts, and columns of numbers at their right."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left")
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table

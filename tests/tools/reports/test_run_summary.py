@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports.report_files import make_report
-from algorithm.tools.reports.run_data import RunData, read_run
-from algorithm.tools.reports.run_summary import (
+from algorithm.tools.reports.report_files import (
     BAD,
     GOOD,
     WAITING,
@@ -18,7 +16,9 @@ from algorithm.tools.reports.run_summary import (
     list_spaces,
     list_versions,
     make_headline,
+    make_report,
 )
+from algorithm.tools.reports.run_data import RunData, read_run
 from tests.builders import make_role
 from tests.tools.reports.run_folders import RESULT, PageReader
 

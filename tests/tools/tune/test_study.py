@@ -212,7 +212,7 @@ def test_changed_bits_never_stop_a_study(journal):
 def test_a_process_that_was_killed_leaves_no_lock(tmp_path):
     study = Study(Path("study"), False, 0)
     (study.folder / "journal.log.lock").touch()  # Optuna's own lock, which is not used
-    hold = "from pathlib import Path; from algorithm.tools.tune.journal import StudyLock; import os, signal; "
+    hold = "from pathlib import Path; from algorithm.tools.tune.study import StudyLock; import os, signal; "
     hold += "StudyLock(Path('study')).acquire(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", hold], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     run(study, 1)
