@@ -50,8 +50,6 @@ OWNERS = {
 OF_UNITY = {"mlagents_envs", "grpc", "google"}
 # Contracts that modules of the same layer may import: an explorer wraps an agent.
 CONTRACTS = {"agents.agent"}
-# Tools that a run itself may request: `api` imports them when the settings do.
-TOOLS_OF_RUNS = {"tools.export.export", "tools.reports.report_files"}
 # Modules of the lowest layer on which others of it are built.
 FOUNDATIONS = {"errors", "atomic_io"}
 
@@ -97,17 +95,14 @@ def test_imports_go_downwards_only(path):
     for name in foreign_modules(path):
         other = name.split(".")[0]
         is_below = LAYER[other] < LAYER[here] or (here in TOP and other in TOP[: TOP.index(here)])
-        is_below = is_below or (here == "api" and name in TOOLS_OF_RUNS)
         assert is_below or name in CONTRACTS | FOUNDATIONS, f"{here} imports {name}"
 
 
-def test_no_tool_imports_another_and_the_api_imports_tools_only_for_a_run_whose_settings_request_them():
+def test_tools_are_imported_by_nothing_but_themselves():
     for path in FILES:
         parts = path.relative_to(ROOT / "algorithm").parts
         tools = {name.split(".")[2] for name in imports(path) if name.startswith("algorithm.tools.")}
-        assert parts[0] != "tools" or tools <= {parts[1]}, path
-    api = ROOT / "algorithm" / "api.py"
-    assert not {name for name in imports(api, inside_functions=False) if name.startswith("algorithm.tools")}
+        assert tools <= ({parts[1]} if parts[0] == "tools" else set()), path
 
 
 TOOLS = sorted(path.name for path in (ROOT / "algorithm" / "tools").iterdir() if (path / "__init__.py").exists())
