@@ -48,9 +48,9 @@ EXPLORERS = {
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 TRACKERS = {
-    "wandb": "algorithm.tracking.services:WandbTracker",
-    "mlflow": "algorithm.tracking.services:MlflowTracker",
-    "trackio": "algorithm.tracking.services:TrackioTracker",
+    "wandb": "algorithm.tracking.trackers:WandbTracker",
+    "mlflow": "algorithm.tracking.trackers:MlflowTracker",
+    "trackio": "algorithm.tracking.trackers:TrackioTracker",
 }
 # What tools do for a run while it trains and when it ends; without the package of a tool, its lines are removed.
 RUN_TOOLS = {
