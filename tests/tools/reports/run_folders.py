@@ -13,7 +13,7 @@ import numpy as np
 from algorithm.config.yaml_layers import Tree, format_yaml, load_defaults, merge
 from algorithm.networks.precision import Placement
 from algorithm.parts.network_record import record_network
-from algorithm.parts.run_records import write_roles
+from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.results import write_record
 from algorithm.training.metrics import MetricsWriter
 from tests.builders import make_acer, make_role
@@ -95,7 +95,7 @@ def write_run(folder: Path) -> Path:
     metrics.table.write_text("\n".join([",".join(metrics.columns), *lines]) + "\n")
     write_record(folder, RESULT)
     role = make_role(4, 4, 2)
-    write_roles(folder / "roles.json", {"agent": role})
+    RunFolder(folder).add_role("agent", role)
     record_network(folder, "agent", make_acer(role), Placement())
     machine = {"system": "Linux 6", "processor": "Fast <CPU>", "cores": 2, "memory": 2**34}
     sessions = [
