@@ -14,7 +14,8 @@ from algorithm.config.yaml_layers import Tree, format_yaml, load_defaults, merge
 from algorithm.networks.precision import Placement
 from algorithm.parts.network_record import record_network
 from algorithm.parts.run_folder import RunFolder
-from algorithm.runs.results import write_record
+from algorithm.records_io import write_json
+from algorithm.runs.results import RESULT_FILE
 from algorithm.training.metrics import MetricsWriter
 from tests.builders import make_acer, make_role
 
@@ -93,7 +94,7 @@ def write_run(folder: Path) -> Path:
     lines = [",".join(str({"env_steps": ROW_STEPS * row, **make_row(row)}.get(name, "")) for name in metrics.columns)
              for row in range(1, ROWS + 1)]  # fmt: skip
     metrics.table.write_text("\n".join([",".join(metrics.columns), *lines]) + "\n")
-    write_record(folder, RESULT)
+    write_json(folder / RESULT_FILE, RESULT)
     role = make_role(4, 4, 2)
     RunFolder(folder).add_role("agent", role)
     record_network(folder, "agent", make_acer(role), Placement())
