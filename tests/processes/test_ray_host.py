@@ -9,7 +9,7 @@ import pytest
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.errors import UserError
 from algorithm.processes import ray_host
-from algorithm.training.signals import STOP_EXCEPTIONS, DeferredSignals, raise_on_stop_signals
+from algorithm.training.signals import DeferredSignals, Terminated, raise_on_stop_signals
 
 
 class StartingRay:
@@ -78,17 +78,16 @@ def call_ray(method: str, *numbers: int):
 
 
 @pytest.mark.parametrize("method", ["put", "wait", "fetch"])
-@pytest.mark.parametrize("number", [number for number in STOP_EXCEPTIONS if number != signal.SIGINT])
-def test_a_call_of_ray_raises_the_exception_of_a_signal(method, number):
-    handler = signal.getsignal(number)
-    with pytest.raises(STOP_EXCEPTIONS[number]), raise_on_stop_signals():
-        call_ray(method, number, number)
-    assert signal.getsignal(number) == handler
+def test_a_call_of_ray_raises_the_exception_of_a_signal(method):
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), raise_on_stop_signals():
+        call_ray(method, signal.SIGTERM, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == handler
     assert call_ray(method) == [1]
 
 
 def test_a_signal_that_is_deferred_does_not_end_a_call_of_ray():
-    with pytest.raises(STOP_EXCEPTIONS[signal.SIGTERM]), DeferredSignals() as signals:
+    with pytest.raises(Terminated), DeferredSignals() as signals:
         assert call_ray("wait", signal.SIGTERM) == [1] and signals.is_pending
-        with pytest.raises(STOP_EXCEPTIONS[signal.SIGTERM]):
+        with pytest.raises(Terminated):
             call_ray("wait", signal.SIGTERM)  # the second is raised at once
