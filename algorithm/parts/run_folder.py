@@ -135,6 +135,7 @@ class RunFolder:
         self.given_path = path
         self.path = path.absolute()
         self.nn_from = (nn_from or path).absolute()
+        self._runs = RUNS.absolute()
         self._replaced = self.path.with_name(f".{self.path.name}")  # the name of a run never starts with a dot
         self.lock = FolderLock(self.path, str(path))  # a process holds it during training
         self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
@@ -270,7 +271,7 @@ class RunFolder:
             self._replaced.rename(self.path)
         with suppress(OSError):  # raised for the first folder that is not empty
             for parent in self.path.parents:
-                if RUNS.absolute() in (parent, *parent.parents):
+                if self._runs in (parent, *parent.parents):
                     parent.rmdir()
 
     def _discard_replaced(self) -> None:
