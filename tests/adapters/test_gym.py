@@ -22,10 +22,10 @@ from tests.adapters.counted import (
     TERMINATED,
     TRUNCATED,
     CountedEpisodes,
-    EchoingActions,
+    Large,
+    Marking,
     NeverStarts,
 )
-from tests.adapters.waiting import Large, Marking
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -250,36 +250,6 @@ def test_a_native_vector_environment_is_used_if_it_is_faster():
     assert isinstance(few.env, SyncVectorEnv)
     assert not isinstance(many.env, SyncVectorEnv)
     assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
-
-
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_dict_of_boxes_keeps_its_names_and_dtypes(mode):
-    space = spaces.Dict(
-        {"camera": spaces.Box(0, 255, (3, 2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)}
-    )
-    make = {"observation_space": space, "action_space": spaces.Discrete(3), **vectorized("sync", mode)}
-    adapter = GymAdapter(config(EchoingActions, 2, make))
-    specs = adapter.roles["agent"].obs_specs
-    assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
-        "camera": ((3, 3, 2), "uint8"),
-        "speed": ((4,), "float32"),
-    }
-    step = adapter.reset(seed=0)["agent"]
-    for action in (1, 2):
-        step = adapter.step({"agent": np.full((2, 1), action, np.float32)})["agent"]
-        for name, spec in specs.items():
-            assert step.obs[name].dtype == spec.dtype
-            np.testing.assert_array_equal(step.obs[name], np.full((2, *spec.shape), action))
-    assert step.is_bootstrap_row.all()
-
-
-def test_actions_are_converted_to_the_environments_values():
-    make = {"observation_space": spaces.Box(-9, 9, (1,)), "action_space": spaces.Discrete(3, start=-1)}
-    adapter = GymAdapter(config(EchoingActions, 3, make))
-    assert adapter.roles["agent"].action_spec.branches == (3,)
-    adapter.reset(seed=0)
-    step = adapter.step({"agent": np.array([[0], [1], [2]], np.float32)})["agent"]
-    assert step.obs["obs"].ravel().tolist() == [-1, 0, 1]
 
 
 def test_a_name_may_have_the_prefix_of_its_module():
