@@ -12,6 +12,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 TRUNCATED, TERMINATED, BOTH = "truncated", "terminated", "both"
 KINDS = (TRUNCATED, TERMINATED, BOTH)
@@ -52,6 +53,30 @@ class CountedEpisodes(gymnasium.Env):
 
     def _obs(self):
         return np.array([1000 * self.name + 10 * self.episode + self.t], np.float32)
+
+
+class Ticks(VectorEnv):
+    """A vector environment that observes the number of steps of its episodes, which terminate after `length` steps."""
+
+    single_observation_space, single_action_space = spaces.Box(0, np.inf, (1,)), spaces.Discrete(2)
+
+    def __init__(self, num_envs=1, length=3, mode=AutoresetMode.NEXT_STEP, **_):
+        self.num_envs, self.length = num_envs, length
+        self.metadata = {"autoreset_mode": mode}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = np.zeros(self.num_envs)
+        return self._observe()
+
+    def step(self, actions):
+        over = self.count == self.length
+        self.count = np.where(over, 0, self.count + 1)
+        obs, info = self._observe()
+        reward = np.where(over, 0.0, actions)
+        return obs, reward, self.count == self.length, np.zeros(self.num_envs, bool), info
+
+    def _observe(self):
+        return self.count[:, None].astype(np.float32), {}
 
 
 class NeverStarts(gymnasium.Env):

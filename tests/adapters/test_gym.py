@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
@@ -25,6 +24,7 @@ from tests.adapters.counted import (
     Large,
     Marking,
     NeverStarts,
+    Ticks,
 )
 from tests.doubles import ParityAgent, join_lanes, make_components
 
@@ -292,27 +292,6 @@ def test_env_args_of_the_caller_are_not_modified():
     before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
     GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
     assert env_args == before
-
-
-class Ticks(VectorEnv):
-    """A vector environment of an env.py that observes the number of steps of its episodes."""
-
-    def __init__(self, num_envs, length=3, mode=AutoresetMode.NEXT_STEP):
-        self.num_envs, self.length = num_envs, length
-        self.single_observation_space = spaces.Box(0, np.inf, (1,))
-        self.single_action_space = spaces.Discrete(2)
-        self.metadata = {"autoreset_mode": mode}
-
-    def reset(self, *, seed=None, options=None):
-        self.count = np.zeros(self.num_envs)
-        return self.count[:, None].astype(np.float32), {}
-
-    def step(self, actions):
-        over = self.count == self.length
-        self.count = np.where(over, 0, self.count + 1)
-        none = np.zeros(self.num_envs, bool)
-        reward = np.where(over, 0.0, actions)
-        return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
 
 
 TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))

@@ -29,19 +29,18 @@ from algorithm.adapters.adapter import (
 )
 from algorithm.adapters.curriculum import EnvironmentParameters, Value
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
-from algorithm.adapters.unity.lanes import LaneAssignment
 from algorithm.adapters.unity.launch import LaunchConfig, find_player, list_start_checks
-from algorithm.adapters.unity.metric_names import rename_metrics
-from algorithm.adapters.unity.scene_tick import (
+from algorithm.adapters.unity.scene import (
     TEAM_SUFFIX,
     AgentSpecs,
     Batch,
+    LaneAssignment,
     PlayerExited,
     SceneTick,
-    StatisticsCollector,
     get_agent_name,
     get_role_name,
 )
+from algorithm.adapters.unity.scene_statistics import StatisticsCollector, rename_metrics
 from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 

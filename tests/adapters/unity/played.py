@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from algorithm.adapters.unity.client import UnityClient
-from algorithm.adapters.unity.scene_tick import SceneTick
+from algorithm.adapters.unity.scene import SceneTick
 from tests.unity_player.launcher import ROOT, make_player
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}

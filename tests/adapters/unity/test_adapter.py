@@ -21,7 +21,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
 from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
-from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
+from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
@@ -204,14 +204,6 @@ def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened
     play(adapter, 5)
     assert 0 < adapter.statistics()["Ball/Distance"] < 3
     assert adapter.statistics() == {}
-
-
-def test_statistics_are_aggregated_as_the_scene_requests():
-    statistics = StatisticsCollector()
-    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
-    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
-    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
-    assert statistics.take() == {}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import LaneAssignment
-from algorithm.adapters.unity.scene_tick import Batch
+from algorithm.adapters.unity.scene import Batch, LaneAssignment
 from algorithm.training.actor import Actor
 from algorithm.training.invalid_values import Episode
 from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
