@@ -25,8 +25,7 @@ from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
-from tests.adapters.unity.played import ENVIRONMENT, has_ended, press_play
-from tests.adapters.unity.scenes import make_config, make_scenes
+from tests.adapters.unity.played import ENVIRONMENT, has_ended, make_config, make_scenes, press_play
 from tests.unity_player.launcher import ROOT, make_player
 
 # The contract tests and the test with kill -9 start the processes of scenes as users do.
@@ -309,7 +308,7 @@ def descendants(pid):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from tests.adapters.unity.scenes import make_scenes\n"
+        "import sys; from pathlib import Path; from tests.adapters.unity.played import make_scenes\n"
         "if __name__ == '__main__':\n"
         f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'log')!r})\n"
         "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"

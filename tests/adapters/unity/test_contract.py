@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from tests.adapters.contract import make_contract
-from tests.adapters.unity.scenes import make_scenes
+from tests.adapters.unity.played import make_scenes
 
 TEMPORARY = tempfile.TemporaryDirectory()  # removed at the end of the process
 FOLDER = Path(TEMPORARY.name)
