@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from algorithm.errors import UserError
 from algorithm.program import get_command, role_suffix
@@ -163,27 +163,23 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
         return
     run = folder.members[best.member - 1]
     output.result["best"] = {"run": run.given_path.as_posix(), "return": best.mean_return, "settings": best.settings}
-    output.print_table(_make_lineage_table(rows))
+    _print_lineage(rows, output)
     output.log(f"lineage:   {lineage}")
     output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 
-def _make_lineage_table(rows: Sequence[LineageRow]) -> Any:
-    """Return a table with the last row of each member: its ancestors, settings and return."""
-    from rich.table import Table
-
+def _print_lineage(rows: Sequence[LineageRow], output: Output) -> None:
+    """Print a table with the last row of each member: its ancestors, settings and return."""
     from algorithm.training.metrics import format_number
 
-    table = Table()
-    for column in ("member", "interval", "copies of", "env steps", "return", "settings"):
-        table.add_column(column, justify="left" if column in ("settings", "copies of") else "right")
+    shown = []
     for member, row in sorted({row.member: row for row in rows}.items()):
         parents = [str(each.parent) for each in rows if each.member == member and each.parent != member]
         values = {path: f"{value:.4g}" if isinstance(value, float) else value for path, value in row.settings.items()}
         settings = ", ".join(f"{path}={value}" for path, value in values.items())
-        shown = "failed" if row.mean_return is None else format_number(row.mean_return)
-        table.add_row(str(member), str(row.interval), " ".join(parents), f"{row.env_steps:,}", shown, settings)
-    return table
+        mean = "failed" if row.mean_return is None else format_number(row.mean_return)
+        shown.append((str(member), " ".join(parents), settings, str(row.interval), f"{row.env_steps:,}", mean))
+    output.print_table(("member", "copies of", "settings"), ("interval", "env steps", "return"), shown)
 
 
 class PlayCommand(Command):
