@@ -60,6 +60,7 @@ class TrainCommand(Command):
 
 def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]]) -> None:
     """Train the runs of these names and settings, or with `--resume` an existing run, and report their results."""
+    from algorithm.config.registry import find_run_tool
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.run_requests import create_run, resume_run
 
@@ -79,9 +80,7 @@ def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[t
                 output.log(line)
         elif records:
             output.result = records[0]
-    if len(records) > 1:
-        from algorithm.tools.reports.comparison_output import compare_repeats
-
+    if len(records) > 1 and (compare_repeats := find_run_tool("comparison")):
         compare_repeats([record["run"] for record in records], output)
 
 
@@ -90,10 +89,10 @@ def _train_run(
 ) -> None:
     """Train in a run folder with a display, and report the result."""
     from algorithm.api import run_training
+    from algorithm.cli.run_result import describe_saved, report_result
     from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.results import read_record
-    from algorithm.tools.reports.run_result import describe_saved, report_result
 
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
@@ -124,6 +123,7 @@ def _train_population(
 ) -> None:
     """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
+    from algorithm.config.registry import find_run_tool
     from algorithm.parts.env_folder import find_folder
     from algorithm.population.runner import train_population
 
@@ -139,9 +139,7 @@ def _train_population(
     finally:
         if folder.has_learned():
             _report_population(output, env, folder)
-            if settings.report.report:
-                from algorithm.tools.reports.report_files import write_report
-
+            if settings.report.report and (write_report := find_run_tool("report")):
                 for member in folder.members:
                     if member.has_learned():
                         write_report(member.path, output.log)
