@@ -238,7 +238,7 @@ def _make_mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
 def _make_action_part(key: Key, leaf: spaces.Space, unbounded_limit: float | None) -> ActionPart:
     if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
         counts, start = _read_integers(leaf)
-        return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=counts, start=start)
+        return ActionPart(key=key, shape=leaf.shape or (), dtype=str(leaf.dtype), n_values=counts, start=start)
     if isinstance(leaf, spaces.MultiBinary):
         size = int(np.prod(leaf.shape))
         return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=(2,) * size, start=(0,) * size)
