@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from algorithm.agents.agent import Agent
-from algorithm.exploration.explorer import Explorer
+from algorithm.exploration.explorer import Explorer, decide
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 
@@ -36,21 +36,20 @@ class LaneLevels(Explorer):
             bound = f" <= 1, since it is the probability of {self.PROBABILITY}" if role.action_spec.branches else ""
             raise ValueError(f"levels are {levels!r}; they must be two numbers [min, max] with 0 <= min <= max{bound}")
         self.lowest, self.highest = levels
-        self.lane_levels = self._find_levels(np.linspace(0, 1, role.lanes))
+        self.lane_levels = self.interpolate(np.linspace(0, 1, role.lanes)).astype(np.float32)
 
     def grow(self, lanes: int, initial_lanes: int) -> None:
+        super().grow(lanes, initial_lanes)
         positions = np.append(np.linspace(0, 1, initial_lanes), _van_der_corput(lanes - initial_lanes))
-        self.lane_levels = self._find_levels(positions)
+        self.lane_levels = self.interpolate(positions).astype(np.float32)
 
     def select_lanes(self, lanes: Sequence[int]) -> None:
+        super().select_lanes(lanes)
         self.lane_levels = self.lane_levels[list(lanes)]
 
     def interpolate(self, position: np.ndarray) -> np.ndarray:
         """Return the levels at positions [n] from 0, the first lane, to 1, the last one."""
         return self.lowest + (self.highest - self.lowest) * position
-
-    def _find_levels(self, position: np.ndarray) -> np.ndarray:
-        return self.interpolate(position).astype(np.float32)
 
 
 def _van_der_corput(count: int) -> np.ndarray:
@@ -69,23 +68,15 @@ class ActionNoise(LaneLevels):
     """An explorer that adds noise to the policy: lane i of n has the level linspace(min, max, n)[i].
 
     Actions are drawn from the noisy policy itself, whose statistics are stored, so importance ratios are exact. Level 0
-    is the policy; `DistributionFamily.with_noise` defines the other levels. Lanes that are added later have levels
-    between the levels of the others.
-
-    Args:
-        role: The role.
-        levels: [min, max], the levels of the first and of the last lane; at least 0, and at most 1 if the role has
-            discrete actions, for which the level is the probability of a random action.
-
-    Raises:
-        ValueError: Invalid levels.
+    is the policy; `DistributionFamily.with_noise` defines the other levels. Of a discrete action, the level is the
+    probability of a random one.
     """
 
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         decision, family = agent.act(step, memory), agent.family
         behavior = family.with_noise(decision.behavior, self.lane_levels[step.lane])
         sample = family.sample(behavior, agent.rng)
-        return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)
+        return decide(agent, sample, behavior, decision.memory)
 
 
 class ActionRepeat(LaneLevels):
@@ -107,6 +98,7 @@ class ActionRepeat(LaneLevels):
         ValueError: Invalid levels, or continuous actions.
     """
 
+    LANE_ARRAYS = ("previous",)
     PROBABILITY = "a repetition"
 
     def __init__(self, role: Role, levels: Sequence[float]):
@@ -121,20 +113,6 @@ class ActionRepeat(LaneLevels):
     def interpolate(self, position: np.ndarray) -> np.ndarray:
         return 1 - (1 - self.lowest) ** (1 - position) * (1 - self.highest) ** position
 
-    def grow(self, lanes: int, initial_lanes: int) -> None:
-        super().grow(lanes, initial_lanes)
-        self.previous = np.pad(self.previous, ((0, lanes - len(self.previous)), (0, 0)))
-
-    def select_lanes(self, lanes: Sequence[int]) -> None:
-        super().select_lanes(lanes)
-        self.previous = self.previous[list(lanes)]
-
-    def state(self) -> dict[str, Any]:
-        return {"previous": self.previous.tolist()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.previous = np.array(state["previous"], np.int64).reshape(self.previous.shape)
-
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
         decision, family = agent.act(step, memory), agent.family
         level = np.where(step.first, 0, self.lane_levels[step.lane]).astype(np.float32)
@@ -142,4 +120,4 @@ class ActionRepeat(LaneLevels):
         behavior = family.with_repetition(switching, self.previous[step.lane], level)
         sample = family.sample(behavior, agent.rng)
         self.previous[step.lane] = sample
-        return Decision(raw_action=sample, action=family.to_action(sample), behavior=behavior, memory=decision.memory)
+        return decide(agent, sample, behavior, decision.memory)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from algorithm.agents.agent import Agent
-from algorithm.exploration.explorer import Explorer, Novelty
+from algorithm.exploration.explorer import Explorer, Novelty, check_count, decide
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 
@@ -31,9 +30,10 @@ class NoiseRepeat(Explorer):
         ValueError: Invalid `max_repeat`, or no continuous dimensions.
     """
 
+    LANE_ARRAYS = ("noise", "remaining")
+
     def __init__(self, role: Role, max_repeat: int = 16):
-        if not isinstance(max_repeat, int) or isinstance(max_repeat, bool) or max_repeat < 1:
-            raise ValueError(f"max_repeat is {max_repeat!r}; it must be an integer, at least 1")
+        check_count("max_repeat", max_repeat)
         if not role.action_spec.continuous:
             raise ValueError("noise_repeat is for continuous actions; for discrete actions there is action_repeat")
         cumulative = np.cumsum(1 / np.arange(1, max_repeat + 1) ** 2)
@@ -48,29 +48,12 @@ class NoiseRepeat(Explorer):
                 "not the policy's; use SAC with n_step: 1 or use_n_step_is: false"
             )
 
-    def grow(self, lanes: int, initial_lanes: int) -> None:
-        added = lanes - len(self.noise)
-        self.noise = np.pad(self.noise, ((0, added), (0, 0)))
-        self.remaining = np.pad(self.remaining, (0, added))
-
-    def select_lanes(self, lanes: Sequence[int]) -> None:
-        self.noise, self.remaining = self.noise[list(lanes)], self.remaining[list(lanes)]
-
-    def state(self) -> dict[str, Any]:
-        return {"noise": self.noise.tolist(), "remaining": self.remaining.tolist()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.noise = np.array(state["noise"], np.float32).reshape(self.noise.shape)
-        self.remaining = np.array(state["remaining"], np.int64).reshape(self.remaining.shape)
-
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
-        decision, family = agent.act(step, memory), agent.family
+        decision = agent.act(step, memory)
         self._resample(step.lane[step.first | (self.remaining[step.lane] == 0)], agent.rng)
         self.remaining[step.lane] -= 1
-        sample = family.sample(decision.behavior, agent.rng, self.noise[step.lane])
-        return Decision(
-            raw_action=sample, action=family.to_action(sample), behavior=decision.behavior, memory=decision.memory
-        )
+        sample = agent.family.sample(decision.behavior, agent.rng, self.noise[step.lane])
+        return decide(agent, sample, decision.behavior, decision.memory)
 
     def _resample(self, lanes: np.ndarray, rng: np.random.Generator) -> None:
         """Draw the noise of these lanes, and the number of steps for which they hold it."""

@@ -9,7 +9,7 @@ import numpy as np
 from algorithm.agents.agent import Agent
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import list_combinations
-from algorithm.exploration.explorer import Explorer, Novelty
+from algorithm.exploration.explorer import Explorer, Novelty, check_count, decide
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 
@@ -30,8 +30,7 @@ class NovelAction(Explorer):
     """
 
     def __init__(self, role: Role, n_samples: int = 8):
-        if not isinstance(n_samples, int) or isinstance(n_samples, bool) or n_samples < 1:
-            raise ValueError(f"n_samples is {n_samples!r}; it must be an integer, at least 1")
+        check_count("n_samples", n_samples)
         self.n_samples, self.action_spec = n_samples, role.action_spec
         self.measure_novelty: Novelty | None = None
 
@@ -49,9 +48,7 @@ class NovelAction(Explorer):
         decision = agent.act(step, memory)
         select = self._select_exactly if self._is_categorical(agent) else self._select_sample
         sample, behavior = select(agent, step, decision.behavior)
-        return Decision(
-            raw_action=sample, action=agent.family.to_action(sample), behavior=behavior, memory=decision.memory
-        )
+        return decide(agent, sample, behavior, decision.memory)
 
     def _is_categorical(self, agent: Agent) -> bool:
         """Return whether the policy is one categorical distribution over all actions."""
