@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, UniformSampler
-from algorithm.replay.make_sampler import make_sampler
+from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, UniformSampler, make_sampler
 from algorithm.replay.ring import Ring
 from algorithm.replay.sampler import Sequences
 
