@@ -11,7 +11,7 @@ from algorithm.replay import Replay, UniformSampler
 from algorithm.replay.sampler import list_numbers
 from algorithm.replay.uniform import list_runs
 from tests.doubles import EncodedLanes, assert_intact, find_starts
-from tests.replay.test_replay import SHAPES
+from tests.replay.samplers import each_shape, replay_of
 
 
 def complete_sequences(replay: Replay) -> list[tuple[int, int]]:
@@ -29,7 +29,7 @@ def listed_sequences(replay: Replay) -> list[tuple[int, int]]:
     return list(zip(runs.lane[run].tolist(), number.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+@each_shape
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -48,10 +48,7 @@ def test_every_complete_sequence_is_listed_and_no_other(shape, seed, loss, betwe
 
 def mostly_broken(rows: int, unbroken: int = 0) -> tuple[Replay, EncodedLanes]:
     """Return a full replay of two lanes with a break before each column except column `unbroken` of every ten."""
-    replay, lanes = (
-        Replay(capacity=rows, lanes=2, chunk=5, length=8, rng=np.random.default_rng(unbroken)),
-        EncodedLanes(2, 5),
-    )
+    replay, lanes = replay_of(capacity=rows, lanes=2, length=8, seed=unbroken), EncodedLanes(2, 5)
     for column in range(rows // 10 + 3):
         replay.add(lanes.rollout(0, 1, lost=[] if column % 10 == unbroken else [0, 1]))
     return replay, lanes
@@ -93,12 +90,8 @@ def test_a_restored_replay_finds_its_complete_sequences_in_the_ring():
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_weights_of_uniform_draws_are_one(broken):
-    """With a break before nearly every column, draws are from the index of complete sequences."""
-    replay, _ = (
-        mostly_broken(2000)
-        if broken
-        else (Replay(capacity=2000, lanes=2, chunk=5, length=8, rng=np.random.default_rng(0)), None)
-    )
+    """With a break before nearly every column, draws are from the runs of complete sequences."""
+    replay = mostly_broken(2000)[0] if broken else replay_of(capacity=2000, lanes=2, length=8)
     replay.add(EncodedLanes(2, 5).rollout(0, 1, 0, 1, 0, 1))
     for _ in range(20):
         weight = replay.sample(16).weight
