@@ -15,6 +15,7 @@ import torch
 
 from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
 from algorithm.checkpointing.rng_state import list_generators, set_process_state
+from algorithm.errors import summarize_error
 from algorithm.networks.flat_parameters import State
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
@@ -191,7 +192,7 @@ class Checkpoint:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds of errors for a damaged file
-            raise CheckpointError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+            raise CheckpointError(f"{path}: {summarize_error(error)}") from error
 
 
 def make_prefix(worker: int) -> str:
@@ -207,8 +208,4 @@ def _convert_errors(place: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except READ_ERRORS as error:
-        raise CheckpointError(f"{place}: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise CheckpointError(f"{place}: {summarize_error(error)}") from error

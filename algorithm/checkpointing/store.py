@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from algorithm.atomic_io import resolve_inside, set_aside, sync_folder
 from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
-from algorithm.records_io import RecordError, read_json, write_json
+from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
+from algorithm.records_io import write_json
 from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table_if_present
 
 NO_BEST = ("", float("-inf"))
@@ -128,12 +128,9 @@ class BestCheckpoint:
     @cached_property
     def _record(self) -> tuple[str, float]:
         """The name and the mean return of the best checkpoint; `NO_BEST` without a file."""
-        try:
-            record = read_json(self.path, BestRecord)
-        except RecordError as error:
-            raise CheckpointError(str(error)) from error
-        if record is None:
+        if not self.path.exists():
             return NO_BEST
+        record = read_part(self.path, BestRecord)
         name = record["checkpoint"]
         if not name.isdecimal() or (self.path.parent / name).is_symlink():
             raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
