@@ -24,9 +24,15 @@ from torch import Tensor
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
+from algorithm.checkpointing.checkpoint import (
+    Checkpoint,
+    describe_all,
+    make_prefix,
+    write_experience,
+    write_learner,
+    write_learner_state,
+)
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.writer import describe_all, write_experience, write_learner, write_learner_state
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.checkpoint import Checkpoint, write_all
+from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.config.loader import resolve
 from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import merge

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from algorithm.checkpointing.checkpoint import write_all
 from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters
 

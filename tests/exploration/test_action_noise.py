@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.distributions import CategoricalFamily, ClippedGaussianFamily, Gaussian
-from algorithm.exploration.lane_levels import ActionNoise
+from algorithm.exploration.explorers import ActionNoise
 from algorithm.parts.run_folder import RunFolder
 from algorithm.rollout import Decision
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -58,9 +58,7 @@ def test_samples_follow_the_statistics_that_are_stored(level):
 
 
 def test_noise_of_a_continuous_action_widens_its_distribution():
-    decision = decide(
-        Fixed(GAUSSIAN, 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1)
-    )
+    decision = decide(Fixed(GAUSSIAN, 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1))
     assert decision.raw_action.std() == pytest.approx(0.5, rel=0.02)
     assert decision.raw_action.mean() == pytest.approx(0.1, abs=0.01)
 

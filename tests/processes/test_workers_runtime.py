@@ -233,7 +233,7 @@ def test_several_roles(tmp_path):
 
 
 def test_noise_levels_are_spread_over_all_workers(two_workers, tmp_path):
-    from algorithm.exploration.lane_levels import ActionNoise
+    from algorithm.exploration.explorers import ActionNoise
     from tests.builders import make_role
 
     explorers = [ActionNoise(make_role(6), [0.0, 1.0]) for _ in range(2)]
