@@ -21,8 +21,8 @@ from algorithm.networks.default_network import make_default_blueprint
 from algorithm.processes.collect import Collectors, Experience, Request
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
+from algorithm.processes.service import pack_weights
 from algorithm.processes.supervisor import Supervisor
-from algorithm.processes.weights import pack_weights
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STORE = Path(__file__).with_suffix(".json")
 PACKAGES: dict[str, tuple[Sequence[str], Sequence[str]]] = {  # sources, tests
     "returns": (["returns"], ["tests/returns"]),
-    "losses": (["losses"], ["tests/losses", "tests/agents"]),
+    "losses": (["losses.py"], ["tests/losses", "tests/agents"]),
     "distributions": (["distributions"], ["tests/distributions"]),
     "agents": (["agents"], ["tests/agents", "tests/losses"]),
     "replay": (["replay"], ["tests/replay"]),

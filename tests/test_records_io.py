@@ -35,8 +35,8 @@ from algorithm.records_io import (
 from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import read_record
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
+from algorithm.tools.reports.report_files import Fact
 from algorithm.tools.reports.run_data import read_run
-from algorithm.tools.reports.run_summary import Fact
 from tests.tools.reports.run_folders import write_run
 from tests.tracking.runs import make_run as make_tracked_run
 

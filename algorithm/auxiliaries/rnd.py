@@ -21,8 +21,7 @@ from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_str
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Blueprint, FrameStack, Mlp, RunningMoments, TargetNetwork, Torso, Vector
 from algorithm.networks.blueprint import EncoderFactory
-from algorithm.networks.encoders.image import ConvEncoder, ResNetEncoder
-from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
+from algorithm.networks.encoders import ConvEncoder, Normalizer, ResNetEncoder, VectorEncoder
 from algorithm.networks.memories import FrameStackEncoder
 from algorithm.networks.mlp import make_orthogonal_linear
 from algorithm.rollout import Array, Rollout

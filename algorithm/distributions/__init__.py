@@ -1,14 +1,15 @@
 """Distributions of policies: numpy for acting, closed forms in torch for learning."""
 
-from algorithm.distributions.categorical import Categorical, CategoricalFamily
+from algorithm.distributions.categorical import Categorical, CategoricalFamily, FlattenedFamily, make_flattened_family
 from algorithm.distributions.distribution import (
     MASKED_LOGIT,
+    MODE,
+    SAMPLE,
     ClosedFormDistribution,
     Distribution,
     DistributionFamily,
     ExportedAction,
 )
-from algorithm.distributions.flattened import FlattenedFamily, make_flattened_family
 from algorithm.distributions.gaussian import (
     ClippedGaussianFamily,
     FixedStdGaussian,
@@ -21,6 +22,8 @@ from algorithm.distributions.joint import JointDistribution, JointFamily, make_f
 
 __all__ = [
     "MASKED_LOGIT",
+    "MODE",
+    "SAMPLE",
     "Categorical",
     "CategoricalFamily",
     "ClippedGaussianFamily",

@@ -40,10 +40,10 @@ def find_combination(indices: Real[Tensor, "*B branches"], branches: Sequence[in
     return combination.unsqueeze(-1)
 
 
-def split_branches(columns: Tensor, branches: Sequence[int]) -> list[Tensor]:
-    """Return the columns [..., n_actions] of each branch."""
+def split_columns(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return the columns [..., size] of each part, such as a branch."""
     # Slices instead of a split, whose unused outputs would stay in an exported graph.
-    return [columns[..., begin:end] for begin, end in pairwise(accumulate(branches, initial=0))]
+    return [columns[..., begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def list_combinations(branches: Sequence[int]) -> np.ndarray:
@@ -66,6 +66,6 @@ def find_allowed_combinations(mask: Tensor, branches: Sequence[int], codes: Tens
         branches: Number of actions of each branch.
         codes: The result of `one_hot_combinations`.
     """
-    parts = split_branches(mask.clamp(0, 1).float(), branches)
+    parts = split_columns(mask.clamp(0, 1).float(), branches)
     is_forbidden = [(1 - part) * part.sum(-1, keepdim=True).clamp(max=1) for part in parts]
     return (1 - torch.cat(is_forbidden, -1) @ codes.T).clamp(min=0)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from copy import copy
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,6 +28,20 @@ class ExportedAction(NamedTuple):
 
     continuous: tuple[Tensor, ...]  # dimensions in [-1, 1], [B, d] each
     indices: tuple[Tensor, ...]  # one for each branch, [B, 1] int64 each
+
+
+class Selection(NamedTuple):
+    """The selection of an exported action."""
+
+    index: Callable[[Tensor], Tensor]  # of the logits [B, A] of a branch -> [B, 1] int64
+    value: Callable[[Tensor, Tensor], Tensor]  # of means and logarithms of std [B, d] -> [B, d]
+
+
+SAMPLE = Selection(  # with torch's generator
+    lambda logits: torch.multinomial(logits.softmax(-1), 1),
+    lambda mean, log_std: mean + log_std.exp() * torch.randn_like(mean),
+)
+MODE = Selection(lambda logits: logits.argmax(-1, keepdim=True), lambda mean, log_std: mean)
 
 
 class Distribution(ABC):
@@ -48,9 +64,20 @@ class Distribution(ABC):
     def entropy(self) -> Float[Tensor, "*B"]:
         """Entropy of the sample, before clipping or squashing, in nats."""
 
-    @abstractmethod
     def select_rows(self: DistributionT, where: slice) -> DistributionT:
         """Return the distributions of some rows of the leading axis, with the cached properties of these rows."""
+        part = copy(self)
+        part.__dict__.update({name: _select_rows(value, where) for name, value in self.__dict__.items()})
+        return part
+
+
+def _select_rows(value: Any, where: slice) -> Any:
+    """Return some rows of each tensor in an attribute of a distribution."""
+    if isinstance(value, Tensor):
+        return value[where]
+    if isinstance(value, list):
+        return [_select_rows(each, where) for each in value]
+    return value.select_rows(where) if isinstance(value, Distribution) else value
 
 
 class ClosedFormDistribution(Distribution):
@@ -147,31 +174,14 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         """
         raise TypeError(f"{type(self).__name__} has continuous actions, which have no probability of repetition")
 
-    # For export to ONNX. `mask` [B, sum of branches] is 1 for allowed actions, otherwise 0; all 0 allows all actions.
-    # Shapes are not annotated, since the sizes in a traced graph are not integers.
-
     @abstractmethod
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        """Return the executed action of one sample for each row of statistics [B, S], with torch's generator."""
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
+        """Return the executed action for each row of statistics [B, S], in operators for export to ONNX.
 
-    @abstractmethod
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        """Return the executed action of the most probable sample for each row of statistics [B, S]."""
+        Shapes are not annotated, since the sizes in a traced graph are not integers.
 
-
-# Returns a family's method for export.
-SelectMethod = Callable[[DistributionFamily], Callable[[Tensor, Tensor], ExportedAction]]
-
-
-class CompositeFamily(DistributionFamily[DistributionT_co]):
-    """A family whose action consists of the actions of other families."""
-
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.sample_for_export)
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return self._export_action(statistics, mask, lambda family: family.mode_for_export)
-
-    @abstractmethod
-    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
-        """Return the executed action of all families."""
+        Args:
+            statistics: [B, S].
+            mask: 1 for allowed actions [B, sum of branches], otherwise 0; all 0 allows all actions.
+            selection: SAMPLE for a sample of each row, or MODE for its most probable sample.
+        """

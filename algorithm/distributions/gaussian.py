@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.distribution import ClosedFormDistribution, DistributionFamily, ExportedAction
+from algorithm.distributions.distribution import ClosedFormDistribution, DistributionFamily, ExportedAction, Selection
 
 
 class Gaussian(ClosedFormDistribution):
@@ -25,9 +25,6 @@ class Gaussian(ClosedFormDistribution):
     def inverse_std(self) -> Tensor:
         """1 / std [..., d]."""
         return self.log_std.neg().exp()
-
-    def select_rows(self, where: slice) -> Gaussian:
-        return type(self)(self.statistics[where])
 
     def log_prob(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B"]:
         z_score = (sample - self.mean) * self.inverse_std
@@ -121,12 +118,9 @@ class GaussianFamily(DistributionFamily[Gaussian]):
     def bound_actions(sample: Tensor) -> Tensor:
         """Return the executed actions of samples, in [-1, 1]."""
 
-    def sample_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        mean, log_std = statistics[:, : self.size], statistics[:, self.size :]
-        return ExportedAction((self.bound_actions(mean + log_std.exp() * torch.randn_like(mean)),), ())
-
-    def mode_for_export(self, statistics: Tensor, mask: Tensor) -> ExportedAction:
-        return ExportedAction((self.bound_actions(statistics[:, : self.size]),), ())
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
+        sample = selection.value(statistics[:, : self.size], statistics[:, self.size :])
+        return ExportedAction((self.bound_actions(sample),), ())
 
 
 class ClippedGaussianFamily(GaussianFamily):

@@ -18,10 +18,10 @@ from torch import Tensor
 from algorithm.distributions.categorical import Categorical
 from algorithm.distributions.combinations import check_combinations, find_combination, one_hot_combinations
 from algorithm.distributions.distribution import (
-    CompositeFamily,
     Distribution,
+    DistributionFamily,
     ExportedAction,
-    SelectMethod,
+    Selection,
 )
 from algorithm.distributions.gaussian import Gaussian, TanhGaussianFamily
 from algorithm.distributions.joint import make_family
@@ -69,13 +69,6 @@ class HybridDistribution(Distribution):
     def probs(self) -> Tensor:
         """The probabilities pi(d) of all combinations [..., K]."""
         return self.log_probs.exp()
-
-    def select_rows(self, where: slice) -> HybridDistribution:
-        part = HybridDistribution(self.statistics[where], self.n_continuous, self.branches)
-        part.__dict__.update(
-            {name: self.__dict__[name][where] for name in ("log_probs", "probs") if name in self.__dict__}
-        )
-        return part
 
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         log_branches, log_values = self._log_probs(sample)
@@ -164,7 +157,7 @@ class ReparameterizedSample:
         return ReparameterizedSample(self.actions[where], self.log_prob[where], self.mean_offset[where])
 
 
-class HybridFamily(CompositeFamily[HybridDistribution]):
+class HybridFamily(DistributionFamily[HybridDistribution]):
     """The policies over discrete branches and continuous dimensions that depend on them; one of the two may be missing.
 
     Raises:
@@ -259,28 +252,19 @@ class HybridFamily(CompositeFamily[HybridDistribution]):
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
         return self.joint_family.with_repetition(statistics, sample, level)
 
-    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
-        """Select the branches, then the continuous dimensions of their combination."""
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
         indices: tuple[Tensor, ...] = ()
         if self.branch_family:
-            indices = select_method(self.branch_family)(statistics[:, 2 * self.n_means :], mask).indices
+            indices = self.branch_family.export_action(statistics[:, 2 * self.n_means :], mask, selection).indices
         if not self.continuous_family:
             return ExportedAction((), indices)
-        statistics_by_combination = statistics[:, : 2 * self.n_means].reshape(
-            -1, 2, self.n_combinations, self.n_continuous
-        )
-        combination_weights = torch.ones_like(statistics_by_combination[:, 0, :1, 0])
-        for index, count in zip(
-            indices, self.branches, strict=True
-        ):  # selection by a weighted sum, which all importers support
+        weights = torch.ones_like(statistics[:, :1])  # of the combinations: a weighted sum, which all importers support
+        for index, count in zip(indices, self.branches, strict=True):
             one_hot = torch.nn.functional.one_hot(index[:, 0], count).to(statistics.dtype)
-            combination_weights = (combination_weights.unsqueeze(-1) * one_hot.unsqueeze(-2)).flatten(1)
-        statistics_by_combination = (
-            (statistics_by_combination * combination_weights.reshape(-1, 1, self.n_combinations, 1)).sum(2).flatten(1)
-        )
-        return ExportedAction(
-            select_method(self.continuous_family)(statistics_by_combination, mask).continuous, indices
-        )
+            weights = (weights.unsqueeze(-1) * one_hot.unsqueeze(-2)).flatten(1)
+        by_combination = statistics[:, : 2 * self.n_means].reshape(-1, 2, self.n_combinations, self.n_continuous)
+        selected = (by_combination * weights.reshape(-1, 1, self.n_combinations, 1)).sum(2).flatten(1)
+        return ExportedAction(self.continuous_family.export_action(selected, mask, selection).continuous, indices)
 
     def _select_statistics(self, statistics: np.ndarray, indices: np.ndarray) -> np.ndarray:
         """Return means and logarithms of std [n, 2 c] of the combinations with these indices [n, branches]."""

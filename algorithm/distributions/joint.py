@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, repeat
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from algorithm.distributions.categorical import CategoricalFamily
+from algorithm.distributions.combinations import split_columns
 from algorithm.distributions.distribution import (
     ClosedFormDistribution,
-    CompositeFamily,
     DistributionFamily,
     ExportedAction,
-    SelectMethod,
+    Selection,
 )
 from algorithm.distributions.gaussian import Gaussian, GaussianFamily
 
@@ -35,11 +35,6 @@ class JointDistribution(ClosedFormDistribution):
         self, statistics: Float[Tensor, "*B S"], parts: Sequence[ClosedFormDistribution], sizes: Sequence[int]
     ):
         self.statistics, self.parts, self.sample_sizes = statistics, parts, list(sizes)
-
-    def select_rows(self, where: slice) -> JointDistribution:
-        return JointDistribution(
-            self.statistics[where], [part.select_rows(where) for part in self.parts], self.sample_sizes
-        )
 
     def log_prob(self, sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B"]:
         return _sum_terms(part.log_prob(piece) for part, piece in self._split_sample(sample))
@@ -76,7 +71,7 @@ def _sum_terms(terms: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, terms)
 
 
-class JointFamily(CompositeFamily[JointDistribution]):
+class JointFamily(DistributionFamily[JointDistribution]):
     """The joint policies of independent families, in their order.
 
     Raises:
@@ -129,16 +124,11 @@ class JointFamily(CompositeFamily[JointDistribution]):
             statistics, self.statistics_sizes, lambda family, piece: family.with_repetition(piece, next(actions), level)
         )
 
-    def _export_action(self, statistics: Tensor, mask: Tensor, select_method: SelectMethod) -> ExportedAction:
-        # Slices instead of a split, whose unused outputs could not be removed from the graph.
-        pieces, masks = (
-            _consecutive_slices(self.statistics_sizes),
-            _consecutive_slices(sum(family.branches) for family in self.families),
-        )
-        actions = [
-            select_method(family)(statistics[:, piece], mask[:, branch_columns])
-            for family, piece, branch_columns in zip(self.families, pieces, masks, strict=True)
-        ]
+    def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
+        pieces = split_columns(statistics, self.statistics_sizes)
+        masks = split_columns(mask, [sum(family.branches) for family in self.families])
+        parts = zip(self.families, pieces, masks, strict=True)
+        actions = [family.export_action(*arguments, selection) for family, *arguments in parts]
         return ExportedAction(
             tuple(part for action in actions for part in action.continuous),
             tuple(part for action in actions for part in action.indices),
@@ -150,12 +140,6 @@ class JointFamily(CompositeFamily[JointDistribution]):
         """Apply `function` to each family and its columns of `array`, and concatenate the results."""
         pieces = np.split(array, list(accumulate(widths[:-1])), -1)
         return np.concatenate([function(*pair) for pair in zip(self.families, pieces, strict=True)], -1)
-
-
-def _consecutive_slices(widths: Iterable[int]) -> list[slice]:
-    """Return the columns of parts with these widths that are concatenated."""
-    ends = list(accumulate(widths, initial=0))
-    return [slice(*ends) for ends in pairwise(ends)]
 
 
 def make_family(

@@ -7,8 +7,7 @@ from glob import escape
 from math import prod
 
 from algorithm.networks.blueprint import Blueprint, EncoderFactory
-from algorithm.networks.encoders.image import Conv, NatureCnn
-from algorithm.networks.encoders.vector import Vector
+from algorithm.networks.encoders import Conv, NatureCnn, Vector
 from algorithm.networks.mlp import Mlp
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,52 @@ from torch import Tensor, nn
 from algorithm.networks.constraints import limit_spectral_norm
 from algorithm.networks.fast_products import Linear, linear
 from algorithm.networks.flat_parameters import flatten_tensors
-from algorithm.networks.fused_layers import FusedRelu, FusedSequence, can_fuse, run_fused
-from algorithm.networks.normalization import BatchNorm, check_norm, make_norm
-from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_linear
+from algorithm.networks.normalization import (
+    Gradients,
+    RowWeights,
+    can_fuse,
+    check_norm,
+    find_batch_norms,
+    make_norm,
+    run_fused,
+)
+from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain, make_numpy_linear
 
 MAX_SIZE = 2**31 - 1
 
-# Each activation works in place on the output of a layer, which nothing else reads: the gradients of relu and tanh
-# follow from their results.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], NumpyFunction]] = {
-    "relu": (torch.relu_, lambda x: np.maximum(x, 0, out=x)),
-    "tanh": (torch.tanh_, lambda x: np.tanh(x, out=x)),
-}
+
+class Relu(nn.Module):
+    """A ReLU in the memory of its inputs, which nothing else reads; also as a layer of a fused operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu_(x)
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy."""
+        return lambda x: np.maximum(x, 0, out=x)
+
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
+        """Return `forward`, and what `differentiate` needs; see FusedLayer."""
+        y = x.relu_()
+        return y, y
+
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
+        """Return the gradient of the inputs; see FusedLayer."""
+        return torch.ops.aten.threshold_backward.default(gradient, saved, 0), []
+
+
+class Tanh(nn.Module):
+    """A tanh in the memory of its inputs, which nothing else reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh_(x)
+
+    def numpy(self) -> NumpyFunction:
+        """Return `forward` in numpy."""
+        return lambda x: np.tanh(x, out=x)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": Relu, "tanh": Tanh}
 
 
 class Mlp:
@@ -57,73 +91,61 @@ class Mlp:
         if self.spectral_norm:
             for layer in layers:
                 limit_spectral_norm(layer)
-        if self.norm:
-            return NormalizedStack(layers, [make_norm(self.norm, size) for size in sizes], self.activation)
-        return LayerStack(layers, self.units[-1], self.activation)
+        norms = [make_norm(self.norm, size) for size in sizes] if self.norm else []
+        parts: list[nn.Module] = norms[:1]
+        for index, layer in enumerate(layers, 1):
+            parts += [layer, ACTIVATIONS[self.activation](), *norms[index : index + 1]]
+        return LayerStack(parts, self.units[-1], layers=nn.ModuleList(layers), norms=nn.ModuleList(norms))
 
 
 class LayerStack(nn.Module):
-    """A sequence of layers with an activation after each: [..., F] -> [..., size]."""
+    """Layers that follow each other: [..., F] -> [..., size]; also as a layer of a fused operation (see FusedLayer).
 
-    def __init__(self, layers: Iterable[nn.Module], size: int, activation: str):
+    With batch norms, and without other activations than ReLU, the layers are one operation where `can_fuse` permits it.
+
+    Args:
+        parts: The layers, norms and activations in their order.
+        size: Size of the outputs.
+        modules: The parts that have parameters, by name, in the order of their parameters in checkpoints.
+    """
+
+    def __init__(self, parts: Sequence[Any], size: int, **modules: nn.Module | None):
         super().__init__()
-        self.size = size
-        self.layers: Any = nn.ModuleList(layers)
-        self.activate, self.activate_numpy = ACTIVATIONS[activation]
-        self.is_linear = activation == "relu" and all(type(layer) is Linear for layer in self.layers)
+        self.size, self.parts = size, list(parts)
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.fuses = bool(find_batch_norms(parts)) and all(hasattr(part, "differentiate") for part in parts)
+        self._fused_parameters = list(chain.from_iterable(part.parameters() for part in parts))
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self.activate(layer.forward(x))  # faster than layer(x), which checks for hooks
+        if self.fuses and can_fuse(x, self._fused_parameters):
+            return run_fused(x, self, self._fused_parameters)
+        for part in self.parts:
+            x = part.forward(x)  # faster than part(x), which checks for hooks
         return x
 
-    def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on views of the parameters."""
-        layers = [layer.numpy() for layer in self.layers]
-        activate = self.activate_numpy
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            for layer in layers:
-                x = activate(layer(x))
-            return x
-
-        return forward
-
-
-class NormalizedStack(LayerStack):
-    """A sequence of linear layers, with a norm before each of them and one after the last activation."""
-
-    def __init__(self, layers: list[Linear], norms: list[Any], activation: str):
-        super().__init__(layers, layers[-1].out_features, activation)
-        self.is_linear = False
-        self.norms: Any = nn.ModuleList(norms)
-        # The layers as one operation, if they have batch norms and ReLUs.
-        self.fused: FusedSequence | None = None
-        if activation == "relu" and all(isinstance(norm, BatchNorm) for norm in norms):
-            parts = (part for layer, norm in zip(layers, norms[1:], strict=True) for part in (layer, FusedRelu(), norm))
-            self.fused = FusedSequence(norms[0], *parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.fused and can_fuse(x, self.fused):
-            return run_fused(x, self.fused)
-        x = self.norms[0](x)
-        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
-            x = norm(self.activate(layer.forward(x)))
-        return x
-
-    def numpy(self) -> NumpyFunction:
+    def numpy(self) -> NumpyFunction | None:
         """Return `forward` in numpy, on views of the parameters and running statistics."""
-        first, *norms = (norm.numpy() for norm in self.norms)
-        layers = [layer.numpy() for layer in self.layers]
-        activate = self.activate_numpy
+        return make_numpy_chain(*self.parts)
 
-        def forward(x: np.ndarray) -> np.ndarray:
-            x = first(x)
-            for layer, norm in zip(layers, norms, strict=True):
-                x = norm(activate(layer(x)))
-            return x
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
+        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
+        saved = []
+        for part in self.parts:
+            x, part_saved = part.run(x, rows)
+            saved.append(part_saved)
+        return x, saved
 
-        return forward
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
+        """Return the gradients of x and of the parameters, in the order of the parts; see FusedLayer."""
+        gradients: list[Tensor | None] = []
+        result: Tensor | None = gradient
+        for index in reversed(range(len(self.parts))):
+            result, part_gradients = self.parts[index].differentiate(
+                result, saved[index], needs_x=index > 0 or needs_x, needs_parameters=needs_parameters
+            )
+            gradients[:0] = part_gradients
+        return result, gradients
 
 
 def check_activation(name: str) -> str:
@@ -182,7 +204,8 @@ class NoisyMlp:
 
     def __call__(self, size: int) -> LayerStack:
         layers = [NoisyLinear(inputs, units, self.std) for inputs, units in pairwise((size, *self.units))]
-        return LayerStack(layers, self.units[-1], self.activation)
+        parts = [part for layer in layers for part in (layer, ACTIVATIONS[self.activation]())]
+        return LayerStack(parts, self.units[-1], layers=nn.ModuleList(layers))
 
 
 class NoisyLinear(nn.Module):

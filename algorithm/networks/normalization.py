@@ -1,20 +1,192 @@
-"""Layers that normalize features: over the rows of a batch, or over the features of each row."""
+"""Layers that normalize features: over the rows of a batch, or over the features of each row.
+
+Batch norms use their running statistics, unless a pass through the network is within a block of `batch_statistics`.
+
+Layers with batch norms that follow each other run as one operation, for which autograd calls one backward function.
+Each of them has a gradient by hand, which is that of autograd up to rounding and differentiable once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.batch_rows import RowWeights, select_batch_rows
 from algorithm.networks.constraints import Constraint, RowNorm
-from algorithm.networks.fused_layers import Gradients, run_fused
+from algorithm.networks.fast_products import is_needed
 from algorithm.networks.numpy_forms import NumpyFunction
+
+ValidRows = Tensor | Callable[[], Tensor]  # bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowWeights:
+    """The weights of the rows of a batch in its statistics.
+
+    Without any valid row, the weights are those of all rows, and nothing is committed.
+    """
+
+    weights: Tensor | None  # [N] float32; the sum is 1; None for equal weights, which are found on the CPU only
+    unbiased: Tensor  # n / (n - 1) for n valid rows, a scalar: factor that makes the variance of the batch unbiased
+    has_rows: Tensor  # 1 if any row is valid, otherwise 0, a scalar
+    commits: bool  # whether running statistics learn from the batch, if it has rows
+
+
+class BatchRows:
+    """The rows of the batches that pass through a network in a block of `batch_statistics`."""
+
+    def __init__(self, valid: ValidRows, commits: bool):
+        self._valid, self._commits = valid, commits
+        self._weights: dict[torch.Size, RowWeights] = {}
+
+    def select(self, shape: torch.Size) -> RowWeights:
+        """Return the weights of the rows of an input [*shape, F], as `batch_statistics` describes them.
+
+        Raises:
+            ValueError: The shape of the input does not fit the rows of the batch.
+        """
+        if shape not in self._weights:
+            # Inference tensors could not be saved for the gradient of another pass.
+            with torch.inference_mode(False), torch.no_grad():
+                self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1), self._commits)
+        return self._weights[shape]
+
+    def _expand(self, shape: torch.Size) -> Tensor:
+        """Return the valid rows in the shape of an input."""
+        if not isinstance(self._valid, Tensor):
+            self._valid = self._valid()
+        valid, axes = self._valid, self._valid.ndim
+        if len(shape) == 1 or axes == 1:
+            if shape.numel() % valid.numel() == 0:
+                return valid.reshape(-1, 1).expand(-1, shape.numel() // valid.numel())
+        elif len(shape) >= axes and shape[1 - axes :] == valid.shape[1:] and shape[-axes] <= len(valid):
+            return valid[: shape[-axes]].expand(shape)
+        raise ValueError(f"an input of rows {[*shape]} does not fit batch statistics of rows {[*valid.shape]}")
+
+
+_BATCH_ROWS: ContextVar[BatchRows | None] = ContextVar("batch_rows", default=None)
+
+
+@contextmanager
+def batch_statistics(valid: ValidRows | None, *, commits: bool = False) -> Iterator[None]:
+    """Normalize with the statistics of each batch, in all passes through networks within the block.
+
+    Without batch normalization in the network, the block has no effect.
+
+    Args:
+        valid: The rows [T, B], or [n], bool whose values count in the statistics; all rows are normalized. A layer
+            whose input has the rows [T * B] or [T, B] uses them as they are; for [t, B] with t < T, the first t; for
+            [..., T, B], the same for each; for [T * B * K], K values for each row. A function that returns them is
+            called only if a layer needs them. None: running statistics, as outside of a block.
+        commits: Whether the running statistics learn from these batches when the optimizer steps (see `Learner`). Of
+            several passes through the same layer, the last one counts.
+    """
+    token = _BATCH_ROWS.set(None if valid is None else BatchRows(valid, commits))
+    try:
+        yield
+    finally:
+        _BATCH_ROWS.reset(token)
+
+
+def select_batch_rows(shape: torch.Size) -> RowWeights | None:
+    """Return the weights of the rows of an input [*shape, F] in the innermost block; None for running statistics."""
+    rows = _BATCH_ROWS.get()
+    return None if rows is None else rows.select(shape)
+
+
+def _weigh_rows(valid: Tensor, commits: bool) -> RowWeights:
+    """Return the weights of rows [N] bool, without waiting for the device."""
+    rows = valid.float()
+    n = rows.sum()
+    has_rows = (n > 0).float()
+    weights: Tensor | None = None
+    if valid.device.type != "cpu" or not valid.all():
+        weights = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+    return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), has_rows=has_rows, commits=commits)
+
+
+Gradients = tuple[Tensor | None, list[Tensor | None]]  # of the inputs, and of each parameter
+
+
+class FusedLayer(Protocol):
+    """A layer on rows [n, F]."""
+
+    def run(self, x: Tensor, rows: RowWeights | None, /) -> tuple[Tensor, Any]:
+        """Return the outputs, and what `differentiate` needs, which does not contain the outputs of the last layer.
+
+        Otherwise they would keep the graph alive, and it them, until Python collects garbage.
+
+        Args:
+            x: The inputs [n, F].
+            rows: The weights of the rows in the statistics of batch norms; None for running statistics.
+        """
+
+    def differentiate(self, gradient: Tensor, saved: Any, /, needs_x: bool, needs_parameters: bool) -> Gradients:
+        """Return the gradients of the inputs and of the parameters, given that of the outputs, which stays as it is.
+
+        Args:
+            gradient: The gradient of the outputs.
+            saved: The second result of `run`.
+            needs_x: Whether the gradient of the inputs is needed; otherwise it may be None.
+            needs_parameters: Whether those of the parameters are needed; otherwise they may be None.
+        """
+
+
+def can_fuse(x: Tensor, parameters: Iterable[Tensor]) -> bool:
+    """Return whether a layer with these parameters can run on x as one operation.
+
+    It can on the CPU, in float32, without autocast, if no gradients are recorded or all parameters are trained.
+    """
+    return (
+        type(x) is Tensor  # not a symbol, as in an export
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.jit.is_tracing()
+        and (not torch.is_grad_enabled() or all(parameter.requires_grad for parameter in parameters))
+    )
+
+
+def run_fused(x: Tensor, layer: FusedLayer, parameters: Iterable[Tensor]) -> Tensor:
+    """Return the outputs of a layer as one operation: [..., F] -> [..., outputs].
+
+    Args:
+        x: The inputs [..., F].
+        layer: The layer.
+        parameters: Its parameters, in the order of the gradients that it returns.
+    """
+    flat = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    rows = select_batch_rows(x.shape[:-1])
+    if torch.is_grad_enabled():
+        outputs = _FusedFunction.apply(layer, rows, flat, *parameters)
+    else:
+        outputs, _ = layer.run(flat, rows)
+    return outputs if x.ndim == 2 else outputs.view(*x.shape[:-1], -1)
+
+
+class _FusedFunction(torch.autograd.Function):
+    """A layer on rows [n, F]."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: FusedLayer, rows: RowWeights | None, x: Tensor, *parameters: Tensor) -> Tensor:
+        outputs, ctx.saved = layer.run(x, rows)
+        ctx.layer = layer
+        ctx.save_for_backward(x, *parameters)  # so that autograd finds changes of them
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        n_parameters = len(ctx.saved_tensors) - 1
+        needs_parameters = any(is_needed(ctx, index) for index in range(1, 1 + n_parameters))
+        x_gradient, results = ctx.layer.differentiate(gradients[0], ctx.saved, is_needed(ctx, 0), needs_parameters)
+        return None, None, x_gradient, *results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,18 +255,20 @@ class BatchNorm(nn.Module):
 
     Args:
         size: Number F of features; [..., F] -> [..., F].
-        momentum: Weight of a batch in the running statistics.
-        epsilon: Added to the variance.
         unit_weights: Whether weight and bias together keep their initial norm sqrt(F).
 
     Attributes:
+        momentum: Weight of a batch in the running statistics.
+        epsilon: Added to the variance.
         running: Running mean and (unbiased) variance, concatenated [2 F].
         increment: The change of `running` by the batch of the current update; 0 if no pass commits.
     """
 
-    def __init__(self, size: int, *, momentum: float = 0.01, epsilon: float = 1e-5, unit_weights: bool = False):
+    momentum, epsilon = 0.01, 1e-5
+
+    def __init__(self, size: int, *, unit_weights: bool = False):
         super().__init__()
-        self.size, self.momentum, self.epsilon = size, momentum, epsilon
+        self.size = size
         self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
         self.running = torch.cat((torch.zeros(size), torch.ones(size)))
         self.increment = torch.zeros_like(self.running)
@@ -105,7 +279,7 @@ class BatchNorm(nn.Module):
             scale, shift = self._compute_affine()
             return torch.addcmul(shift, x.float(), scale)
         with _disable_autocast(x.device.type):
-            return run_fused(x.float(), self)
+            return run_fused(x.float(), self, (self.weight, self.bias))
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
         """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
@@ -168,31 +342,14 @@ class BatchRenorm(BatchNorm):
 
     r = std / running std in [1 / max_r, max_r] and d = (mean - running mean) / running std in [-max_d, max_d], both
     without gradient, bring the normalization of a batch close to that with the running statistics. For the first
-    `warmup` committed batches r is 1 and d is 0 (Bhatt et al. 2024, arXiv 1902.05605, CrossQ).
-
-    Args:
-        size: See BatchNorm.
-        momentum: See BatchNorm.
-        epsilon: See BatchNorm.
-        unit_weights: See BatchNorm.
-        max_r: Largest r.
-        max_d: Largest |d|.
-        warmup: Number of batches; the count is the last value of `running`.
+    `warmup` committed batches, of which the last value of `running` is the count, r is 1 and d is 0 (Bhatt et al. 2024,
+    arXiv 1902.05605, CrossQ).
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        momentum: float = 0.01,
-        epsilon: float = 1e-5,
-        unit_weights: bool = False,
-        max_r: float = 3.0,
-        max_d: float = 5.0,
-        warmup: int = 100_000,
-    ):
-        super().__init__(size, momentum=momentum, epsilon=epsilon, unit_weights=unit_weights)
-        self.max_r, self.max_d, self.warmup = max_r, max_d, warmup
+    max_r, max_d, warmup = 3.0, 5.0, 100_000
+
+    def __init__(self, size: int, *, unit_weights: bool = False):
+        super().__init__(size, unit_weights=unit_weights)
         self.running = torch.cat((self.running, torch.zeros(1)))
         self.increment = torch.zeros_like(self.running)
 
@@ -238,12 +395,16 @@ class RmsNorm(nn.Module):
     Args:
         size: Number F of features.
         unit_weights: Whether the weight keeps its initial norm sqrt(F).
+
+    Attributes:
         epsilon: Added to the mean square.
     """
 
-    def __init__(self, size: int, *, unit_weights: bool = False, epsilon: float = 1e-6):
+    epsilon = 1e-6
+
+    def __init__(self, size: int, *, unit_weights: bool = False):
         super().__init__()
-        self.weight, self.epsilon = nn.Parameter(torch.ones(size)), epsilon
+        self.weight = nn.Parameter(torch.ones(size))
         self.constraint = _make_constraint(size, unit_weights)
 
     def forward(self, x: Tensor) -> Tensor:

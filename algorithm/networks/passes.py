@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from algorithm.losses import surrogate_loss
 from algorithm.networks.fast_products import (
+    Linear,
     is_ordered_product,
     multiply,
     multiply_by_output,
@@ -29,7 +30,7 @@ from algorithm.networks.fast_products import (
     uses_onednn,
 )
 from algorithm.networks.heads import StdHead
-from algorithm.networks.mlp import LayerStack
+from algorithm.networks.mlp import LayerStack, Relu
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
 MAX_SELECTED = 0.75
@@ -229,6 +230,6 @@ def make_manual_stack(layers: nn.Module, head: nn.Linear, *, by_output: bool = F
         return None
     if isinstance(layers, nn.Identity):
         return ManualStack([head], by_output=by_output)
-    if isinstance(layers, LayerStack) and layers.is_linear:
+    if isinstance(layers, LayerStack) and {type(part) for part in layers.parts} == {Linear, Relu}:
         return ManualStack([*layers.layers, head], by_output=by_output)
     return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.distributions.combinations import find_allowed_combinations
 from algorithm.networks.critic_ensemble import CriticEnsemble
-from algorithm.networks.encoders.vector import RunningMoments
+from algorithm.networks.encoders import RunningMoments
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
 from algorithm.networks.mlp import collect_noise
 from algorithm.networks.normalization import find_batch_norms

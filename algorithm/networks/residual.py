@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from algorithm.networks.blueprint import LayersFactory, build_module
 from algorithm.networks.constraints import RowNorm, limit_spectral_norm, set_constraint
 from algorithm.networks.fast_products import Linear
-from algorithm.networks.fused_layers import FusedRelu, FusedResidual, FusedSequence, can_fuse, run_fused
-from algorithm.networks.mlp import check_sizes
-from algorithm.networks.normalization import RmsNorm, check_norm, make_norm
+from algorithm.networks.mlp import LayerStack, Relu, check_sizes
+from algorithm.networks.normalization import Gradients, RmsNorm, RowWeights, check_norm, make_norm
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 
 
@@ -58,75 +57,66 @@ class Residual:
         if self.unit_weights and self.spectral_norm:
             raise ValueError("Residual has unit_weights and spectral_norm: give one or the other")
 
-    def __call__(self, size: int) -> ResidualLayers:
-        return ResidualLayers(self, size)
+    def __call__(self, size: int) -> LayerStack:
+        input_norm = self._make_norm(size) if self.norm in ("batch", "batch_renorm") else None
+        linear = self._make_linear(size, self.width, gain=1.0)
+        blocks = [self._make_block() for _ in range(self.blocks)]
+        output_norm = RmsNorm(self.width, unit_weights=self.unit_weights) if self.norm else None
+        return LayerStack(
+            [part for part in (input_norm, linear, *blocks, output_norm) if part],
+            self.width,
+            input_norm=input_norm,
+            input=linear,
+            blocks=nn.ModuleList(blocks),
+            output_norm=output_norm,
+        )
+
+    def _make_block(self) -> ResidualBlock:
+        hidden = self.width * self.expansion
+        expand, expand_norm = self._make_linear(self.width, hidden, gain=2**0.5), self._make_norm(hidden)
+        reduce, reduce_norm = self._make_linear(hidden, self.width, gain=2**0.5), self._make_norm(self.width)
+        return ResidualBlock(
+            [part for part in (expand, expand_norm, Relu(), reduce, reduce_norm, Relu()) if part],
+            self.width,
+            expand=expand,
+            expand_norm=expand_norm,
+            reduce=reduce,
+            reduce_norm=reduce_norm,
+        )
+
+    def _make_linear(self, inputs: int, outputs: int, gain: float) -> Linear:
+        """Return a linear layer with orthogonal weights times `gain`, and the constraint of the settings."""
+        layer = Linear(inputs, outputs, bias=self.norm is None)
+        nn.init.orthogonal_(layer.weight, gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+        if self.unit_weights:
+            set_constraint(layer, RowNorm(outputs, 1.0))
+        elif self.spectral_norm:
+            limit_spectral_norm(layer)
+        return layer
+
+    def _make_norm(self, size: int) -> Any:
+        return make_norm(self.norm, size, unit_weights=self.unit_weights) if self.norm else None
 
 
-class ResidualLayers(nn.Module):
-    """The layers of a Residual: [..., F] -> [..., size]. A missing norm is None."""
-
-    def __init__(self, settings: Residual, inputs: int):
-        super().__init__()
-        self.size = width = settings.width
-        normalizes_batches = settings.norm in ("batch", "batch_renorm")
-        self.input_norm: Any = _make_norm(settings, inputs) if normalizes_batches else None
-        self.input: Any = _make_linear(settings, inputs, width, gain=1.0)
-        blocks = [ResidualBlock(settings) for _ in range(settings.blocks)]
-        self.blocks: Any = nn.ModuleList(blocks)
-        self.output_norm: Any = RmsNorm(width, unit_weights=settings.unit_weights) if settings.norm else None
-        # The layers as one operation, if they have batch norms.
-        self.fused: FusedSequence | None = None
-        if normalizes_batches:
-            fused = (block.make_fused() for block in blocks)
-            layers: list[Any] = [self.input_norm, self.input, *fused, self.output_norm]
-            self.fused = FusedSequence(*layers)
+class ResidualBlock(LayerStack):
+    """The inputs plus the outputs of layers that follow each other: [..., size] -> [..., size]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.fused and can_fuse(x, self.fused):
-            return run_fused(x, self.fused)
-        x = self.input(self.input_norm(x) if self.input_norm else x)
-        for block in self.blocks:
-            x = block(x)
-        return self.output_norm(x) if self.output_norm else x
+        return x + super().forward(x)
 
     def numpy(self) -> NumpyFunction | None:
-        """Return `forward` in numpy, on views of the parameters and running statistics."""
-        return make_numpy_chain(self.input_norm, self.input, *self.blocks, self.output_norm)
+        compute = super().numpy()
+        return compute and (lambda x: x + compute(x))
 
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
+        y, saved = super().run(x, rows)
+        return x + y, saved
 
-class ResidualBlock(nn.Module):
-    """A block of a Residual: x + relu(norm(W2 relu(norm(W1 x)))), [..., width] -> [..., width]."""
-
-    def __init__(self, settings: Residual):
-        super().__init__()
-        width, hidden = settings.width, settings.width * settings.expansion
-        self.expand, self.expand_norm = _make_linear(settings, width, hidden, gain=2**0.5), _make_norm(settings, hidden)
-        self.reduce, self.reduce_norm = _make_linear(settings, hidden, width, gain=2**0.5), _make_norm(settings, width)
-        self.layers = ((self.expand, self.expand_norm), (self.reduce, self.reduce_norm))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x
-        for linear, norm in self.layers:
-            y = linear(y)
-            y = torch.relu_(norm(y) if norm else y)
-        return x + y
-
-    def make_fused(self) -> FusedResidual:
-        """Return the block, with batch norms, as a layer of a fused operation."""
-        return FusedResidual(*(part for linear, norm in self.layers for part in (linear, norm, FusedRelu())))
-
-    def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on views of the parameters and running statistics."""
-        layers = [(linear.numpy(), norm.numpy() if norm else lambda x: x) for linear, norm in self.layers]
-
-        def forward(x: np.ndarray) -> np.ndarray:
-            y = x
-            for linear, norm in layers:
-                y = norm(linear(y))
-                y = np.maximum(y, 0, out=y)
-            return x + y
-
-        return forward
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
+        x_gradient, gradients = super().differentiate(gradient, saved, needs_x, needs_parameters)
+        return None if x_gradient is None else x_gradient.add_(gradient), gradients
 
 
 @dataclass(frozen=True)
@@ -206,20 +196,3 @@ class ChainedLayers(nn.Sequential):
     def numpy(self) -> NumpyFunction | None:
         """Return `forward` in numpy, on views of the parameters; None if a part has no numpy form."""
         return make_numpy_chain(*self)
-
-
-def _make_linear(settings: Residual, inputs: int, outputs: int, gain: float) -> Linear:
-    """Return a linear layer with orthogonal weights times `gain`, and the constraint of the settings."""
-    layer = Linear(inputs, outputs, bias=settings.norm is None)
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-    if settings.unit_weights:
-        set_constraint(layer, RowNorm(outputs, 1.0))
-    elif settings.spectral_norm:
-        limit_spectral_norm(layer)
-    return layer
-
-
-def _make_norm(settings: Residual, size: int) -> Any:
-    return make_norm(settings.norm, size, unit_weights=settings.unit_weights) if settings.norm else None

@@ -19,8 +19,8 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.population.folder import LineageRow
 from algorithm.population.member import MemberFailed, MemberReply, Members, MemberService, RemoteMemberService
 from algorithm.population.member_files import read_member, write_member
-from algorithm.processes.chosen_host import open_host
 from algorithm.processes.host import Failure, Host, ServiceSpec
+from algorithm.processes.process_host import open_host
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
@@ -89,15 +89,13 @@ class MemberFleet:
         """
         waiting, deadline = list(tasks), time.monotonic() + self.start_timeout
         self.supervisor.ensure(min(self.count, len(tasks)))
-        self._open_services()
         try:
             while waiting or self._work:
                 self._assign(waiting)
                 results = [each for event in self.supervisor.poll(WAIT_SECONDS) for each in self._receive(*event)]
                 results += [each for event in self._find_late() for each in self._receive(*event)]
                 yield from results
-                is_open = any(service.has_result for service in self.supervisor.services)
-                if not is_open and time.monotonic() > deadline:
+                if not self.supervisor.n_open and time.monotonic() > deadline:
                     raise UserError(
                         f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); there "
                         "may be no free CPUs or GPUs in the cluster (population_config.cpus_per_member)"
@@ -112,16 +110,10 @@ class MemberFleet:
         finally:
             self.host.close()
 
-    def _open_services(self) -> None:
-        """Open the services that have been started or replaced."""
-        for service in self.supervisor.services:
-            if not (service.has_result or service.calls):
-                self.supervisor.call(service, "open")
-
     def _assign(self, waiting: list[LineageRow]) -> None:
         """Give the first tasks to services that have none."""
         for service in self.supervisor.services:
-            if waiting and service.has_result and service not in self._work:
+            if waiting and service.is_open and service not in self._work:
                 task, files = waiting.pop(0), None
                 work = self._work[service] = _Work(task=task, deadline=time.monotonic() + self.timeout)
                 if not self.host.shares_files:
@@ -142,8 +134,6 @@ class MemberFleet:
             yield from self._replace(service, reply.reason, f"its process {reply.reason}")
         elif isinstance(reply, Failure):
             reply.raise_error()
-        elif not isinstance(reply, MemberReply):
-            service.has_result = True  # it is open
         elif service in self._work:  # it has not exceeded its time limit meanwhile
             try:
                 self._write(service, reply)
@@ -180,11 +170,11 @@ class MemberFleet:
     def _replace(self, service: Supervised, reason: str, message: str) -> Iterator[Ended]:
         """Replace the process of a service. Yield its task, which has failed with a message, if it had one."""
         task = self._release(service) if service in self._work else None
+        service.has_result = service.is_open
         try:
             self.supervisor.replace(service, reason)
         except EnvironmentCrashed as error:
             raise MemberFailed(f"members cannot be trained: {error}") from error
-        self._open_services()
         if task:
             yield task, MemberFailed(message)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,16 +22,15 @@ from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
-from algorithm.processes.averaging_learner import make_learner_sharing
-from algorithm.processes.chosen_host import open_host
-from algorithm.processes.collect import Collector, Collectors, CollectorService, Experience, Request
+from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
+from algorithm.processes.collect import Collectors, CollectorService, Experience, Request
 from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec
-from algorithm.processes.learners import LearnerPeers, NoEnvironments
-from algorithm.processes.service import RunTask, allow_read_only_arrays, start_service
+from algorithm.processes.learners import LearnerPeers
+from algorithm.processes.process_host import open_host
+from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
 from algorithm.processes.supervisor import Supervisor
-from algorithm.processes.weights import pack_all_weights
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
@@ -71,7 +71,6 @@ class ClusterFleet(Fleet):
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
-            self._peers.open()
             self.sharing = make_learner_sharing(self._peers.connection)
         spec = ServiceSpec(
             kind="Actor",
@@ -79,8 +78,13 @@ class ClusterFleet(Fleet):
             cpus=cluster.cpus_per_actor,
             gpus=cluster.gpus_per_actor,
         )
-        max_replacements = settings.base.max_env_restarts
-        supervisor = Supervisor(host, spec, name="actor {}".format, max_replacements=max_replacements)
+        supervisor = Supervisor(
+            host,
+            spec,
+            name="actor {}".format,
+            start_timeout=cluster.start_timeout,
+            max_replacements=settings.base.max_env_restarts,
+        )
         self._collectors = Collectors(supervisor, cluster, get_rollouts_in_flight(settings))
         if evaluates and cluster.evaluation_actor:
             self._evaluator = Supervisor(
@@ -90,15 +94,14 @@ class ClusterFleet(Fleet):
                 time_limit="cluster_config.evaluation_timeout",
             )
             self._evaluator.ensure(1)
-        self._collectors.wait_for_start()
+        supervisor.wait_for_start()
         count = cluster.actors // cluster.learners  # of the actors of one learner
         self.adapter = RemoteEnvironments(
             {
                 name: replace(role, lanes=role.lanes * count, teams=role.teams * count)
-                for name, role in self._collectors.roles.items()
+                for name, role in supervisor.opened.items()
             }
         )
-        self._statistics = ClusterStatistics(self._collectors, self._peers)
 
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> AbstractContextManager[None]:
         return self._peers.build(roles, checkpoint) if self._peers else nullcontext()
@@ -111,11 +114,14 @@ class ClusterFleet(Fleet):
         self._next_service = 0.0  # time
         self._version = 0
         self._published: tuple[int, Any] = (-1, None)  # the newest version that was published, and its reference
-        self._lanes = RemoteLanes(len(collectors.actors), collectors.roles)
+        roles = collectors.supervisor.opened
+        self._lanes = RemoteLanes(len(collectors.waiting), roles)
         # By role and actor: lanes whose last rollout was dropped.
-        self._broken = {
-            name: np.zeros((len(collectors.actors), role.lanes), bool) for name, role in collectors.roles.items()
-        }
+        self._broken = {name: np.zeros((len(collectors.waiting), role.lanes), bool) for name, role in roles.items()}
+        self._dropped_env_steps = 0  # of rollouts whose lag was above `max_lag`
+        # Since the last row of metrics, of each experience: lag, replies that wait, seconds of waiting, of collecting.
+        self._experiences: list[tuple[float, float, float, float]] = []
+        self._scene: dict[str, list[float]] = defaultdict(list)
 
     def make_evaluations(self, adapter: Adapter, make_plan: Callable[[int], EpisodePlan]) -> Evaluations | None:
         if self._evaluator is None:
@@ -130,14 +136,33 @@ class ClusterFleet(Fleet):
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        checkpoint.restore_process(NoEnvironments())
+        checkpoint.restore_process(self.adapter)
 
     def save(self, manifest: Manifest) -> dict[str, Any]:
         save = self._peers.save if self._peers else write_all
-        return save(self.training, NoEnvironments(), manifest)
+        return save(self.training, self.adapter, manifest)
 
     def collect_metrics(self) -> Mapping[str, float]:
-        return self._statistics.collect()
+        values: dict[str, float] = {
+            "cluster/actors": self._collectors.supervisor.n_open,
+            "cluster/restarts": self._collectors.supervisor.replaced,
+            "cluster/lost_env_steps": self._collectors.lost_env_steps,
+            "cluster/dropped_env_steps": self._dropped_env_steps,
+        }
+        if self._experiences:
+            lags, queue, waiting_seconds, seconds = zip(*self._experiences, strict=True)
+            values |= {
+                "cluster/lag": float(np.mean(lags)),
+                "cluster/lag_max": max(lags),
+                "cluster/queue": float(np.mean(queue)),
+                "cluster/actor_waiting": sum(waiting_seconds) / (sum(waiting_seconds) + sum(seconds)),
+            }
+        if self._peers:
+            values |= self._peers.collect_metrics()
+        values |= {f"scene/{name}": float(np.mean(found)) for name, found in self._scene.items()}
+        self._experiences.clear()
+        self._scene.clear()
+        return values
 
     def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         self._monitor, self._divergence = monitor, divergence
@@ -145,46 +170,43 @@ class ClusterFleet(Fleet):
         for name, role in self.adapter.roles.items():
             if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
                 self.training.grow(name)
-        if self._collectors.n_ready < len(self._collectors.actors):
-            LOG.warning(f"{self._collectors.describe_missing()}: the run starts without them")
+        supervisor = self._collectors.supervisor
+        if supervisor.n_open < len(supervisor.services):
+            LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
         return self._advance
 
     def close(self) -> None:
         if self._host:
             self._host.close()
-        if self._peers:
-            self._peers.close()
+        close_connection()
 
     def _advance(self, signals: DeferredSignals) -> bool:
-        """Receive experience, and learn from some. Return whether the run is over."""
-        self._receive()
+        """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
+        self._collectors.request(self._publish, self._make_request)
+        is_idle = not self._collectors.find_next(self._joins)
+        self._receive(DISPLAY_INTERVAL if is_idle else 0.0)
+        self.training.timer.lap("environment")
+        self._collectors.request(self._publish, self._make_request)
         self._learn()
         return self._monitor.do_due()
 
-    def _receive(self) -> None:
-        """Count the experience that has arrived; wait for some if there is nothing to learn from."""
-        self._collectors.request(self._publish, self._make_request)
-        is_idle = not self._collectors.find_next(self._joins)
-        for actor, experience in self._collectors.receive(DISPLAY_INTERVAL if is_idle else 0.0):
-            self._count(actor, experience)
-        self.training.timer.lap("environment")
-        self._collectors.request(self._publish, self._make_request)
+    def _receive(self, timeout: float) -> None:
+        """Count the env steps and the episodes in the experience that arrives within `timeout` seconds."""
+        for actor, experience in self._collectors.receive(timeout):
+            self._monitor.count_steps(experience.env_steps)
+            self.training.timer.add_cpu_seconds(experience.cpu_seconds)
+            self._lanes.count_episodes(self._monitor, actor, experience.episodes, experience.active_lanes)
 
     def _learn(self) -> None:
         """Make the updates that follow the next experience, if it has been received."""
         by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
+        learners, waiting = self.settings.cluster.learners, self._collectors.waiting
         actors = self._collectors.find_next(self._joins)
-        n_waiting = self._collectors.n_waiting - len(actors)
+        n_waiting = sum(map(len, waiting)) - len(actors)
         for actor in actors:
-            experience = actor.waiting[0]
-            lag = self._version - experience.version
-            is_usable = self.settings.cluster.max_lag is None or lag <= self.settings.cluster.max_lag
-            self._statistics.add_experience(lag, experience, is_usable, n_waiting)
-            for role, rollout in experience.rollouts:
-                placed = self._place(actor.index, role, rollout, is_usable)
-                if is_usable:
-                    by_learner = by_role.setdefault(role, [[] for _ in range(self.settings.cluster.learners)])
-                    by_learner[actor.index % self.settings.cluster.learners].append(placed)
+            for role, rollout in self._place_rollouts(actor, waiting[actor][0], n_waiting):
+                by_learner = by_role.setdefault(role, [[] for _ in range(learners)])
+                by_learner[actor % learners].append(rollout)
         for role, by_learner in by_role.items():
             if self._joins:
                 by_learner = [[Rollout.join_columns(rollouts)] if rollouts else [] for rollouts in by_learner]
@@ -192,7 +214,7 @@ class ClusterFleet(Fleet):
                 self._learn_from(role, rollouts)
         self._version += bool(by_role)
         for actor in actors:  # until now they count as rollouts in flight
-            actor.waiting.popleft()
+            waiting[actor].popleft()
         if actors:
             self.training.timer.lap("learning")
 
@@ -205,38 +227,36 @@ class ClusterFleet(Fleet):
         elif rollouts[0]:
             run_updates(self.training.get(role), rollouts[0], record_update)
 
-    def _place(self, index: int, role: str, rollout: Rollout, is_usable: bool) -> Rollout:
-        """Return a rollout with the lanes of its learner. One after a rollout that was dropped does not continue it."""
-        broken, lane = self._broken[role][index], rollout.lane
-        if not is_usable:
-            broken[lane] = True
-        _, first_columns = np.unique(lane, return_index=True)
-        continues_previous = rollout.continues_previous.copy()
-        if is_usable:
-            continues_previous[first_columns] &= ~broken[lane[first_columns]]
-            broken[lane] = False
-        first_lane = index // self.settings.cluster.learners * self._collectors.roles[role].lanes
-        return replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
+    def _place_rollouts(self, actor: int, experience: Experience, n_waiting: int) -> Iterator[tuple[str, Rollout]]:
+        """Yield the rollouts of an actor with the lanes of its learner, except those with a lag above `max_lag`.
+
+        A rollout after one that was dropped does not continue it. `n_waiting` replies wait meanwhile.
+        """
+        lag, max_lag = self._version - experience.version, self.settings.cluster.max_lag
+        is_usable = max_lag is None or lag <= max_lag
+        self._experiences.append((lag, n_waiting, experience.waiting_seconds, experience.seconds))
+        self._dropped_env_steps += 0 if is_usable else experience.env_steps
+        for name, value in experience.statistics.items():
+            self._scene[name].append(value)
+        for role, rollout in experience.rollouts:
+            broken, lane = self._broken[role][actor], rollout.lane
+            if is_usable:
+                _, first_columns = np.unique(lane, return_index=True)
+                continues_previous = rollout.continues_previous.copy()
+                continues_previous[first_columns] &= ~broken[lane[first_columns]]
+                first_lane = actor // self.settings.cluster.learners * len(broken)
+                yield role, replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
+            broken[lane] = not is_usable
 
     def _record_update(self, role: str, report: LossResult) -> None:
         self._monitor.record_update(role, report)
         self._divergence.count_update()
         if self._serves and (now := monotonic()) >= self._next_service:
-            self._serve()
+            # Actors act with the weights that are published, until all updates are made.
+            self._receive(0.0)
+            self._collectors.request(lambda: self._published[1], self._make_request)
             end = monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
-
-    def _serve(self) -> None:
-        """Count the experience that has arrived, and request more with the weights that are published."""
-        for actor, experience in self._collectors.receive(0.0):
-            self._count(actor, experience)
-        self._collectors.request(lambda: self._published[1], self._make_request)
-
-    def _count(self, actor: Collector, experience: Experience) -> None:
-        """Count the env steps and the episodes in the experience of an actor."""
-        self._monitor.count_steps(experience.env_steps)
-        self.training.timer.add_cpu_seconds(experience.cpu_seconds)
-        self._lanes.count_episodes(self._monitor, actor.index, experience.episodes, experience.active_lanes)
 
     def _publish(self) -> Any:
         """Return the reference to the weights, which are published once per version."""
@@ -256,55 +276,6 @@ class ClusterFleet(Fleet):
             iterations=counters.iterations,
             fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
         )
-
-
-class ClusterStatistics:
-    """The metrics of a cluster since the last row of metrics, and its counts since the start of the process."""
-
-    def __init__(self, collectors: Collectors, peers: LearnerPeers | None):
-        self._collectors, self._peers = collectors, peers
-        self._dropped_env_steps = 0  # of rollouts whose lag was above `max_lag`
-        # Since the last row, of each experience: lag, replies that wait, seconds of waiting, and of collecting.
-        self._experiences: list[tuple[float, float, float, float]] = []
-        self._scene: dict[str, list[float]] = {}
-
-    def add_experience(self, lag: int, experience: Experience, is_usable: bool, n_waiting: int) -> None:
-        """Add experience that is learned from, or dropped if it is not usable.
-
-        Args:
-            lag: its lag, in versions.
-            experience: the experience.
-            is_usable: whether it is learned from.
-            n_waiting: the number of replies that wait meanwhile.
-        """
-        self._experiences.append((lag, n_waiting, experience.waiting_seconds, experience.seconds))
-        if not is_usable:
-            self._dropped_env_steps += experience.env_steps
-        for name, value in experience.statistics.items():
-            self._scene.setdefault(name, []).append(value)
-
-    def collect(self) -> Mapping[str, float]:
-        """Return the metrics, and start those of the next row."""
-        values: dict[str, float] = {
-            "cluster/actors": self._collectors.n_ready,
-            "cluster/restarts": self._collectors.supervisor.replaced,
-            "cluster/lost_env_steps": self._collectors.lost_env_steps,
-            "cluster/dropped_env_steps": self._dropped_env_steps,
-        }
-        if self._experiences:
-            lags, queue, waiting_seconds, seconds = zip(*self._experiences, strict=True)
-            values |= {
-                "cluster/lag": float(np.mean(lags)),
-                "cluster/lag_max": max(lags),
-                "cluster/queue": float(np.mean(queue)),
-                "cluster/actor_waiting": sum(waiting_seconds) / (sum(waiting_seconds) + sum(seconds)),
-            }
-        if self._peers:
-            values |= self._peers.collect_metrics()
-        values |= {f"scene/{name}": float(np.mean(found)) for name, found in self._scene.items()}
-        self._experiences.clear()
-        self._scene.clear()
-        return values
 
 
 def check_cluster(settings: Settings) -> None:

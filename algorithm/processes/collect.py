@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
+from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.config.sections import ClusterConfig
 from algorithm.parts.components_builder import get_agent_settings, make_explorer
@@ -19,9 +19,15 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.host import Failure
-from algorithm.processes.service import Service, forbid_new_lanes, forbid_new_role
-from algorithm.processes.supervisor import Lost, Supervised, Supervisor
-from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
+from algorithm.processes.service import (
+    Service,
+    WeightReceiver,
+    Weights,
+    forbid_new_lanes,
+    forbid_new_role,
+    make_receiver,
+)
+from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
@@ -180,35 +186,8 @@ class ForwardOnly(BatchScheduler):
         return iter(())
 
 
-@dataclass(kw_only=True, eq=False)
-class Collector:
-    """A rollout actor, whose process may be replaced.
-
-    Attributes:
-        service: its service.
-        is_ready: whether its environments are open.
-        waiting: its experience that has not been learned from, oldest first.
-        env_steps: env steps of its last experience.
-    """
-
-    service: Supervised
-    is_ready: bool = False
-    waiting: deque[Experience] = field(default_factory=deque)
-    env_steps: int = 0
-
-    @property
-    def index(self) -> int:
-        """Return its number."""
-        return self.service.index
-
-    @property
-    def n_in_flight(self) -> int:
-        """Return the number of rollouts that were requested, or wait to be learned from."""
-        return len(self.service.calls) + len(self.waiting)
-
-
 class Collectors:
-    """The rollout actors of a run, which start, and open their environments.
+    """The rollout actors of a run, which are started.
 
     Args:
         supervisor: supervises them; the services are `CollectorService`.
@@ -216,57 +195,16 @@ class Collectors:
         in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
 
     Attributes:
-        roles: the roles of the environments of one actor, the same in all actors.
+        waiting: by actor, its experience that has not been learned from, oldest first.
         lost_env_steps: estimated number of env steps that were requested from actors that ended.
     """
 
     def __init__(self, supervisor: Supervisor, cluster: ClusterConfig, in_flight: int):
         self.supervisor, self.cluster, self.in_flight = supervisor, cluster, in_flight
-        self.roles: Mapping[str, Role] = {}
-        self.lost_env_steps = 0
         supervisor.ensure(cluster.actors)
-        self.actors = [Collector(service=service) for service in supervisor.services]
-        for actor in self.actors:
-            supervisor.call(actor.service, "open")
-
-    def wait_for_start(self) -> None:
-        """Wait until the environments of all actors are open, or until the time to start has passed.
-
-        After `start_timeout` seconds the run starts with those that are ready; the others join when they are.
-
-        Raises:
-            EnvironmentStartError: no actor is ready in time, or one has ended.
-            Exception: an actor has raised it.
-        """
-        deadline = time.monotonic() + self.cluster.start_timeout
-        while self.n_ready < self.cluster.actors and (left := deadline - time.monotonic()) > 0:
-            waiting = [actor.service for actor in self.actors if not actor.is_ready]
-            for service, reply in self.supervisor.poll(left, waiting):
-                if isinstance(reply, Lost):
-                    raise EnvironmentStartError(
-                        f"actor {service.index} {reply.reason} before its environments were open"
-                    )
-                self._receive(self.actors[service.index], reply)
-        if not self.n_ready:
-            raise EnvironmentStartError(self.describe_missing())
-
-    def describe_missing(self) -> str:
-        """Return a line about the actors that are not ready."""
-        count, limit = self.cluster.actors, self.cluster.start_timeout
-        return (
-            f"{count - self.n_ready} of {count} actors have not started within {limit:g} s "
-            "(cluster_config.start_timeout); they may wait for free CPUs or GPUs of the cluster"
-        )
-
-    @property
-    def n_ready(self) -> int:
-        """Return the number of actors whose environments are open."""
-        return sum(actor.is_ready for actor in self.actors)
-
-    @property
-    def n_waiting(self) -> int:
-        """Return the number of replies that have not been learned from."""
-        return sum(len(actor.waiting) for actor in self.actors)
+        self.waiting: list[deque[Experience]] = [deque() for _ in supervisor.services]
+        self._env_steps = [0] * cluster.actors  # of the last experience of each actor
+        self.lost_env_steps = 0
 
     def request(self, publish: Callable[[], Any], make_request: Callable[[], Request]) -> None:
         """Send requests to all actors that may get one.
@@ -277,70 +215,51 @@ class Collectors:
             publish: returns the reference to the newest weights; called if there is a request to send.
             make_request: returns the request.
         """
-        for actor in self.actors:
-            calls = actor.service.calls
-            while actor.is_ready and actor.n_in_flight < self.in_flight and len(calls) < max(1, self.in_flight - 1):
-                self.supervisor.call(actor.service, "collect", publish(), make_request(), timeout=self.cluster.timeout)
+        for service, waiting in zip(self.supervisor.services, self.waiting, strict=True):
+            count = min(max(1, self.in_flight - 1), self.in_flight - len(waiting))
+            while service.is_open and len(service.calls) < count:
+                self.supervisor.call(service, "collect", publish(), make_request(), timeout=self.cluster.timeout)
 
-    def receive(self, timeout: float) -> list[tuple[Collector, Experience]]:
+    def receive(self, timeout: float) -> list[tuple[int, Experience]]:
         """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
 
         Returns:
-            The new experience with its actors. It is appended to `Collector.waiting`, too.
+            The new experience with the number of its actor. It is appended to `waiting`, too.
 
         Raises:
             EnvironmentCrashed: too many actors have ended, or none is ready in time.
             Exception: an actor has raised it.
         """
-        received: list[tuple[Collector, Experience]] = []
+        received: list[tuple[int, Experience]] = []
         for service, reply in self.supervisor.poll(timeout):
-            actor = self.actors[service.index]
-            if isinstance(reply, Lost):
-                self._replace(actor, reply)
+            actor = service.index
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            elif isinstance(reply, Lost):
+                lost = reply.lost_calls * self._env_steps[actor] if service.is_open else 0
+                consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
+                self.supervisor.replace(service, reply.reason, consequence)
+                self.lost_env_steps += lost
             else:
-                received += self._receive(actor, reply)
-        now = time.monotonic()
-        if not self.n_ready and all(now - each.service.since > self.cluster.start_timeout for each in self.actors):
-            raise EnvironmentCrashed(self.describe_missing())
+                service.has_result, self._env_steps[actor] = True, reply.env_steps
+                self.waiting[actor].append(reply)
+                received.append((actor, reply))
+        now, limit = time.monotonic(), self.cluster.start_timeout
+        if not self.supervisor.n_open and all(now - each.since > limit for each in self.supervisor.services):
+            raise EnvironmentCrashed(self.supervisor.describe_missing())
         return received
 
-    def find_next(self, joins: bool) -> list[Collector]:
+    def find_next(self, joins: bool) -> list[int]:
         """Return the actors whose oldest experience is learned from next; none if it has not been received.
 
         Args:
             joins: whether they are all actors that are ready, once each has some; otherwise, for each learner, the
                 actor whose experience was made with the oldest weights.
         """
-        filled = [actor for actor in self.actors if actor.waiting]
+        filled = [actor for actor, waiting in enumerate(self.waiting) if waiting]
         if joins:
-            return [] if any(actor.is_ready and not actor.waiting for actor in self.actors) else filled
-        filled.sort(key=lambda actor: actor.waiting[0].version)
-        by_learner = {actor.index % self.cluster.learners: actor for actor in reversed(filled)}
+            missing = [each for each in self.supervisor.services if each.is_open and each.index not in filled]
+            return [] if missing else filled
+        filled.sort(key=lambda actor: self.waiting[actor][0].version)
+        by_learner = {actor % self.cluster.learners: actor for actor in reversed(filled)}
         return list(by_learner.values()) if len(by_learner) == self.cluster.learners else []
-
-    def _receive(self, actor: Collector, reply: Any) -> Sequence[tuple[Collector, Experience]]:
-        """Receive the roles or the experience of an actor, which is returned."""
-        if isinstance(reply, Failure):
-            reply.raise_error()
-        if isinstance(reply, Experience):
-            actor.service.has_result = True
-            actor.env_steps = reply.env_steps
-            actor.waiting.append(reply)
-            return [(actor, reply)]
-        if self.roles and reply != self.roles:
-            raise EnvironmentStartError(f"the environments of actor {actor.index} have other spaces than those before")
-        self.roles, actor.is_ready = reply, True
-        return []
-
-    def _replace(self, actor: Collector, reply: Lost) -> None:
-        """Start another process in place of one that was lost; the experience that it has sent remains.
-
-        Raises:
-            EnvironmentCrashed: too many actors have ended.
-        """
-        lost = reply.lost_calls * actor.env_steps if actor.is_ready else 0
-        consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
-        self.supervisor.replace(actor.service, reply.reason, consequence)
-        self.lost_env_steps += lost
-        actor.is_ready = False
-        self.supervisor.call(actor.service, "open")

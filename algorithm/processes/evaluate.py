@@ -14,9 +14,8 @@ from algorithm.parts.components_builder import get_agent_settings
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.host import Failure
-from algorithm.processes.service import Service
+from algorithm.processes.service import Service, WeightReceiver, Weights, make_receiver
 from algorithm.processes.supervisor import Lost, Supervisor
-from algorithm.processes.weights import WeightReceiver, Weights, make_receiver
 from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.signals import raise_deferred
 

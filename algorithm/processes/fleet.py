@@ -222,7 +222,11 @@ class RemoteLanes:
 
 
 class RemoteEnvironments(Adapter):
-    """Environments in other processes, of which this process has the roles only."""
+    """Environments in other processes, of which this process has the roles only.
+
+    In a checkpoint they stand for the actor: there is no state, and a run that is resumed starts new episodes, whose
+    rollouts continue no earlier ones.
+    """
 
     def __init__(self, roles: Mapping[str, Role]):
         self.roles = roles
@@ -232,6 +236,9 @@ class RemoteEnvironments(Adapter):
 
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         raise NotImplementedError("only other processes step their environments")
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing."""
 
     def close(self) -> None:
         """Do nothing: each process closes its environments."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     METADATA,
@@ -28,11 +24,17 @@ from algorithm.checkpointing.checkpoint import (
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import RoundReport, learn_round, make_learner_sharing
+from algorithm.processes.averaging_learner import (
+    LearnerConnection,
+    RoundReport,
+    close_on_error,
+    learn_round,
+    make_learner_sharing,
+)
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.learner_connection import LearnerConnection, close_connection, close_on_error
 from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
@@ -40,19 +42,6 @@ from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
-
-
-class NoEnvironments:
-    """The actor of a checkpoint without the state of environments, which are in other processes.
-
-    A run that is resumed starts new episodes, whose rollouts continue no earlier ones.
-    """
-
-    def state(self) -> None:
-        """Return None."""
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore nothing."""
 
 
 class LearnerService(Service):
@@ -96,7 +85,7 @@ class LearnerService(Service):
                     components = builder.grow(name, components, role)
                 self._training.by_role[name] = components
             if checkpoint:
-                checkpoint.restore_process(NoEnvironments())
+                checkpoint.restore_process(adapter)
 
     @close_on_error()
     def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport:
@@ -113,7 +102,7 @@ class LearnerService(Service):
         try:
             with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
                 manifest = Manifest(Path(folder))
-                metadata = write_experience(self._training, NoEnvironments(), manifest, prefix)
+                metadata = write_experience(self._training, self._training.adapter, manifest, prefix)
                 for role, components in self._training.by_role.items():
                     write_learner_state(manifest, role, components.learner.own_state(), prefix)
                 return pack_folder(manifest.folder, manifest.digests, manifest.digests), metadata
@@ -122,7 +111,7 @@ class LearnerService(Service):
 
 
 class LearnerPeers:
-    """The learners 1, 2, ... of a run, and their connection with learner 0, which is this process.
+    """The learners 1, 2, ... of a run, which are started, and connected with learner 0, which is this process.
 
     Each learner has its own replay, schedulers and generators, and the rollouts of its share of the actors. Learner 0
     requests each round, each checkpoint and the end of the run; the others only reply.
@@ -133,9 +122,11 @@ class LearnerPeers:
 
     Attributes:
         connection: connects the learners.
-    """
 
-    connection: LearnerConnection
+    Raises:
+        EnvironmentStartError: a learner has not started in time, or has ended.
+        Exception: a learner has raised it.
+    """
 
     def __init__(self, host: Host, task: RunTask):
         cluster, base = task.settings.cluster, task.settings.base
@@ -147,41 +138,23 @@ class LearnerPeers:
             cpus=cluster.cpus_per_learner,
             gpus=cluster.gpus_per_learner,
         )
-        self.supervisor = Supervisor(host, spec, name=lambda index: f"learner {index + 1}")
-        self.size, self.timeout, self.start_timeout = cluster.learners, cluster.timeout, cluster.start_timeout
-        self._folder = Path(tempfile.mkdtemp(prefix="samara-learners-"))  # where learners on one machine meet
+        self.supervisor = Supervisor(
+            host, spec, name=lambda index: f"learner {index + 1}", start_timeout=cluster.start_timeout
+        )
+        self.size, self.timeout = cluster.learners, cluster.timeout
         self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
-
-    def open(self) -> None:
-        """Start the learners, and connect them with this process.
-
-        Raises:
-            EnvironmentStartError: a learner has not started in time, or has ended.
-            Exception: a learner has raised it.
-        """
         self.supervisor.ensure(self.size - 1)
-        for service in self.supervisor.services:
-            self.supervisor.call(service, "open")
-        replies = self.supervisor.gather(self.start_timeout)
-        for index, reply in replies.items():
-            if isinstance(reply, Lost):
-                raise EnvironmentStartError(f"{self.supervisor.name(index)} {reply.reason} before the run started")
-            if isinstance(reply, Failure):
-                reply.raise_error()
-        if len(replies) < self.size - 1:
-            raise EnvironmentStartError(
-                f"{self.size - 1 - len(replies)} of {self.size} learners have not started within "
-                f"{self.start_timeout:g} s (cluster_config.start_timeout); they may wait for free CPUs or GPUs of the "
-                "cluster"
-            )
-        host = self.supervisor.host.find_meeting_host()
+        self.supervisor.wait_for_start(needed=self.size - 1)
+        if address := host.find_meeting_host():
+            meeting = f"tcp://{address}:{_find_free_port()}"
+        else:  # on one machine they meet in a file, so that no port is open
+            meeting = f"file://{make_temporary_folder('samara-learners-')}/meeting"
         connect = partial(
             LearnerConnection,
-            # On one machine they meet in a file, so that no port is open.
-            f"tcp://{host}:{_find_free_port()}" if host else f"file://{self._folder}/meeting",
+            meeting,
             size=self.size,
             timeout=self.timeout,
-            backend="nccl" if self.supervisor.spec.gpus else "gloo",
+            backend="nccl" if cluster.gpus_per_learner else "gloo",
         )
         with self._call_all("join", [(connect,)] * (self.size - 1)):
             self.connection = connect(rank=0)
@@ -260,11 +233,6 @@ class LearnerPeers:
             values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
         self._reports.clear()
         return values
-
-    def close(self) -> None:
-        """End the communication; the host ends the processes."""
-        close_connection()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     @contextmanager
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:

@@ -1,4 +1,4 @@
-"""Services in processes of this machine."""
+"""Services in processes of this machine, and the choice between these and Ray."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import pickle
 import queue
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,18 +15,18 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.config.loader import Settings
 from algorithm.errors import describe_exit
 from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess, ServiceSpec
 
-KEPT_VALUES = 2  # values of references that a process keeps: the newest weights, and those before them
 JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is closed
 
 
 class ProcessHost(Host):
     """A host whose services are processes of this machine, which end with this process.
 
-    A value of `put` is sent to a process with the first call that uses it. Messages are sent and received by threads,
-    so that no call waits for a process that is busy, or hangs.
+    A value of `put` is pickled once, and sent with each call that refers to it. Messages are sent and received by
+    threads, so that no call waits for a process that is busy, or hangs.
 
     Args:
         context: starts the processes; None: as all processes of this package.
@@ -47,11 +46,11 @@ class ProcessHost(Host):
         return handle
 
     def put(self, value: Any) -> _Reference:
-        return _Reference(next(self._numbers), pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        return _Reference(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
         number = next(self._numbers)
-        handle.send((number, method, [handle.prepare_argument(each) for each in arguments]))
+        handle.send((number, method, arguments))
         return handle, number
 
     def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
@@ -78,19 +77,30 @@ class ProcessHost(Host):
             self.kill(handle)
 
 
+def open_host(settings: Settings, local_cpus: float) -> Host:
+    """Return the system that runs the other processes of a run, or the members of a population.
+
+    Args:
+        settings: the settings of the run or the population.
+        local_cpus: CPUs that a Ray cluster of this machine needs at least.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+        EnvironmentStartError: a local cluster does not start in time.
+    """
+    cluster = settings.cluster
+    if settings.base.is_on_cluster and cluster.host == "ray":
+        from algorithm.processes.ray_host import RayHost
+
+        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    return ProcessHost()
+
+
 @dataclass(frozen=True)
 class _Reference:
     """A value of `put`, pickled."""
 
-    number: int
     content: bytes
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """An argument of a call: a value that was sent before."""
-
-    number: int
 
 
 class _Handle:
@@ -105,7 +115,6 @@ class _Handle:
         self.replies: dict[int, Reply] = {}
         self.is_lost = False
         self._replied = replied
-        self._sent: OrderedDict[int, None] = OrderedDict()  # numbers of the values that the process keeps
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         for target in (self._send_messages, self._receive_replies):
             threading.Thread(target=target, daemon=True).start()
@@ -114,16 +123,6 @@ class _Handle:
     def send(self, message: Any) -> None:
         """Send a message, later. It is pickled now, since the caller may change its arrays."""
         self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
-    def prepare_argument(self, argument: Any) -> Any:
-        """Return an argument as it is sent. The value of a reference is sent before, unless the process keeps it."""
-        if not isinstance(argument, _Reference):
-            return argument
-        if argument.number not in self._sent:
-            self.send((argument.number, None, None))
-            self._outbox.put(argument.content)
-        _keep_newest(self._sent, argument.number, None)
-        return _Stored(argument.number)
 
     def interrupt(self) -> None:
         """Send SIGTERM to the process."""
@@ -166,33 +165,19 @@ def _is_ready(ticket: Any) -> bool:
     return handle.is_lost or number in handle.replies
 
 
-def _keep_newest(values: OrderedDict[int, Any], number: int, value: Any) -> None:
-    """Add a value, or renew it, and drop the oldest ones; the process and its handle do the same."""
-    values[number] = values.pop(number, value)
-    while len(values) > KEPT_VALUES:
-        values.popitem(last=False)
-
-
 def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
     """Make the service of this process, and execute calls until the main process ends it, or has ended."""
     prepare_worker()
     if hasattr(os, "setsid"):  # signals of the terminal reach the main process only
         os.setsid()
     end_with_parent()
-    values: OrderedDict[int, Any] = OrderedDict()
     try:
         make, numbers = pickle.loads(connection.recv_bytes())
         service = ServiceProcess(make, *inherited, *numbers)
         while True:
             number, method, arguments = pickle.loads(connection.recv_bytes())
-            if method is None:
-                _keep_newest(values, number, pickle.loads(connection.recv_bytes()))
-                continue
-            for each in arguments:
-                if isinstance(each, _Stored):
-                    _keep_newest(values, each.number, None)
-            received = [values[each.number] if isinstance(each, _Stored) else each for each in arguments]
-            connection.send((number, service.call(method, *received)))
+            values = [pickle.loads(each.content) if isinstance(each, _Reference) else each for each in arguments]
+            connection.send((number, service.call(method, *values)))
     except (EOFError, OSError):  # the main process has ended
         pass
     finally:

@@ -19,11 +19,38 @@ from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.errors import UserError, summarize_error
 from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess, ServiceSpec
 from algorithm.program import get_install_command
+from algorithm.training.signals import STOP_EXCEPTIONS
 
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 START_SECONDS = 120.0  # in which a local cluster starts; Ray itself gives up after 30, however busy the machine is
+
+
+@contextmanager
+def _defer_signals() -> Iterator[None]:
+    """Defer SIGTERM and SIGHUP until the end of the block, which calls Ray.
+
+    Ray's compiled code expects no other exception of a signal handler than KeyboardInterrupt: it would raise a
+    SystemError instead of another one, whenever its call ends. The handlers are restored, since Ray replaces some.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers = {
+        number: signal.getsignal(number) for number, kind in STOP_EXCEPTIONS.items() if kind is not KeyboardInterrupt
+    }
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 class RayHost(Host):
@@ -45,6 +72,7 @@ class RayHost(Host):
         _connect(self._ray, address, local_cpus)
         self._makers: dict[ServiceSpec, Any] = {}  # references to `ServiceSpec.make`
 
+    @_defer_signals()
     def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
         if spec not in self._makers:
             self._makers[spec] = self._ray.put(spec.make)
@@ -53,18 +81,22 @@ class RayHost(Host):
         actor = self._ray.remote(**options)(process_class).remote(self._makers[spec], *numbers)
         return _Handle(actor, actor.locate.remote())
 
+    @_defer_signals()
     def put(self, value: Any) -> Any:
         return self._ray.put(value)
 
+    @_defer_signals()
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
         return handle.actor.call.remote(method, *arguments)
 
+    @_defer_signals()
     def wait(self, tickets: Collection[Hashable], timeout: float) -> Collection[Hashable]:
         ready, waiting = self._ray.wait(list(tickets), timeout=timeout)
         if ready and waiting:
             ready += self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         return ready
 
+    @_defer_signals()
     def fetch(self, ticket: Hashable) -> Reply:
         try:
             return self._ray.get(ticket)
@@ -73,6 +105,7 @@ class RayHost(Host):
         except self._ray.exceptions.RayError as error:
             raise ServiceLost(f"ended ({type(error).__name__})") from error
 
+    @_defer_signals()
     def kill(self, handle: _Handle) -> None:
         """End a service, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -156,7 +189,7 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
         if ":" in address:
             host, port = address.rsplit(":", 1)
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
-        with _python_path(), _signal_handlers():
+        with _python_path(), _defer_signals():
             _start_in_time(ray, address, options)
     except EnvironmentStartError:
         raise
@@ -196,16 +229,3 @@ def _python_path() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = old
-
-
-@contextmanager
-def _signal_handlers() -> Iterator[None]:
-    """Restore the handler of SIGTERM after the block, in which Ray replaces it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)

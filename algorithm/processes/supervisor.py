@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from algorithm.adapters.adapter import EnvironmentCrashed
-from algorithm.processes.host import Host, ServiceLost, ServiceSpec
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
+from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec
 
 LOG = logging.getLogger(__name__)
 STEP_SECONDS = 1.0  # longest time between two checks of the time limits
@@ -24,6 +24,7 @@ class Supervised:
     Attributes:
         index: its number.
         replacements: the number of its processes that ended before the present one.
+        is_open: whether the process has replied to the call of `open`, the first call of every process.
         handle: the handle of the present process.
         since: time of its start, of its last reply, or of the call after it.
         calls: the tickets of its calls without a reply, oldest first, and their time limits in seconds.
@@ -33,6 +34,7 @@ class Supervised:
 
     index: int
     replacements: int = -1
+    is_open: bool = False
     handle: Any = None
     since: float = 0.0
     calls: deque[tuple[Hashable, float]] = field(default_factory=deque)
@@ -61,12 +63,14 @@ class Supervisor:
         spec: their kind, made from the number of the service and the number of its replacements.
         name: returns the name of a service in messages, given its number.
         time_limit: the setting with the time limit of calls, for messages.
+        start_timeout: `cluster_config.start_timeout`, if the time to start is limited.
         max_replacements: the number of processes that are replaced before the run ends; None for no limit.
         max_failed_starts: the number of successive processes of a service that end before their first result, with
             the last of which the run ends.
 
     Attributes:
         services: the services, by number.
+        opened: what `open` of the services has returned, which is the same for all of them; None before.
         replaced: the number of processes that were replaced.
     """
 
@@ -77,19 +81,59 @@ class Supervisor:
         *,
         name: Callable[[int], str],
         time_limit: str = "cluster_config.timeout",
+        start_timeout: float = inf,
         max_replacements: int | None = None,
         max_failed_starts: int = 3,
     ):
-        self.host, self.spec, self.name, self.time_limit = host, spec, name, time_limit
+        self.host, self.spec, self.name = host, spec, name
+        self.time_limit, self.start_timeout = time_limit, start_timeout
         self.max_replacements, self.max_failed_starts = max_replacements, max_failed_starts
         self.services: list[Supervised] = []
+        self.opened: Any = None
         self.replaced = 0
+
+    @property
+    def n_open(self) -> int:
+        """Return the number of services that are open."""
+        return sum(service.is_open for service in self.services)
 
     def ensure(self, count: int) -> None:
         """Start services until there are `count`."""
         while len(self.services) < count:
             self.services.append(Supervised(index=len(self.services)))
             self._start(self.services[-1])
+
+    def wait_for_start(self, needed: int = 1) -> None:
+        """Wait until all services are open, or until the time to start has passed; the others may follow later.
+
+        Args:
+            needed: the number of services that have to be open then.
+
+        Raises:
+            EnvironmentStartError: too few are open in time, or one has ended.
+            Exception: a service has raised it.
+        """
+        deadline = time.monotonic() + self.start_timeout
+        while self.n_open < len(self.services) and (left := deadline - time.monotonic()) > 0:
+            closed = [service for service in self.services if not service.is_open]
+            for service, reply in self.poll(min(left, STEP_SECONDS), closed):
+                if isinstance(reply, Failure):
+                    reply.raise_error()
+                raise EnvironmentStartError(
+                    f"{self.name(service.index)} {reply.reason} before the run started"
+                    + ('; a program that trains needs `if __name__ == "__main__":`' if self.host.shares_files else "")
+                )
+        if self.n_open < needed:
+            raise EnvironmentStartError(self.describe_missing())
+
+    def describe_missing(self) -> str:
+        """Return a line about the services that are not open."""
+        count = len(self.services)
+        return (
+            f"{count - self.n_open} of {count} {self.spec.kind.lower()}s have not started within "
+            f"{self.start_timeout:g} s (cluster_config.start_timeout); they may wait for free CPUs or GPUs of the "
+            "cluster"
+        )
 
     def call(self, service: Supervised, method: str, *arguments: Any, timeout: float = inf) -> None:
         """Call a method of a service, which is lost if it does not reply within `timeout` seconds."""
@@ -108,20 +152,25 @@ class Supervisor:
 
         Returns:
             One result, or Failure, of each service that has replied; Lost for each that has ended, or has not replied
-            in time.
+            in time. The first reply of a process states that it is open, and is no result.
+
+        Raises:
+            EnvironmentStartError: a service has other roles than those before it.
         """
-        polled = self.services if services is None else services
+        start, polled = time.monotonic(), self.services if services is None else services
         by_ticket = {each.calls[0][0]: each for each in polled if each.calls}
         if not by_ticket:
             return []
         replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), timeout)]
-        events = [(each, self._receive(each)) for each in replied]
+        events = [event for each in replied for event in self._receive(each)]
         now = time.monotonic()
         for each in by_ticket.values():
-            limit = each.calls[0][1]
+            limit = min(limit for _, limit in each.calls)
             if now - each.since > limit:
                 reason = f"has not replied for {limit:g} s ({self.time_limit})"
                 events.append((each, self._lose(each, reason)))
+        if replied and not events:  # services have opened
+            return self.poll(max(timeout - (now - start), 0.0), services)
         return events
 
     def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> dict[int, Any]:
@@ -175,8 +224,9 @@ class Supervisor:
     def _start(self, service: Supervised) -> None:
         service.replacements += 1
         service.handle = self.host.start(self.spec, service.index, service.replacements)
-        service.since, service.has_result = time.monotonic(), False
+        service.is_open = service.has_result = False
         service.calls.clear()
+        self.call(service, "open")
 
     @staticmethod
     def _lose(service: Supervised, reason: str) -> Lost:
@@ -184,17 +234,22 @@ class Supervisor:
         service.calls.clear()
         return lost
 
-    def _receive(self, service: Supervised) -> Any:
-        """Return the result of the oldest call of a service, a Failure, or Lost."""
+    def _receive(self, service: Supervised) -> list[tuple[Supervised, Any]]:
+        """Return the result of the oldest call of a service, a Failure, or Lost; nothing for a process that is open."""
         ticket, _ = service.calls[0]
         try:
             reply = self.host.fetch(ticket)
         except ServiceLost as error:
             if error.__cause__:
                 LOG.info(f"{self.name(service.index)}: {error.__cause__}")
-            return self._lose(service, str(error))
+            return [(service, self._lose(service, str(error)))]
         service.calls.popleft()
         service.since = time.monotonic()
         for record in reply.log:
             LOG.log(record.level, f"{self.name(service.index)}: {record.text}")
-        return reply.result
+        if service.is_open or isinstance(reply.result, Failure):
+            return [(service, reply.result)]
+        if self.opened not in (None, reply.result):
+            raise EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+        self.opened, service.is_open = reply.result, True
+        return []

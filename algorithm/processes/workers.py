@@ -10,7 +10,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from math import inf
@@ -77,21 +77,9 @@ class Report:
     samples: Mapping[str, Sequence[Mapping[str, float]]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedWorker:
-    """What a worker has written to a checkpoint.
-
-    Attributes:
-        digests: digests of its files.
-        metadata: what counters.json has about it.
-        learners: {role: the state of the learner that workers do not share}, of worker 0, who writes no file of it.
-        error: error of the disk, if there was one.
-    """
-
-    digests: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    learners: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    error: OSError | None = None
+# What a worker has written to a checkpoint: the digests of its files, what counters.json has about it, and of worker 0,
+# which writes no file of it, by role the state of the learner that workers do not share.
+Saved = tuple[Mapping[str, str], Mapping[str, Any], Mapping[str, Mapping[str, np.ndarray]]]
 
 
 class WorkerService(Service):
@@ -185,19 +173,18 @@ class WorkerService(Service):
         self._reported_samples = {role: len(found) for role, found in self._samples.items()}
         return report
 
-    def save(self, folder: Path, iterations: int) -> SavedWorker:
+    def save(self, folder: Path, iterations: int) -> Saved:
         """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
         self._actor.set_iterations(iterations)
         manifest, prefix = Manifest(folder), make_prefix(self.index)
-        learners = {role: each.learner.own_state() for role, each in self._training.by_role.items()}
-        try:
-            metadata = write_experience(self._training, self._actor, manifest, prefix)
-            for role, state in learners.items() if prefix else ():
+        metadata, learners = write_experience(self._training, self._actor, manifest, prefix), {}
+        for role, components in self._training.by_role.items():
+            state = components.learner.own_state()
+            if prefix:
                 write_learner_state(manifest, role, state, prefix)
-        except OSError as error:
-            return SavedWorker(error=error)
-        own = {} if prefix else {role: _to_arrays(state) for role, state in learners.items()}
-        return SavedWorker(digests=manifest.digests, metadata=metadata, learners=own)
+            else:
+                learners[role] = {name: value.numpy() for name, value in state.items()}
+        return manifest.digests, metadata, learners
 
     def close(self) -> None:
         """Close the environments."""
@@ -235,20 +222,25 @@ class WorkersFleet(Fleet):
             max_failed_starts=1,
         )
         self._supervisor.ensure(base.n_workers)
-        self._ready: set[Supervised] = set()  # those that have built their components
-        self._roles: Mapping[str, Role] = {}
-        self._call_all("open")
-        self.adapter = RemoteEnvironments(self._roles)
+        self._supervisor.wait_for_start()
+        self.adapter = RemoteEnvironments(self._supervisor.opened)
         make_learner = partial(SharedLearner, memory=self._memory, lock=base.worker_lock)
         self.sharing = Sharing(make_learner=make_learner, is_main=True, has_environments=False, workers=base.n_workers)
 
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
         self.training, memory = training, self._memory
-        self._call_all("build", self.counters, checkpoint.folder if checkpoint else None)
+        for service in self._supervisor.services:
+            self._supervisor.call(service, "build", self.counters, checkpoint.folder if checkpoint else None)
+        replies = self._supervisor.gather(inf)
+        self._ready: set[Supervised] = set()  # those that have built their components
+        for service in self._supervisor.services:
+            if isinstance(reply := replies[service.index], Lost):
+                raise EnvironmentStartError(f"worker {service.index} {reply.reason} before the run started")
+            self._handle(service, reply)
         # Env steps and updates, and seconds of each worker that were counted; env steps when its process was started.
         self._counted, self._seconds = np.zeros_like(memory.counts), np.zeros_like(memory.seconds)
         self._first_steps = np.zeros(len(memory.counts), np.int64)
-        self._lanes = RemoteLanes(len(memory.counts), self._roles)
+        self._lanes = RemoteLanes(len(memory.counts), self._supervisor.opened)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore nothing: each worker restores its own process."""
@@ -258,21 +250,19 @@ class WorkersFleet(Fleet):
         workers = self._list_ready()
         for service in workers:
             self._supervisor.call(service, "save", manifest.folder, self.counters.iterations)
-        replies: dict[int, SavedWorker] = {}
+        saved: dict[int, Saved] = {}
         for index, reply in self._supervisor.gather(inf, workers).items():
             if isinstance(reply, Failure):
                 reply.raise_error()
-            if isinstance(reply, SavedWorker):  # the next call of a worker that is lost replaces it
-                replies[index] = reply
-                if reply.error:
-                    raise reply.error
-                manifest.digests |= reply.digests
-        first = replies.pop(0, None) or SavedWorker(metadata=describe_all(self.training))
+            if not isinstance(reply, Lost):  # the next call of a worker that is lost replaces it
+                saved[index] = reply
+                manifest.digests |= reply[0]
+        _, metadata, learners = saved.pop(0, None) or ({}, describe_all(self.training), {})
         for role, components in self.training.by_role.items():
-            state = {name: torch.from_numpy(value) for name, value in first.learners.get(role, {}).items()}
+            state = {name: torch.from_numpy(value) for name, value in learners.get(role, {}).items()}
             write_learner(manifest, role, components.learner, state)
-        others = {str(index): saved.metadata for index, saved in replies.items()}
-        return {**first.metadata, **({"workers": others} if others else {})}
+        others = {str(index): about for index, (_, about, _) in saved.items()}
+        return {**metadata, **({"workers": others} if others else {})}
 
     def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
         self._monitor, self._divergence = monitor, divergence
@@ -323,20 +313,6 @@ class WorkersFleet(Fleet):
         """Return whether a worker that has built its components has a call."""
         return any(each.calls for each in self._list_ready())
 
-    def _call_all(self, method: str, *arguments: Any) -> None:
-        """Call a method of all workers before the run starts, and wait for their replies. Raises their errors."""
-        for service in self._supervisor.services:
-            self._supervisor.call(service, method, *arguments)
-        replies = self._supervisor.gather(inf)
-        for service in self._supervisor.services:
-            reply = replies[service.index]
-            if isinstance(reply, Lost):
-                raise EnvironmentStartError(
-                    f"worker {service.index} {reply.reason} before the run started; "
-                    'a program that calls train with runtime WORKERS needs `if __name__ == "__main__":`'
-                )
-            self._handle(service, reply)
-
     def _resume(self) -> None:
         """Let the workers run until something is due."""
         counters = self._monitor.counters
@@ -349,14 +325,14 @@ class WorkersFleet(Fleet):
                 self._supervisor.call(service, "run", counters.iterations, self._monitor.reporter.rows)
 
     def _receive(self) -> None:
-        """Wait for reports, and count them. Replace the workers that have ended. Raise the error of a worker."""
+        """Wait for the replies of workers, and handle them."""
         for service, reply in self._supervisor.poll(DISPLAY_INTERVAL):
             self._handle(service, reply)
         self._count_steps()
         self._divergence.check()
 
     def _handle(self, service: Supervised, reply: Any) -> None:
-        """Count a report, or replace a worker that was lost; another one opens its environments first."""
+        """Count a report, or replace a worker that was lost. Raise the error of a worker."""
         if isinstance(reply, Report):
             self._count(service, reply)
         elif isinstance(reply, Failure):
@@ -367,14 +343,9 @@ class WorkersFleet(Fleet):
             service.has_result = bool(steps > self._first_steps[service.index])
             self._first_steps[service.index] = steps
             self._supervisor.replace(service, reply.reason, "another worker with an empty replay replaces it")
-            self._supervisor.call(service, "open")
             self._supervisor.call(service, "build", self.counters, None)
-        elif reply is None:
+        else:  # it has built its components
             self._ready.add(service)
-        elif self._roles and reply != self._roles:
-            raise EnvironmentStartError("the environments of the workers have different spaces")
-        else:
-            self._roles = reply
 
     def _fetch(self) -> None:
         """Take the parameters of the workers."""
@@ -415,7 +386,3 @@ def check_workers(settings: Settings) -> None:
             f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are separate "
             "processes already: use LOCAL, with more n_envs"
         )
-
-
-def _to_arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in state.items()}

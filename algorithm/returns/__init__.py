@@ -1,7 +1,7 @@
 """Returns as pure functions over time-major tensors, and the table of the estimators made of them."""
 
 from algorithm.estimators import ESTIMATORS, Estimator, find_estimators, get_estimator
-from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs
+from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs, Support
 from algorithm.returns.estimators import (
     EstimatorInputs,
     Targets,
@@ -9,7 +9,6 @@ from algorithm.returns.estimators import (
     rescale,
     unscale,
 )
-from algorithm.returns.projection import Support
 from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, sum_rewards, vtrace
 from algorithm.returns.streams import (
     RewardStream,

@@ -25,7 +25,7 @@ PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithm.tools.reports.charts import Chart, LegendEntry, Line, draw_lines, draw_picture  # noqa: E402
+from algorithm.tools.reports.charts import Line, draw_lines, draw_picture  # noqa: E402
 from algorithm.tools.reports.run_data import make_metrics  # noqa: E402
 from algorithm.training.metrics import read_table  # noqa: E402
 
@@ -152,7 +152,7 @@ def draw_first_run(folder: Path) -> None:
 def draw_comparison(name: str, folder: Path) -> None:
     """Train every run of a comparison, in the directory `folder`, and draw their training returns."""
     title, goal, runs = COMPARISONS[name]
-    lines, legend = [], []
+    lines = []
     for number, (label, options) in enumerate(runs.items()):
         command = [sys.executable, str(ROOT / "main.py"), *options, "-n", f"{name}-{number}"]
         finished = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -160,10 +160,9 @@ def draw_comparison(name: str, folder: Path) -> None:
             raise SystemExit(f"{' '.join(command)}: {finished.stderr}")
         table = read_table(folder / "runs" / options[0] / f"{name}-{number}" / "metrics.csv")
         x, y = make_metrics(table, {}).get_rows("rollout/return")
-        lines.append(Line(color=number, x=x, y=y))
-        legend.append(LegendEntry(color=number, label=label))
-    figure = draw_lines(lines, y_label="return", level=goal, size=(640, 360))
-    chart = Chart(title=f"{title}: return (goal {goal:g})", figure=figure, legend=legend)
+        lines.append(Line(color=number, x=x, y=y, label=label))
+    title = f"{title}: return (goal {goal:g})"
+    chart = draw_lines(lines, title=title, y_label="return", level=goal, size=(640, 360))
     draw_picture([chart]).write_png(PICTURES / name)
 
 

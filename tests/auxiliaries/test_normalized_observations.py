@@ -10,8 +10,7 @@ from torch import nn
 from algorithm.auxiliaries import rnd
 from algorithm.auxiliaries.rnd import NormalizedObservations
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, Torso, Vector
-from algorithm.networks.encoders.image import ConvEncoder
-from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.encoders import ConvEncoder, VectorEncoder
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 IMAGE = ObsSpec((3, 5, 4), "uint8", high=255.0)

@@ -10,10 +10,17 @@ import torch
 from torch.distributions import Categorical as TheirCategorical
 from torch.distributions import kl_divergence
 
-from algorithm.distributions import MASKED_LOGIT, Categorical, CategoricalFamily, FlattenedFamily, make_flattened_family
+from algorithm.distributions import (
+    MASKED_LOGIT,
+    MODE,
+    SAMPLE,
+    Categorical,
+    CategoricalFamily,
+    FlattenedFamily,
+    make_flattened_family,
+)
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
-from algorithm.distributions.flattened import FlattenedCategorical
-from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, random, within_noise
+from tests.distributions.oracles import DRAWS, close, random, within_noise
 from tests.oracles import softmax
 
 BRANCHES = [(2, 3), (3, 2), (2, 2, 2), (4, 1, 3)]
@@ -65,44 +72,6 @@ def test_values_equal_those_of_one_categorical_distribution_over_combinations(fa
     close(policy.kl(average), kl_divergence(their_average, theirs))
 
 
-@every_family
-def test_gradients_equal_autograd(family):
-    statistics, other = (statistics_of(family, 5, 4, seed=seed) for seed in (1, 2))
-    policy, average, their_average = family(statistics), family(other), TheirCategorical(logits=other)
-    place, sample = draw_combinations(family, 5, 4)
-    score = gradient(lambda x: WEIGHT * TheirCategorical(logits=x).log_prob(place), statistics)
-    close(policy.score(sample, WEIGHT), score)
-    close(policy.score(sample.float(), WEIGHT), score)
-    close(policy.entropy_gradient(), gradient(lambda x: TheirCategorical(logits=x).entropy(), statistics))
-    kl_gradient = gradient(lambda x: kl_divergence(their_average, TheirCategorical(logits=x)), statistics)
-    close(policy.kl_gradient(average), kl_gradient)
-    vector = statistics_of(family, 5, 4, seed=3)
-    close(policy.fisher_product(vector), fisher_product(family, statistics, vector))
-
-
-@pytest.mark.parametrize("shape", [(6, 6), (6, 1), (1,), ()])
-def test_results_have_the_batch_shape(shape):
-    family = FlattenedFamily((2, 3))
-    policy = family(statistics_of(family, *shape))
-    sample = policy.draw_samples(4)
-    assert sample.shape == (4, *shape, 2) and sample.dtype == torch.float32
-    assert policy.log_prob(sample[0]).shape == policy.entropy.shape == shape
-    assert policy.score(sample[0], torch.ones(shape, dtype=torch.float64)).shape == (*shape, 6)
-    assert family.encode(sample[0]).shape == (*shape, 5)
-
-
-def test_selected_rows_have_the_samples_of_their_own_branches():
-    family = FlattenedFamily((3, 2))
-    statistics, (place, sample) = statistics_of(family, 5, 4), draw_combinations(family, 5, 4)
-    policy = family(statistics)
-    for _ in range(2):  # before and after its probabilities are cached
-        part = policy.select_rows(slice(1, 4))
-        assert isinstance(part, FlattenedCategorical) and part.branches == (3, 2)
-        close(part.log_prob(sample[1:4]), TheirCategorical(logits=statistics[1:4]).log_prob(place[1:4]))
-        assert policy.probs.shape == statistics.shape
-    assert part.probs.data_ptr() == policy.probs[1:4].data_ptr()
-
-
 def in_numpy(family, row):
     return family.sample(np.tile(row, (DRAWS, 1)), np.random.default_rng(0))
 
@@ -115,7 +84,7 @@ def in_torch(family, row):
 def by_export(family, row):
     torch.manual_seed(0)
     allowed = torch.ones(DRAWS, sum(family.branches))
-    action = family.sample_for_export(torch.from_numpy(np.tile(row, (DRAWS, 1))), allowed)
+    action = family.export_action(torch.from_numpy(np.tile(row, (DRAWS, 1))), allowed, SAMPLE)
     assert action.continuous == () and all(index.dtype == torch.int64 for index in action.indices)
     return torch.cat(action.indices, -1).numpy()
 
@@ -136,15 +105,12 @@ def test_samples_are_indices_of_each_branch_with_the_frequencies_of_their_combin
 
 
 @every_family
-def test_the_mode_is_the_most_probable_combination_also_in_an_export(family):
+def test_the_mode_is_the_most_probable_combination(family):
     statistics = statistics_of(family, 40).float()
     best = np.array(combinations(family))[statistics.argmax(-1)]
     mode = family.mode(statistics.numpy())
     assert mode.dtype == np.float32
     np.testing.assert_array_equal(mode, best)
-    exported = family.mode_for_export(statistics, torch.ones(40, sum(family.branches)))
-    assert exported.continuous == () and all(index.shape == (40, 1) for index in exported.indices)
-    np.testing.assert_array_equal(torch.cat(exported.indices, -1), best)
 
 
 def test_the_mode_is_not_the_most_probable_index_of_each_branch():
@@ -193,22 +159,13 @@ def test_exported_actions_respect_every_mask(family):
     assert (allowed.sum(-1) > 0).all()
     statistics = 50 * statistics_of(family, len(masks)).float()  # large logits of forbidden combinations
     best = np.where(allowed, statistics, -np.inf).argmax(-1)
-    found = torch.cat(family.mode_for_export(statistics, masks).indices, -1)
+    found = torch.cat(family.export_action(statistics, masks, MODE).indices, -1)
     np.testing.assert_array_equal(find_places(family, found), best)
     torch.manual_seed(0)
     for logits in (statistics, torch.zeros_like(statistics)):
         for _ in range(10):
-            sample = find_places(family, torch.cat(family.sample_for_export(logits, masks).indices, -1))
+            sample = find_places(family, torch.cat(family.export_action(logits, masks, SAMPLE).indices, -1))
             assert allowed[np.arange(len(masks)), sample].all()
-
-
-def test_a_branch_with_all_actions_forbidden_is_not_masked_in_an_export():
-    family, allowed = FlattenedFamily((2, 3)), torch.tensor([[0.0, 0, 1, 0, 1]]).expand(DRAWS, -1)
-    row = statistics_of(family).float()
-    torch.manual_seed(0)
-    sample = find_places(family, torch.cat(family.sample_for_export(row.expand(DRAWS, -1), allowed).indices, -1))
-    probs = softmax(np.where([True, False, True, True, False, True], row, -np.inf))
-    within_noise(np.bincount(sample, minlength=6) / DRAWS, probs, np.sqrt(probs * (1 - probs)))
 
 
 def test_forbidden_combinations_have_no_effect_and_results_are_finite():

@@ -133,8 +133,6 @@ def test_log_probabilities_are_sums_over_the_parts(family):
 
     close(policy.log_prob(sample), literal(statistics))
     close(policy.log_ratio(family(behavior), sample), literal(statistics) - literal(behavior))
-    part = policy.select_rows(slice(1, 3))
-    close(part.log_prob(sample[1:3]), policy.log_prob(sample)[1:3])
 
 
 @every_space
@@ -296,42 +294,6 @@ def test_noise_increases_every_std_and_mixes_every_branch(family):
         if family.branches:
             np.testing.assert_allclose(softmax(mine[0]), 0.6 * softmax(own[0]) + 0.4 / len(own[0]), rtol=1e-5)
             np.testing.assert_allclose(softmax(mine[1]), softmax(own[1]), rtol=1e-5)
-
-
-def columns(executed):
-    return torch.cat([part.float() for part in (*executed.continuous, *executed.indices)], -1).numpy()
-
-
-@every_space
-def test_exported_actions_equal_acting(family):
-    many = some(family, 50)[0].float()
-    allowed = torch.ones(len(many), sum(family.branches))
-    found = columns(family.mode_for_export(many, allowed))
-    np.testing.assert_allclose(found, family.to_action(family.mode(many.numpy())), atol=1e-6)
-
-    one = many[:1].expand(DRAWS, -1)
-    torch.manual_seed(0)
-    sampled = columns(family.sample_for_export(one, torch.ones(DRAWS, sum(family.branches))))
-    own = family.to_action(family.sample(one.numpy(), np.random.default_rng(1)))
-    # The joint distribution of branches and continuous dimensions, too.
-    for mine, other in ((sampled, own), (sampled[:, :1] * sampled, own[:, :1] * own)):
-        mine, other = np.float64(mine), np.float64(other)
-        within_noise(mine.mean(0), other.mean(0), np.sqrt(2) * np.maximum(other.std(0), 0.01))
-        within_noise(mine.std(0), other.std(0), np.sqrt(2) * np.maximum(other.std(0), 0.05))
-
-
-def test_exported_actions_respect_masks_in_branches_and_continuous_dimensions():
-    family = HybridFamily(1, (3, 2))
-    many = some(family, 500)[0].float()
-    many[:, -5:] *= 50  # large logits of forbidden actions
-    allowed = torch.ones(500, 5)
-    allowed[:, [0, 2, 4]] = 0
-    masked = torch.cat((many[:, :-5], many[:, -5:].masked_fill(allowed == 0, MASKED_LOGIT)), -1).numpy()
-    found = columns(family.mode_for_export(many, allowed))
-    np.testing.assert_allclose(found, family.to_action(family.mode(masked)), atol=1e-6)
-    assert (found[:, 1:] == [1, 0]).all()
-    for execute in (family.sample_for_export, family.mode_for_export):
-        assert (columns(execute(many, allowed))[:, 1:] == [1, 0]).all()
 
 
 def test_forbidden_actions_have_no_effect_and_results_are_finite():

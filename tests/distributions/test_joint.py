@@ -18,7 +18,7 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, one_hot, random, within_noise
+from tests.distributions.oracles import DRAWS, close, one_hot, random, within_noise
 from tests.oracles import softmax
 
 # Two continuous dimensions, branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
@@ -52,43 +52,6 @@ def test_values_are_sums_over_the_parts():
     close(policy.log_prob(SAMPLE), log_prob(STATISTICS))
     close(policy.entropy, entropy(STATISTICS))
     close(policy.kl(HYBRID(AVERAGE)), kl_from_average(STATISTICS))
-
-
-def test_gradients_equal_autograd():
-    policy = HYBRID(STATISTICS)
-    close(policy.score(SAMPLE, WEIGHT), gradient(lambda x: WEIGHT * log_prob(x), STATISTICS))
-    close(policy.entropy_gradient(), gradient(entropy, STATISTICS))
-    close(policy.kl_gradient(HYBRID(AVERAGE)), gradient(kl_from_average, STATISTICS))
-    fixed = make_family(2, (3, 2), TanhGaussianFamily, FixedStdGaussian)(STATISTICS).score(SAMPLE, WEIGHT)
-    close(fixed[..., [0, 1, 4, 5, 6, 7, 8]], policy.score(SAMPLE, WEIGHT)[..., [0, 1, 4, 5, 6, 7, 8]])
-    assert fixed[..., 2:4].eq(0).all()
-
-
-def test_the_product_with_the_fisher_matrix_equals_autograd():
-    vector = random(5, 4, 9, seed=6)
-    close(HYBRID(STATISTICS).fisher_product(vector), fisher_product(HYBRID, STATISTICS, vector))
-
-
-def test_results_have_the_batch_shape():
-    for shape in ((6, 6), (6, 1), (1,), ()):
-        policy, average = (HYBRID(random(*shape, 9, seed=seed)) for seed in (1, 2))
-        sample = policy.draw_samples(4)
-        assert sample.shape == (4, *shape, 4)
-        for value in (policy.log_prob(sample[0]), policy.entropy, policy.kl(average)):
-            assert value.shape == shape
-        score = policy.score(sample[0], torch.ones(shape, dtype=torch.float64))
-        for value in (score, policy.kl_gradient(average), policy.entropy_gradient()):
-            assert value.shape == (*shape, 9)
-
-
-def test_selected_rows_are_the_policy_of_these_rows():
-    policy = HYBRID(STATISTICS)
-    branch = policy.parts[1].probs  # cached before rows are selected
-    part = policy.select_rows(slice(1, 4))
-    assert part.parts[1].probs.data_ptr() == branch[1:4].data_ptr()
-    close(part.statistics, STATISTICS[1:4])
-    close(part.log_prob(SAMPLE[1:4]), policy.log_prob(SAMPLE)[1:4])
-    close(part.kl(HYBRID(AVERAGE[1:4])), policy.kl(HYBRID(AVERAGE))[1:4])
 
 
 ROW = np.float32([0.4, -2.0, np.log(0.3), np.log(2.0), 1.0, MASKED_LOGIT, 0.0, 0.0, 2.0])

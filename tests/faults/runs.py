@@ -7,6 +7,7 @@ import pty
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import yaml
 from algorithm import load
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
+from algorithm.training.metrics import read_table
 
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}
@@ -52,6 +54,11 @@ def run_folder() -> RunFolder:
     return RunFolder.find("own/task", "a")
 
 
+def read_last_metric(name: str) -> float:
+    """Return the last logged value of a metric."""
+    return float(read_table(run_folder().path / "metrics.csv").rows[-1][name])
+
+
 def saved_steps() -> list[int]:
     """Return the env_steps of the checkpoints on disk."""
     return sorted(int(path.name) for path in (run_folder().path / "checkpoints").glob("[0-9]*"))
@@ -60,6 +67,31 @@ def saved_steps() -> list[int]:
 def assert_playable() -> None:
     """Check that the newest checkpoint loads and acts."""
     assert load(run_folder().path).act(np.zeros(4)) in (0, 1)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60, describe: Callable[[], object] = str) -> None:
+    """Wait until a condition is true; fail with a description after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.02)
+
+
+def list_workers(pid: int) -> list[int]:
+    """Return the process ids of the workers of a run: its children that execute Python code (not a tracker)."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_dead(pids: list[int], seconds: float) -> None:
+    wait_until(lambda: not any(map(is_alive, pids)), seconds, lambda: [pid for pid in pids if is_alive(pid)])
 
 
 class Run:
@@ -108,10 +140,7 @@ class Run:
         return run, terminal
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.out.read_text():
-            assert time.monotonic() < deadline, self.err.read_text()
-            time.sleep(0.01)
+        wait_until(lambda: text in self.out.read_text(), seconds, self.err.read_text)
 
     def signal(self, number: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.pid, number)

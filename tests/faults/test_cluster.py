@@ -11,7 +11,15 @@ import pytest
 from algorithm.cli import main
 from algorithm.training.metrics import read_table
 from tests.faults.namespaces import HEAD, LINK, MAIN, ON_OTHER, OTHER, start_run, two_machines  # noqa: F401
-from tests.faults.runs import ARGUMENTS, SLOW_CARTPOLE, assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import (
+    ARGUMENTS,
+    SLOW_CARTPOLE,
+    assert_playable,
+    read_last_metric,
+    run_folder,
+    saved_steps,
+    write_task,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs network namespaces"),
@@ -28,13 +36,8 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 def count_env_steps() -> int:
     """Return the env steps of the last row of metrics."""
     with suppress(Exception):
-        return int(read_table(run_folder().path / "metrics.csv").rows[-1]["env_steps"])
+        return int(read_last_metric("env_steps"))
     return 0
-
-
-def read_last_metric(name: str) -> float:
-    """Return the last logged value of a metric."""
-    return float(read_table(run_folder().path / "metrics.csv").rows[-1][name])
 
 
 def wait_for_steps(run, more: int) -> None:

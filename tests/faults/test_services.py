@@ -3,30 +3,26 @@
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from algorithm.cli import main
-from algorithm.training.metrics import read_table
-from tests.faults.runs import ARGUMENTS, SLOW_CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
-from tests.faults.test_workers import list_workers, wait_until_dead
+from tests.faults.runs import (
+    ARGUMENTS,
+    SLOW_CARTPOLE,
+    Run,
+    assert_playable,
+    list_workers,
+    read_last_metric,
+    saved_steps,
+    wait_until,
+    wait_until_dead,
+    write_task,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
 ON_CLUSTER = ["--set", "base_config.runtime=CLUSTER", "cluster_config.timeout=5"]
-
-
-def wait_until(condition, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def read_metric(name: str) -> float:
-    """Return the last logged value of a metric."""
-    return float(read_table(run_folder().path / "metrics.csv").rows[-1][name])
 
 
 def test_actors_that_are_killed_or_hang_are_replaced_and_end_with_the_main_process():
@@ -38,8 +34,8 @@ def test_actors_that_are_killed_or_hang_are_replaced_and_end_with_the_main_proce
     run.wait_for("crashed with signal SIGKILL: about")
     os.kill(second, signal.SIGSTOP)
     run.wait_for("has not replied for 5 s (cluster_config.timeout): about")
-    wait_until(lambda: read_metric("cluster/restarts") == 2 and read_metric("cluster/actors") == 2)
-    assert read_metric("cluster/lost_env_steps") > 0
+    wait_until(lambda: read_last_metric("cluster/restarts") == 2 and read_last_metric("cluster/actors") == 2)
+    assert read_last_metric("cluster/lost_env_steps") > 0
     wait_until_dead([first, second], 1)
     actors, saved = list_workers(run.pid), saved_steps()[-1]
     assert len(actors) == 2

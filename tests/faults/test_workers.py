@@ -12,30 +12,22 @@ import pytest
 import torch
 
 from algorithm.cli import main
-from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import (
+    ARGUMENTS,
+    CARTPOLE,
+    Run,
+    assert_playable,
+    is_alive,
+    list_workers,
+    run_folder,
+    saved_steps,
+    wait_until,
+    wait_until_dead,
+    write_task,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
 WORKERS = {"runtime": "WORKERS", "n_workers": 2}
-
-
-def list_workers(pid: int) -> list[int]:
-    """Return the process ids of the workers of a run: its children that execute Python code (not a tracker)."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until_dead(pids: list[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline, [pid for pid in pids if is_alive(pid)]
-        time.sleep(0.02)
 
 
 def test_a_killed_worker_is_replaced():
@@ -47,15 +39,12 @@ def test_a_killed_worker_is_replaced():
     os.kill(workers[1], signal.SIGKILL)
     run.wait_for("another worker with an empty replay replaces it", 60)
     killed_at = int(re.search(r"env step ([\d,]+): worker", run.out.read_text())[1].replace(",", ""))
-    deadline = time.monotonic() + 60
-    while len(new := set(list_workers(run.pid)) - set(workers)) != 1:
-        assert time.monotonic() < deadline
-    (started,) = new
-    while "libtorch" not in Path(f"/proc/{started}/maps").read_text():  # the new worker imports torch
-        time.sleep(0.1)
+    wait_until(lambda: len(set(list_workers(run.pid)) - set(workers)) == 1)
+    (started,) = set(list_workers(run.pid)) - set(workers)
+    wait_until(lambda: "libtorch" in Path(f"/proc/{started}/maps").read_text())  # the new worker imports torch
     run.signal(signal.SIGTERM)
     assert run.status() == 143
-    wait_until_dead([*workers, *new], 2)
+    wait_until_dead([*workers, started], 2)
     assert re.search(r"env step [\d,]+: worker 1 crashed with signal SIGKILL: another worker", run.out.read_text())
     (env_steps,) = saved_steps()
     assert env_steps > killed_at
@@ -71,10 +60,7 @@ def test_neither_workers_nor_their_environments_outlive_the_main_process():
     write_task(**WORKERS, max_step=None, save_every=100, env_args={"vectorization_mode": "async"})
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s", 120)
-    deadline = time.monotonic() + 60
-    while len(saved_steps()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: len(saved_steps()) >= 2)
     workers = list_workers(run.pid)
     below = [child for worker in workers for child in list_workers(worker)]
     assert len(below) == 4
@@ -83,21 +69,18 @@ def test_neither_workers_nor_their_environments_outlive_the_main_process():
     wait_until_dead([*workers, *below], 20)
     assert_playable()
     limit = max(saved_steps()) + 200
-    config = run_folder().path / "config.yaml"
-    config.write_text(config.read_text().replace("max_step: null", f"max_step: {limit}"))
-    assert main.main([*ARGUMENTS, "--resume"]) == 0
+    assert main.main([*ARGUMENTS, "--resume", "--max_step", str(limit)]) == 0
     assert max(saved_steps()) >= limit
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "word", "group"),
-    [(signal.SIGINT, 130, "Interrupted", True), (signal.SIGTERM, 143, "Terminated", True)],
+    ("number", "status", "word"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
 )
-def test_a_signal_to_all_processes_ends_a_run_after_saving(number, status, word, group):
+def test_a_signal_to_all_processes_ends_a_run_after_saving(number, status, word):
     write_task(**WORKERS, max_step=None, save_every=None)
     run = Run(*ARGUMENTS)
     run.wait_for("steps/s", 120)
-    run.signal(number, group=group)
+    run.signal(number, group=True)
     assert run.status() == status
     resume = "python main.py own/task -n a --resume"
     assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
@@ -168,17 +151,11 @@ def test_an_environment_that_does_not_start_is_reported_as_in_a_local_run():
     write_task(BROKEN, **WORKERS)
     run = Run(*ARGUMENTS)
     status, error = run.status(), run.err.read_text()
-    write_task_again(BROKEN)
+    config = Path("envs/own/task/config.yaml")
+    config.write_text(config.read_text().replace("runtime: WORKERS", "runtime: LOCAL").replace("n_workers: 2", ""))
     local = Run(*ARGUMENTS, "--force")
     assert (status, error) == (local.status(), local.err.read_text())
     assert not run.has_processes()
-
-
-def write_task_again(env: str) -> None:
-    for path in sorted(Path("envs/own/task").iterdir()):
-        path.unlink()
-    Path("envs/own/task").rmdir()
-    write_task(env)
 
 
 def test_an_environment_that_raises_is_restarted_and_then_ends_the_run():
@@ -248,10 +225,7 @@ def make():
 def test_a_second_signal_ends_a_run_whose_worker_hangs():
     write_task(HANGING, **WORKERS, max_step=None, save_every=None, log_every=100_000)
     run = Run(*ARGUMENTS)
-    deadline = time.monotonic() + 60
-    while not Path("hangs").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(Path("hangs").exists)
     run.signal(signal.SIGINT)
     time.sleep(2)
     assert is_alive(run.pid)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Mlp, Residual, batch_statistics, mlp, residual
-from algorithm.networks.fused_layers import can_fuse
-from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks import Mlp, Residual, batch_statistics, mlp
+from algorithm.networks.normalization import can_fuse, find_batch_norms
 from tests.builders import perturb
 
 INPUTS = 5
@@ -75,9 +74,8 @@ def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, commit
 def test_one_operation_has_the_numbers_of_modules(monkeypatch, layers, rows, statistics, commits):
     x = make_inputs(*ROWS[rows])
     fused = compute_results(layers, x, STATISTICS[statistics], commits)
-    for module in (mlp, residual):
-        monkeypatch.setattr(module, "can_fuse", lambda *args: False)
-        monkeypatch.setattr(module, "run_fused", None)  # raises if it is called
+    monkeypatch.setattr(mlp, "can_fuse", lambda *args: False)
+    monkeypatch.setattr(mlp, "run_fused", None)  # raises if it is called
     separate = compute_results(layers, x, STATISTICS[statistics], commits)
     for ours, expected in zip(fused, separate, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
@@ -105,20 +103,20 @@ def test_a_change_of_the_parameters_before_the_backward_pass_is_an_error(layers)
 
 
 def test_modules_are_separate_where_they_cannot_be_fused(layers):
-    x = make_inputs(6)
-    assert can_fuse(x, layers.fused)
-    assert not can_fuse(x.to("meta"), layers.fused)
-    assert not can_fuse(x.double(), layers.fused)
+    x, parameters = make_inputs(6), list(layers.parameters())
+    assert layers.fuses and can_fuse(x, parameters)
+    assert not can_fuse(x.to("meta"), parameters)
+    assert not can_fuse(x.double(), parameters)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not can_fuse(x, layers.fused)
+        assert not can_fuse(x, parameters)
     layers.requires_grad_(False)
-    assert not can_fuse(x, layers.fused)
+    assert not can_fuse(x, parameters)
     with torch.no_grad():
-        assert can_fuse(x, layers.fused)
+        assert can_fuse(x, parameters)
 
 
 @pytest.mark.parametrize(
     "factory", [Mlp(8), Mlp(8, norm="layer"), Mlp(8, norm="batch", activation="tanh"), Residual(8, norm="layer")]
 )
 def test_layers_without_batch_norms_and_relu_are_separate(factory):
-    assert getattr(factory(INPUTS), "fused", None) is None
+    assert not factory(INPUTS).fuses

@@ -121,7 +121,8 @@ def test_a_pass_that_does_not_commit_leaves_the_statistics():
 @pytest.mark.parametrize("committed", [2, 3])
 def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
     """Algorithm 1 of Ioffe 2017 in float64, with standard deviations for which r and d reach their bounds."""
-    layer, x = perturbed(BatchRenorm(SIZE, warmup=3)), rows(8)
+    layer, x = perturbed(BatchRenorm(SIZE)), rows(8)
+    layer.warmup = 3
     with torch.no_grad():
         layer.running[SIZE : 2 * SIZE] = torch.tensor([1e-4, 1.0, 9.0, 2e4, 4.0])
         layer.running[0] = 40.0

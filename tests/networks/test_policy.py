@@ -24,7 +24,7 @@ from algorithm.networks import (
     Torso,
     Vector,
 )
-from algorithm.networks.encoders.vector import Scale
+from algorithm.networks.encoders import Scale
 from algorithm.networks.precision import CPU, Placement
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role

@@ -9,8 +9,8 @@ from torch import nn
 
 from algorithm.networks import Blueprint, Chain, Mlp, Residual, UnitSphere, batch_statistics
 from algorithm.networks.constraints import find_constraints
+from algorithm.networks.mlp import LayerStack
 from algorithm.networks.normalization import NORMS, BatchNorm, RmsNorm, find_batch_norms
-from algorithm.networks.residual import ResidualLayers
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac, perturb, random_rollout_of, update
@@ -128,7 +128,7 @@ def test_unit_weights_hold_after_every_step_also_of_targets(kind):
             run_update(learner, role, seed)
         n_layers = 0
         for network in list_networks(learner):
-            for layers in (part for part in network.modules() if isinstance(part, ResidualLayers)):
+            for layers in (part for part in network.modules() if type(part) is LayerStack):
                 n_layers += 1
                 for part in layers.modules():
                     own = [parameter.detach() for parameter in part.parameters(recurse=False)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithm.networks import FlatParameters, Vector
-from algorithm.networks.encoders.vector import VectorEncoder
+from algorithm.networks.encoders import VectorEncoder
 from algorithm.specs import ObsSpec
 
 ROWS = np.array([[0, 10], [2, 10], [4, 10], [10, 10]], np.float32)  # mean 4, std sqrt(14); a constant component

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
+from unittest.mock import patch
 
 from algorithm.api import run_training
 from algorithm.config.yaml_layers import merge
@@ -63,15 +65,21 @@ def make_request(name: str = "pop", **layer) -> RunRequest:
     return RunRequest(env="mine/task", layers=[("settings", tree)])
 
 
-def train_new(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> list[LineageRow]:
+def train_with(make_fleet, variant, folder, settings, train=run_training) -> Sequence[LineageRow]:
+    """Train a population with the fleet that a function returns."""
+    with patch("algorithm.population.runner.MemberFleet", make_fleet):
+        return train_population("mine/task", variant, folder, settings, train, print)
+
+
+def train_new(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> Sequence[LineageRow]:
     """Train a new population with further settings; return its lineage."""
     request = make_request(name, **layer)
     ((run_name, settings),) = plan_runs(request)
     with create_population(request, run_name, settings) as folder:
-        return train_population("mine/task", "default", folder, settings, train, print, make_fleet)
+        return train_with(make_fleet, "default", folder, settings, train)
 
 
-def resume(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> list[LineageRow]:
+def resume(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> Sequence[LineageRow]:
     request = RunRequest(env="mine/task", name=name, layers=[("settings", layer)])
     with resume_population(request, name, print) as (folder, settings):
-        return train_population("mine/task", None, folder, settings, train, print, make_fleet)
+        return train_with(make_fleet, None, folder, settings, train)

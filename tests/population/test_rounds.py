@@ -13,7 +13,7 @@ from algorithm.errors import UserError
 from algorithm.population.exchange import CopyBest
 from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState, find_best
 from algorithm.population.member import MemberFailed
-from algorithm.population.rounds import Population
+from algorithm.population.runner import Population
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 from algorithm.runs.faults import describe_end
 

@@ -10,17 +10,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithm.api import run_training
 from algorithm.api import train as train_by_api
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import CheckpointStore, copy_checkpoint
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.runner import create_population, train_population
+from algorithm.population.runner import create_population
 from algorithm.runs.run_requests import find_population, plan_runs
 from algorithm.training.evaluator import EpisodePlan, EvaluationResult, Outcome
-from tests.population.members import CONFIG, DRAWS, RATE, InThisProcess, make_request, resume, train_new, train_quickly
+from tests.population.members import (
+    CONFIG,
+    DRAWS,
+    RATE,
+    InThisProcess,
+    make_request,
+    resume,
+    train_new,
+    train_quickly,
+    train_with,
+)
 from tests.task_folder import NN, write_task
 
 
@@ -70,7 +79,7 @@ def test_a_member_copies_the_whole_checkpoint_of_its_parent(monkeypatch):
         copied.check()
         return copied
 
-    monkeypatch.setattr("algorithm.population.member_checkpoints.copy_checkpoint", copy)
+    monkeypatch.setattr("algorithm.population.exchange.copy_checkpoint", copy)
     rows = train_new(base_config={"max_step": 120})
     assert copies == [(f"pop-{row.parent}", f"pop-{row.member}") for row in rows[4:] if row.parent != row.member]
     assert len(copies) == 1
@@ -116,7 +125,7 @@ class TestDraws:
             seen.append(noted)
             return copied
 
-        monkeypatch.setattr("algorithm.population.member_checkpoints.copy_checkpoint", copy)
+        monkeypatch.setattr("algorithm.population.exchange.copy_checkpoint", copy)
         rows = train_new(base_config={"max_step": 120}, population_config={"size": 3, **DRAWS})
         assert len(seen) == 3 and len({tuple(vector.tolist()) for vector in seen}) == 3
         assert [row.parent for row in rows[3:]] == [1, 2, 3]
@@ -133,7 +142,7 @@ class TestDraws:
                 raise KeyboardInterrupt
             return copy_checkpoint(source, store, weights)
 
-        monkeypatch.setattr("algorithm.population.member_checkpoints.copy_checkpoint", copy)
+        monkeypatch.setattr("algorithm.population.exchange.copy_checkpoint", copy)
         with pytest.raises(KeyboardInterrupt):
             train_new("part", **layers)
         resume("part")
@@ -246,7 +255,7 @@ def test_a_population_that_learned_nothing_leaves_no_folder(task, capsys):
     request = make_request()
     ((name, settings),) = plan_runs(request)
     with pytest.raises(UserError, match=r"no network"), create_population(request, name, settings) as folder:
-        train_population("mine/task", "default", folder, settings, run_training, print, InThisProcess)
+        train_with(InThisProcess, "default", folder, settings)
     assert not Path("runs").exists() or not list(Path("runs").rglob("*"))
 
 

@@ -96,6 +96,16 @@ def make_read_only(experience):
             array.setflags(write=False)
 
 
+def fail_calls(monkeypatch, failure, is_failed):
+    """Let all calls whose ticket `is_failed` accepts reply with a failure, after the process is open."""
+    fetch = InlineHost.fetch
+
+    def fetch_or_fail(self, ticket):
+        return Reply(failure, ()) if ticket[-1] and is_failed(ticket) else fetch(self, ticket)
+
+    monkeypatch.setattr(InlineHost, "fetch", fetch_or_fail)
+
+
 @pytest.fixture
 def hosts(monkeypatch):
     """Let runs on a cluster use an InlineHost. Return the list of hosts."""

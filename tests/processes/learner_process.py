@@ -10,7 +10,7 @@ from algorithm.checkpointing.checkpoint import make_prefix
 from algorithm.checkpointing.manifest import PackedFile, compute_digest
 from algorithm.processes.learners import LearnerService
 from algorithm.processes.process_host import ProcessHost
-from algorithm.processes.weights import pack_weights
+from algorithm.processes.service import pack_weights
 from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
 

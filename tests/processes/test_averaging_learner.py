@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +18,15 @@ import torch
 from algorithm.agents.agent import LossResult
 from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
-from algorithm.errors import LearnerUnreachable, UserError
+from algorithm.errors import LearnerUnreachable
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
-from algorithm.processes.averaging_learner import AveragingLearner, learn_together
-from algorithm.processes.learner_connection import LearnerConnection, close_connection
+from algorithm.processes.averaging_learner import (
+    AveragingLearner,
+    LearnerConnection,
+    close_connection,
+    find_interface,
+    learn_together,
+)
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner
@@ -305,14 +311,6 @@ def reset_together(connection):
     return vectors, states
 
 
-def refuse_natural_steps(connection):
-    agent = make_acer(trust_region="full")
-    try:
-        AveragingLearner(agent, make_role(), {}, None, connection=connection)
-    except UserError as error:
-        return str(error)
-
-
 def restore_from_learner_0(connection):
     learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
     if connection.rank == 0:
@@ -338,7 +336,6 @@ SCENARIOS = [
     end_epochs_together,
     repair_different_parameters,
     reset_together,
-    refuse_natural_steps,
     restore_from_learner_0,
 ]
 
@@ -464,12 +461,6 @@ def test_a_reset_has_the_same_new_parameters_in_all_learners(results):
     assert steps[1] > 10 * steps[0] and steps[1] > 10 * steps[2]  # the second one is the reset
 
 
-def test_a_natural_step_is_refused_in_one_line(results):
-    assert set(get(results, refuse_natural_steps)) == {
-        "acer_config.trust_region full is not for several learners: use efficient or off"
-    }
-
-
 def test_a_restored_state_is_copied_from_learner_0(results):
     (first, *counts), (second, *other_counts) = get(results, restore_from_learner_0)
     assert first.equal(second) and counts == other_counts
@@ -484,3 +475,9 @@ def test_the_others_raise_an_error_in_time(results, fault, limit):
         "resume from the last checkpoint ("
     )
     assert seconds < limit
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="interfaces are found on Linux")
+@pytest.mark.parametrize("address", ["file:///tmp/meeting", "tcp://127.0.0.1:6379"])
+def test_learners_of_one_machine_use_the_loopback_interface(address):
+    assert find_interface(address) == "lo"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from algorithm.processes.host import Failure, Reply
+from algorithm.processes.host import Failure
 from algorithm.training.metrics import mean_evaluations, read_table
 from tests.checkpointing.test_resume import SETTINGS
-from tests.processes.inline_host import InlineHost
+from tests.processes.inline_host import InlineHost, fail_calls
 from tests.processes.test_cluster_runtime import CHAIN, on_ray, train
 
 BASE = {"base_config": {"algorithm": "A2C", "max_step": 150, "evaluate_every": 40, "save_every": 20}}
@@ -90,7 +90,7 @@ def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, 
 
 
 def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 1)})  # its second request
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 2)})  # its second request
     lines = []
     folder, _ = train_evaluated(tmp_path, "lost", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 2
@@ -111,7 +111,7 @@ def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, m
 
 
 def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 0) for replacements in range(9)})
+    monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 1) for replacements in range(9)})
     lines = []
     folder, result = train_evaluated(tmp_path, "run", lines=lines)
     assert len(hosts[0].started["Evaluator"]) == 3 and result.counters.env_steps >= 150
@@ -120,9 +120,7 @@ def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatc
 
 
 def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
-    failure, original = Failure(ZeroDivisionError("in forward"), "its traceback"), InlineHost.fetch
-    monkeypatch.setattr(
-        InlineHost, "fetch", lambda *each: Reply(failure, ()) if each[1][0] == "Evaluator" else original(*each)
-    )
+    failure = Failure(ZeroDivisionError("in forward"), "its traceback")
+    fail_calls(monkeypatch, failure, lambda ticket: ticket[0] == "Evaluator")
     with pytest.raises(ZeroDivisionError, match="in forward"):
         train_evaluated(tmp_path, "run")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from algorithm.processes.host import Failure, ServiceLost, ServiceSpec
 from algorithm.processes.process_host import ProcessHost
+from algorithm.training.signals import Terminated, raise_on_stop_signals
 from tests.faults.namespaces import ROOT, WITH_LOOPBACK, find_obstacle
 from tests.prepared_processes import PREPARED
 
@@ -194,6 +196,15 @@ def test_interrupts_of_the_terminal_do_not_reach_a_service():
         assert os.getpgid(process) != os.getpgid(0)
         os.kill(process, signal.SIGINT)
         assert receive(host, host.call(handle, "get_numbers")) == ()
+
+
+def test_a_signal_while_the_host_waits_is_raised_by_it(host, handle):
+    ticket = host.call(handle, "sleep", 100)
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+    with pytest.raises(Terminated), raise_on_stop_signals():
+        timer.start()
+        host.wait([ticket], 0.4)
+    timer.join()
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from algorithm.config.loader import resolve
 from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
+from algorithm.processes.averaging_learner import close_on_error
 from algorithm.processes.cluster import check_cluster
 from algorithm.processes.fleet import list_learner_notes
-from algorithm.processes.learner_connection import close_on_error
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content
@@ -275,10 +275,14 @@ def test_settings_that_several_learners_do_not_support_are_refused(layer, messag
         check_cluster(resolve([("test", layer)]))
 
 
-def test_settings_of_several_learners_without_any_have_no_effect():
-    for layer, reason in (
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
         ({"cluster_config": {"learners": 2}}, "is for runtime CLUSTER"),
         (on_ray(learners=1, cpus_per_learner=2.0), "since learners is 1"),
-    ):
-        with pytest.raises(UserError, match=reason):
-            check_effects(resolve([("test", layer)]), [("test", layer)])
+        ({"base_config": {"n_workers": 3}}, "base_config.n_workers is for runtime WORKERS, not for LOCAL"),
+    ],
+)
+def test_settings_of_processes_that_a_run_does_not_have(layer, reason):
+    with pytest.raises(UserError, match=reason):
+        check_effects(resolve([("test", layer)]), [("test", layer)])

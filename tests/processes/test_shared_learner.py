@@ -91,8 +91,7 @@ def adam(memory, lock, number):
     for seed in range(STEPS):
         batch = random_rollout(np.random.default_rng([number, seed]))
         learner.observe(batch)
-        learner.compute_gradients(batch)
-        learner.apply_gradients()
+        update(learner, batch)
 
 
 @pytest.mark.parametrize("lock", ["full", "gradients", "none"])
@@ -153,8 +152,7 @@ def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one(body):
         batch = random_rollout(np.random.default_rng(seed))
         for learner in (shared, plain):
             learner.observe(batch)
-            learner.compute_gradients(batch)
-            learner.apply_gradients()
+            update(learner, batch)
     for kind, tensors in plain.parameters.state().items():
         for name, tensor in tensors.items():
             assert shared.parameters.state()[kind][name].equal(tensor)
@@ -169,8 +167,7 @@ def learn_statistics(memory, lock, number):
     torch.set_num_threads(1)
     learner = make_learner(memory, lock, body=Residual(6, 1))
     for seed in range(10):
-        learner.compute_gradients(random_rollout(np.random.default_rng(10 * number + seed)))
-        learner.apply_gradients()
+        update(learner, random_rollout(np.random.default_rng(10 * number + seed)))
 
 
 def test_processes_share_the_statistics_of_batches():
@@ -188,15 +185,17 @@ def test_processes_share_the_statistics_of_batches():
     np.testing.assert_allclose(first.running[: first.size], 0.01 * np.sum(means, 0), atol=2e-3)
 
 
-def die_in_a_step(memory, number):
+def make_two_steps(memory):
     learner = make_learner(memory)
-    batch = random_rollout(np.random.default_rng(0))
     for _ in range(2):
-        learner.compute_gradients(batch)
-        learner.apply_gradients()
-    learner.compute_gradients(batch)
+        update(learner, random_rollout(np.random.default_rng(0)))
+    return learner
+
+
+def die_in_a_step(memory, number):
+    learner = make_two_steps(memory)
     learner.agent.update_targets = lambda update: os.kill(os.getpid(), signal.SIGKILL)  # after the step
-    learner.apply_gradients()
+    update(learner, random_rollout(np.random.default_rng(0)))
 
 
 def die_in_statistics(memory, number):
@@ -205,21 +204,13 @@ def die_in_statistics(memory, number):
     learner.observe(random_rollout(np.random.default_rng(0)))
 
 
-def two_steps():
-    learner = make_learner(SharedMemory(1))
-    for _ in range(2):
-        learner.compute_gradients(random_rollout(np.random.default_rng(0)))
-        learner.apply_gradients()
-    return learner
-
-
 def test_a_step_whose_process_is_killed_is_undone_and_the_lock_is_released():
     memory = SharedMemory(1)
     learner = make_learner(memory)
     assert run(die_in_a_step, memory, count=1) == [-signal.SIGKILL]
     changed = everything(learner)
     learner.fetch()
-    expected = everything(two_steps())
+    expected = everything(make_two_steps(SharedMemory(1)))
     assert not all(one.equal(other) for one, other in zip(changed, expected, strict=True))
     assert all(one.equal(other) for one, other in zip(everything(learner), expected, strict=True))
     assert learner.updates == 2

@@ -27,8 +27,7 @@ from algorithm.networks import (
     Torso,
     batch_statistics,
 )
-from algorithm.networks.batch_rows import ValidRows
-from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.normalization import ValidRows, find_batch_norms
 from algorithm.networks.passes import AutogradPass, Pass
 from algorithm.specs import Role
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION
+from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
-from algorithm.distributions import ExportedAction
+from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.errors import UserError
 from algorithm.specs import ACTION_MASK, Role
 from algorithm.tools.export.onnx_friendly import make_onnx_friendly
@@ -53,8 +53,8 @@ class ExportModule(nn.Module):
             obs[PREVIOUS_ACTION] = memory[:, agent_size:]
             memory = memory[:, :agent_size]
         statistics, memory = self.policy(obs, memory)
-        sampled = self.family.sample_for_export(statistics, allowed)
-        mode = self.family.mode_for_export(statistics, allowed)
+        sampled = self.family.export_action(statistics, allowed, SAMPLE)
+        mode = self.family.export_action(statistics, allowed, MODE)
         outputs = [*_order_outputs(sampled, mode)]
         if signature.memory:
             memory_parts = [memory] * bool(agent_size)

@@ -17,17 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.combinations import find_allowed_combinations, split_branches
+from algorithm.distributions.combinations import find_allowed_combinations, split_columns
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
-from algorithm.networks.encoders.image import InputConvolution
-from algorithm.networks.encoders.vector import Normalizer, VectorEncoder
+from algorithm.networks.encoders import InputConvolution, Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
-from algorithm.networks.mlp import NormalizedStack
-from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
+from algorithm.networks.mlp import LayerStack
+from algorithm.networks.normalization import BatchNorm
 from algorithm.networks.policy import GreedyQPolicy
-from algorithm.networks.residual import ResidualBlock, ResidualLayers
+from algorithm.networks.residual import ResidualBlock
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
 
@@ -105,14 +104,14 @@ def run_greedy_policy(network: Any, obs: Observations, memory: Tensor) -> tuple[
     values = sum(critic(features) for critic in network.critics.critics)
     branches = network.family.branches
     # If all actions of a branch are masked, all are allowed.
-    free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in split_branches(obs[ACTION_MASK], branches)]
+    free = [mask + (1 - mask.sum(-1, keepdim=True).clamp(max=1)) for mask in split_columns(obs[ACTION_MASK], branches)]
     # 1 for a combination without masked actions, 0 otherwise.
     possible = (1 - (1 - torch.cat(free, -1)) @ network.codes.T).clamp(min=0)
     best = (values * possible - 1e8 * (1 - possible)).argmax(-1)
     chosen = nn.functional.one_hot(best, len(network.codes)).float() @ network.codes
     mixed = [
         (1 - network.epsilon) * code + network.epsilon * part / part.sum(-1, keepdim=True)
-        for code, part in zip(split_branches(chosen, branches), free, strict=True)
+        for code, part in zip(split_columns(chosen, branches), free, strict=True)
     ]
     return torch.cat(mixed, -1).clamp(min=1e-30).log(), memory
 
@@ -280,80 +279,36 @@ def step_attention_layer(
 # Normalized layers: batch norms are folded into the linear layers next to them.
 
 
-def compute_exact_affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return scale and shift [F] of a batch norm with running statistics, in float64."""
+def fold_batch_norm(linear: nn.Linear, norm: BatchNorm, *, is_before: bool) -> nn.Linear:
+    """Return a linear layer in place of one and the batch norm, by its running statistics, before or after it."""
     mean, variance = norm.running[: 2 * norm.size].double().chunk(2)
     scale = norm.weight.detach().double() / (variance + norm.epsilon).sqrt()
-    return scale, norm.bias.detach().double() - mean * scale
-
-
-def fold_batch_norms(linear: nn.Linear, before: Any, after: Any) -> tuple[nn.Linear, Any, Any]:
-    """Return one linear layer in place of a linear layer and the batch norms before and after it.
-
-    Args:
-        linear: Linear layer.
-        before: Norm of its input; None if missing.
-        after: Norm of its output; None if missing.
-
-    Returns:
-        The layer, and the norms before and after it that are not folded, since they are not batch norms.
-    """
-    weight = linear.weight.detach().double()
+    weight, shift = linear.weight.detach().double(), norm.bias.detach().double() - mean * scale
     bias = torch.zeros(len(weight), dtype=torch.float64) if linear.bias is None else linear.bias.detach().double()
-    if isinstance(before, BatchNorm):
-        scale, shift = compute_exact_affine(before)
-        weight, bias, before = weight * scale, bias + weight @ shift, None
-    if isinstance(after, BatchNorm):
-        scale, shift = compute_exact_affine(after)
-        weight, bias, after = weight * scale.unsqueeze(1), bias * scale + shift, None
+    if is_before:
+        weight, bias = weight * scale, bias + weight @ shift
+    else:
+        weight, bias = weight * scale.unsqueeze(1), bias * scale + shift
     folded = nn.Linear(linear.in_features, linear.out_features).requires_grad_(False)
     folded.weight.copy_(weight)
     folded.bias.copy_(bias)
-    return folded, before, after
+    return folded
 
 
-def prepare_residual_layers(layers: ResidualLayers) -> None:
-    """Fold the batch norm of the input."""
-    layers.fused = None
-    layers.input, layers.input_norm, _ = fold_batch_norms(layers.input, layers.input_norm, None)
-
-
-def prepare_residual_block(block: Any) -> None:
-    """Fold the batch norm after each linear layer."""
-    block.expand, _, block.expand_norm = fold_batch_norms(block.expand, None, block.expand_norm)
-    block.reduce, _, block.reduce_norm = fold_batch_norms(block.reduce, None, block.reduce_norm)
-    block.layers = ((block.expand, block.expand_norm), (block.reduce, block.reduce_norm))
-
-
-def prepare_normalized_stack(stack: NormalizedStack) -> None:
-    """Fold the batch norm before each linear layer; the last batch norm has no linear layer after it."""
-    stack.fused = None
-    for index, layer in enumerate(stack.layers):
-        stack.layers[index], norm, _ = fold_batch_norms(layer, stack.norms[index], None)
-        stack.norms[index] = norm or nn.Identity()
-
-
-def prepare_batch_norm(norm: BatchNorm) -> None:
-    """Add the scale and shift of the running statistics to the weights."""
-    scale, shift = compute_exact_affine(norm)
-    norm.register_buffer("scale", scale.float())
-    norm.register_buffer("shift", shift.float())
-
-
-def apply_batch_norm(norm: Any, x: Tensor) -> Tensor:
-    """Normalize by running statistics, as a product and a sum."""
-    return x * norm.scale + norm.shift
-
-
-def apply_layer_norm(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Normalize each row, in elementary operators."""
-    centered = x - x.mean(-1, keepdim=True)
-    return centered / ((centered * centered).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def apply_rms_norm(norm: RmsNorm, x: Tensor) -> Tensor:
-    """Divide each row by its root mean square, in elementary operators."""
-    return x / ((x * x).mean(-1, keepdim=True) + norm.epsilon).sqrt() * norm.weight
+def prepare_layer_stack(stack: LayerStack) -> None:
+    """Fold each batch norm into the linear layer before or after it; there is none where an activation precedes it."""
+    parts: list[Any] = []
+    for part in stack.parts:
+        previous = parts[-1] if parts else None
+        if isinstance(part, BatchNorm) and isinstance(previous, nn.Linear):
+            parts[-1] = fold_batch_norm(previous, part, is_before=False)
+        elif isinstance(part, nn.Linear) and isinstance(previous, BatchNorm):
+            parts[-1] = fold_batch_norm(part, previous, is_before=True)
+        else:
+            parts.append(part)
+    for name, _ in list(stack.named_children()):
+        delattr(stack, name)
+    stack.parts, stack.folded, stack.fuses = parts, nn.ModuleList(parts), False
 
 
 @dataclass(frozen=True)
@@ -378,11 +333,6 @@ FORMS: Mapping[type, Form] = {
     LstmMemory: Form(step=step_lstm),
     AttentionMemory: Form(step=step_attention),
     AttentionLayer: Form(prepare_attention_layer, step=step_attention_layer),
-    ResidualLayers: Form(prepare_residual_layers),
-    ResidualBlock: Form(prepare_residual_block),
-    NormalizedStack: Form(prepare_normalized_stack),
-    BatchNorm: Form(prepare_batch_norm, apply_batch_norm),
-    BatchRenorm: Form(prepare_batch_norm, apply_batch_norm),
-    LayerNorm: Form(forward=apply_layer_norm),
-    RmsNorm: Form(forward=apply_rms_norm),
+    LayerStack: Form(prepare_layer_stack),
+    ResidualBlock: Form(prepare_layer_stack),
 }

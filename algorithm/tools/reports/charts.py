@@ -25,29 +25,6 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LegendEntry:
-    """An entry of a legend: the number of its color, its name, the column of metrics.csv that it shows, its last value.
-
-    Without a column and a last value, it is the name alone.
-    """
-
-    color: int
-    label: str
-    column: str = ""
-    value: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A figure with its title, its legend and a note below it."""
-
-    title: str
-    figure: Figure
-    legend: Sequence[LegendEntry] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Line:
     """A line, or points with intervals if `marked`.
 
@@ -57,6 +34,8 @@ class Line:
         low, high: bounds of y [n]; a band around a line, or an interval at each point. None: no bounds.
         marked: whether it has points instead of a line.
         faint: whether it is thin and pale, as a single run or a single episode behind the mean of several.
+        label: its name in the legend, which has no entry for a line without a name.
+        column: the column of metrics.csv that it shows, whose last value is in the legend.
     """
 
     color: int
@@ -66,6 +45,23 @@ class Line:
     high: np.ndarray | None = None
     marked: bool = False
     faint: bool = False
+    label: str = ""
+    column: str = ""
+
+    @property
+    def last(self) -> float:
+        """The last value that is not a gap."""
+        return float(self.y[np.isfinite(self.y)][-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A figure with its title, the lines in its legend, and a note below it."""
+
+    title: str
+    figure: Figure
+    legend: Sequence[Line] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,17 +130,21 @@ class Plot:
 def draw_lines(
     lines: Sequence[Line],
     *,
+    title: str = "",
+    note: str = "",
     x_label: str = "env steps",
     y_label: str = "",
     level: float | None = None,
     from_zero: bool = False,
     y_range: Range | None = None,
     size: Range = SIZE,
-) -> Figure:
+) -> Chart:
     """Return a chart of lines and points.
 
     Args:
         lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
+        title: text above the chart.
+        note: text below it.
         x_label: text below the x axis.
         y_label: text above the y axis.
         level: height of a dashed line across the chart, such as a goal.
@@ -161,45 +161,48 @@ def draw_lines(
     if level is not None:
         plot.draw_level(x_range, level)
     for line in lines:
-        (_draw_points if line.marked else _draw_line)(plot, line)
-    return plot.figure
+        _draw_line(plot, line)
+    return Chart(title=title, figure=plot.figure, legend=[line for line in lines if line.label], note=note)
 
 
 def _draw_line(plot: Plot, line: Line) -> None:
     color, shown = get_color(line.color), thin(line.y)
+    x, y = line.x[shown], line.y[shown]
     if line.low is not None and line.high is not None:
         low, high = plot.locate(line.x, line.low), plot.locate(line.x, line.high)
-        known = np.isfinite(low + high).all(1)
-        for piece in np.split(np.arange(len(known)), np.flatnonzero(~known)):
-            inside = piece[known[piece]]
-            plot.draw(np.concatenate([low[inside], high[inside[::-1]]]), color, 0, opacity=0.18)
-    style = {"width": 0.8, "opacity": 0.35} if line.faint else {}
-    plot.draw(plot.locate(line.x[shown], line.y[shown]), color, **style)
-
-
-def _draw_points(plot: Plot, line: Line) -> None:
-    color, shown = get_color(line.color), thin(line.y)
-    x = line.x[shown]
-    if line.low is not None and line.high is not None:
-        plot.draw(make_segments(plot.locate(x, line.low[shown]), plot.locate(x, line.high[shown])), color)
-    style = {"width": 3.0, "opacity": 0.3} if line.faint else {"width": 5.0}
-    plot.draw(make_segments(plot.locate(x, line.y[shown])), color, **style)
+        if line.marked:
+            plot.draw(make_segments(low[shown], high[shown]), color)
+        else:
+            known = np.isfinite(low + high).all(1)
+            for piece in np.split(np.arange(len(known)), np.flatnonzero(~known)):
+                inside = piece[known[piece]]
+                plot.draw(np.concatenate([low[inside], high[inside[::-1]]]), color, 0, opacity=0.18)
+    if line.marked:
+        style = {"width": 3.0, "opacity": 0.3} if line.faint else {"width": 5.0}
+        plot.draw(make_segments(plot.locate(x, y)), color, **style)
+    else:
+        style = {"width": 0.8, "opacity": 0.35} if line.faint else {}
+        plot.draw(plot.locate(x, y), color, **style)
 
 
 def draw_rows(
     rows: Sequence[Row],
     *,
+    title: str = "",
+    note: str = "",
     x_label: str = "",
     x_range: Range | None = None,
     level: float | None = None,
     width: float = SIZE[0],
-) -> Figure:
+) -> Chart:
     """Return a chart with the values of each row as dots, and their mean with its interval, the first row at the top.
 
     The label of a row is above its point, where a long one has room.
 
     Args:
         rows: the rows.
+        title: text above the chart.
+        note: text below it.
         x_label: text below the x axis.
         x_range: range of the x axis; None: from the data.
         level: x of a dashed line from top to bottom, such as 0.5 for a probability.
@@ -226,7 +229,7 @@ def draw_rows(
             color = "ink"
         plot.draw(plot.locate([row.low, row.high], y), color, 5, opacity=0.35)
         plot.draw(plot.locate(row.value, y), color, 6)
-    return plot.figure
+    return Chart(title=title, figure=plot.figure, note=note)
 
 
 def draw_picture(charts: Sequence[Chart]) -> Figure:
@@ -236,11 +239,11 @@ def draw_picture(charts: Sequence[Chart]) -> Figure:
         title = Text(x=PICTURE_MARGIN, y=y + 16, text=chart.title, color="ink", size=15, is_bold=True)
         picture.shapes.append(title)
         y += TITLE_HEIGHT
-        for entry in chart.legend:
+        for line in chart.legend:
             swatch = make_box(PICTURE_MARGIN, y, 11, 11)
             picture.shapes += [
-                Path(points=swatch, color=get_color(entry.color), width=0),
-                Text(x=PICTURE_MARGIN + 18, y=y + 10, text=entry.label, size=12),
+                Path(points=swatch, color=get_color(line.color), width=0),
+                Text(x=PICTURE_MARGIN + 18, y=y + 10, text=line.label, size=12),
             ]
             y += ENTRY_HEIGHT
         width, height = chart.figure.size

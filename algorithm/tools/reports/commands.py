@@ -8,6 +8,7 @@ from pathlib import Path
 from algorithm.runs.commands import COUNT, FLAG, Command, Output, add_environment, add_options
 
 DEFAULT_SECONDS = 300  # of a run of the gallery
+N_TEXTS = 3  # columns of the list of runs that are no numbers
 
 
 class ListCommand(Command):
@@ -21,12 +22,13 @@ class ListCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Print the table, and list the records for scripts."""
-        from algorithm.runs.results import list_runs
-        from algorithm.tools.reports.run_result import make_table
+        from algorithm.parts.env_folder import RUNS
+        from algorithm.runs.results import COLUMNS, format_record, list_runs
 
         records = list_runs(options.env, output.log)
         output.result = {"runs": records}
-        output.print_table(make_table(records))
+        rows = [(Path(record["run"]).relative_to(RUNS).as_posix(), *format_record(record)) for record in records]
+        output.print_table(COLUMNS[:N_TEXTS], COLUMNS[N_TEXTS:], rows)
 
 
 class ReportCommand(Command):

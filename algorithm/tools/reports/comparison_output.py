@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -11,24 +11,19 @@ from typing import Any
 
 import numpy as np
 from pydantic_core import to_json
-from rich.table import Table
 
 from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError, summarize_error
 from algorithm.runs.commands import Output
 from algorithm.runs.results import describe_state
-from algorithm.tools.reports.charts import (
-    Chart,
-    LegendEntry,
-    Line,
-    Row,
-    draw_lines,
-    draw_picture,
-    draw_rows,
-    find_robust_range,
+from algorithm.tools.reports.charts import Chart, Line, Row, draw_lines, draw_picture, draw_rows, find_robust_range
+from algorithm.tools.reports.comparison import (
+    Comparison,
+    EnvironmentResult,
+    GroupResult,
+    compare,
+    list_differing_settings,
 )
-from algorithm.tools.reports.compared_runs import list_differing_settings
-from algorithm.tools.reports.comparison import Comparison, EnvironmentResult, GroupResult, compare
 from algorithm.tools.reports.page import render
 from algorithm.tools.reports.statistics import Estimate, Improvement, Performance
 from algorithm.training.metrics import UNKNOWN, format_number
@@ -91,7 +86,7 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
             for group in result.groups
         ]
         title = f"{result.environment}: {comparison.metric} at {result.env_steps:,} env steps"
-        output.print_table(_make_table(title, ("group",), columns, rows))
+        output.print_table(("group",), columns, rows, title)
         _print_improvements(result.environment, result.improvements, output)
     if overall := comparison.overall:
         if overall.obstacle:
@@ -102,7 +97,7 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
                 output.log(f"normalized scores of {environment}: 0 is {start}, 1 is {goal}")
             scores = [(group.label, str(group.mean), str(group.iqm)) for group in overall.groups]
             title = "all environments: normalized scores"
-            output.print_table(_make_table(title, ("group",), ("mean [95%]", "IQM [95%]"), scores))
+            output.print_table(("group",), ("mean [95%]", "IQM [95%]"), scores, title)
         _print_improvements("all environments", overall.improvements, output)
 
 
@@ -110,19 +105,7 @@ def _print_improvements(title: str, improvements: Sequence[Improvement], output:
     """Print a table with the probability of improvement of each pair of groups, if there are any."""
     rows = [(each.label, each.other, str(each)) for each in improvements]
     if rows:
-        output.print_table(_make_table(title, ("a run of", "is above a run of"), ("probability [95%]",), rows))
-
-
-def _make_table(title: str, texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table of columns with texts, and columns with numbers at their right."""
-    table = Table(title=title, title_justify="left")
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+        output.print_table(("a run of", "is above a run of"), ("probability [95%]",), rows, title)
 
 
 def make_record(comparison: Comparison) -> dict[str, Any]:
@@ -174,7 +157,7 @@ def _make_section(result: EnvironmentResult, metric: str, colors: Colors) -> Map
     score = f"{metric} at {result.env_steps:,} env steps"
     return {
         "curves": _draw_curves(result, metric, colors, f"{metric}, mean over runs with 95% interval"),
-        "iqm": Chart(title="Interquartile mean with 95% interval", figure=draw_rows(rows, width=IQM_WIDTH), note=score),
+        "iqm": draw_rows(rows, title="Interquartile mean with 95% interval", note=score, width=IQM_WIDTH),
         "charts": _draw_charts(result.groups, result.improvements, colors, score),
         "settings": list_differing_settings([group.runs[0] for group in result.groups]),
     }
@@ -204,23 +187,18 @@ def _format_median_and_range(values: Sequence[float] | None, form: str) -> str:
 def _draw_curves(result: EnvironmentResult, metric: str, colors: Colors, title: str) -> Chart:
     """Return the chart of mean curves with their intervals, and of the runs behind them."""
     lines = [
-        Line(color=colors[group.label], x=run.curve.env_steps, y=run.curve.values, faint=True)
+        Line(color=colors[group.label], x=run.env_steps, y=run.values, faint=True)
         for group in result.groups
         if 1 < len(group.runs) <= MAX_FAINT_RUNS
         for run in group.runs
     ]
-    lines += [_make_line(colors[group.label], group.env_steps, group.mean_curve) for group in result.groups]
+    lines += [_make_line(group.label, colors, group.env_steps, group.mean_curve) for group in result.groups]
     level = result.goal if metric.partition("/")[2].startswith("return") else None
     y_range = find_robust_range(lines, level)
     note = "A curve ends where the shortest run of its group ends. Thin lines are single runs. Extremes may be cut off."
     if any(group.reached for group in result.groups):
         note += " Training ends at the goal; the mean then contains the last value of a run that has reached it."
-    return Chart(
-        title=title,
-        figure=draw_lines(lines, y_label=metric, level=level, y_range=y_range, size=CURVE_SIZE),
-        legend=_make_legend(result.groups, colors),
-        note=note,
-    )
+    return draw_lines(lines, title=title, note=note, y_label=metric, level=level, y_range=y_range, size=CURVE_SIZE)
 
 
 def _draw_charts(
@@ -236,13 +214,13 @@ def _draw_charts(
     """
     charts = []
     if groups:
-        lines = [_make_line(colors[group.label], group.thresholds, group.profile) for group in groups]
-        figure = draw_lines(lines, x_label=score, y_label="fraction of runs above", y_range=PROBABILITIES)
-        charts.append(Chart(title="Performance profile", figure=figure, legend=_make_legend(groups, colors)))
+        lines = [_make_line(group.label, colors, group.thresholds, group.profile) for group in groups]
+        title, y_label = "Performance profile", "fraction of runs above"
+        charts.append(draw_lines(lines, title=title, x_label=score, y_label=y_label, y_range=PROBABILITIES))
     if improvements:
         rows = [_make_row(f"{each.label} > {each.other}", colors[each.label], each) for each in improvements]
-        figure = draw_rows(rows, x_range=PROBABILITIES, level=0.5)
-        charts.append(Chart(title="Probability of improvement", figure=figure, note=_describe_complete(improvements)))
+        title, note = "Probability of improvement", _describe_complete(improvements)
+        charts.append(draw_rows(rows, title=title, note=note, x_range=PROBABILITIES, level=0.5))
     return charts
 
 
@@ -257,12 +235,8 @@ def _describe_complete(improvements: Sequence[Improvement]) -> str:
     )
 
 
-def _make_legend(groups: Sequence[Performance], colors: Colors) -> list[LegendEntry]:
-    return [LegendEntry(color=colors[group.label], label=group.label) for group in groups]
-
-
-def _make_line(color: int, x: Any, each: Estimate) -> Line:
-    return Line(color=color, x=x, y=each.value, low=each.low, high=each.high)
+def _make_line(label: str, colors: Colors, x: Any, each: Estimate) -> Line:
+    return Line(color=colors[label], x=x, y=each.value, low=each.low, high=each.high, label=label)
 
 
 def _make_row(label: str, color: int, each: Estimate) -> Row:

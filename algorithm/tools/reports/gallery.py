@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,13 @@ from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
 from algorithm.runs.commands import Output
 from algorithm.tools.reports.charts import draw_picture
 from algorithm.tools.reports.page import format_duration, render
+from algorithm.tools.reports.report_files import Fact, list_facts, list_machine
 from algorithm.tools.reports.run_data import RunData, read_run
 from algorithm.tools.reports.run_figures import draw_returns
-from algorithm.tools.reports.run_summary import Fact, list_facts, list_machine
 
 NAME = "gallery"  # of every run
 VARIANT = "default"
-STOP_SECONDS = 60  # in which a run whose time is over starts or ends: it is evaluated, and saves its checkpoint
+STOP_SECONDS = 120  # in which a run whose time is over starts and ends: it is evaluated, and saves its checkpoint
 PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
 COLUMNS = 3  # of the grid of pictures
 SHOWN_VIDEO = "-median.gif"  # end of its name: neither the best nor the worst episode
@@ -163,7 +162,7 @@ def train_within(environment: str, seconds: int, output: Output) -> str | None:
         return "its config.yaml has no goal"
     output.log(f"training {environment} for at most {seconds} s")
     training = [environment, "-n", NAME, "--force", "--seconds", str(seconds)]  # it ends, even if this process does not
-    result = _run_command(training, seconds + 2 * STOP_SECONDS)
+    result = _run_command(training, seconds + STOP_SECONDS)
     if "error" in result:
         return result["error"]
     if read_complete_run(environment) is None:
@@ -176,26 +175,17 @@ def train_within(environment: str, seconds: int, output: Output) -> str | None:
 
 
 def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:
-    """Run a command of this program in its own process, which is stopped after `seconds`. Return its result."""
+    """Run a command of this program in its own process, which is killed after `seconds`. Return its result."""
     command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            printed, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
-            process.kill()
-            printed, _ = process.communicate()
-        except BaseException:
-            process.terminate()
-            raise
     try:
-        return json.loads(printed)
+        done = subprocess.run(command, env=variables, timeout=seconds, capture_output=True, check=False)
+        return json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"its process did not end within {seconds:.0f} s"}
     except ValueError:
-        return {"status": process.returncode, "error": f"its process ended with status {process.returncode}"}
+        return {"error": f"its process ended with status {done.returncode}"}
 
 
 def read_gallery(folder: Path) -> Gallery:
@@ -229,28 +219,30 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
         limit: seconds for which it was trained at most; None if they are not known.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    entry = GalleryEntry(
+    reached, facts, curve, video = bool(run.record["reached"]), [], None, None
+    if reached:
+        stem, facts = run.environment.strip("/").replace("/", "_"), list_facts(run)
+        chart = draw_returns(run.metrics, run.goal)
+        if chart.legend:  # otherwise no episode has ended
+            curve = f"{stem}.svg"
+            picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
+            replace_text(folder / curve, picture.to_svg_file())
+        videos = [path for path in run.videos if path.suffix == ".gif"]
+        if videos:
+            video = f"{stem}.gif"
+            shown = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), videos[0])
+            replace_bytes(folder / video, (run.folder / shown).read_bytes())
+    return GalleryEntry(
         environment=run.environment,
         algorithm=run.algorithm,
         goal=run.goal,
-        reached=bool(run.record["reached"]),
+        reached=reached,
         env_steps=run.record["env_steps"],
         seconds=run.record["seconds"],
         limit=limit,
         mean_return=next(iter(run.record["returns"].values()), None),
         machine=", ".join(f"{name} {value}" for name, value in list_machine(run) if name != "system"),
+        facts=tuple(facts),
+        curve=curve,
+        video=video,
     )
-    if not entry.reached:
-        return entry
-    stem = run.environment.strip("/").replace("/", "_")
-    chart = draw_returns(run.metrics, run.goal)
-    curve = f"{stem}.svg" if chart.legend else None  # otherwise no episode has ended
-    if curve:
-        picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
-        replace_text(folder / curve, picture.to_svg_file())
-    videos = [path for path in run.videos if path.suffix == ".gif"]
-    videos.sort(key=lambda path: not path.name.endswith(SHOWN_VIDEO))
-    video = f"{stem}.gif" if videos else None
-    if video:
-        replace_bytes(folder / video, (run.folder / videos[0]).read_bytes())
-    return replace(entry, facts=tuple(list_facts(run)), curve=curve, video=video)

@@ -1,8 +1,11 @@
-"""The files that report on a run, in its folder: the page report.html and the model card README.md."""
+"""The files that report on a run, in its folder: the page report.html, the model card README.md, and their texts."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +15,59 @@ from algorithm.atomic_io import replace_text
 from algorithm.config.yaml_layers import format_yaml
 from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
-from algorithm.runs.results import RESULT_FILE
+from algorithm.program import DEFAULT_ROLE, get_command
+from algorithm.runs.results import RESULT_FILE, describe_state
+from algorithm.specs import Role
 from algorithm.tools.reports.charts import Chart, Row, draw_rows
 from algorithm.tools.reports.network_figure import draw_network
-from algorithm.tools.reports.page import mark_safe, render
-from algorithm.tools.reports.run_data import Log, RunData, read_run
+from algorithm.tools.reports.page import format_count, format_duration, format_setting, mark_safe, render
+from algorithm.tools.reports.run_data import Log, RunData, RunMetrics, read_run
 from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures
-from algorithm.tools.reports.run_summary import (
-    list_commands,
-    list_environment,
-    list_evaluations,
-    list_facts,
-    list_machine,
-    list_spaces,
-    list_versions,
-    make_headline,
-)
-from algorithm.training.metrics import TABLE_FILE
+from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, format_number
 
 REPORT_FILE, CARD_FILE = "report.html", "README.md"
 MARK = "<!-- Written by Samara. Without this line, Samara keeps the file. -->"
 MAX_VIDEOS = 6  # the newest ones, which the page contains
 LINKED_FILES = (CONFIG_FILE, TABLE_FILE, RESULT_FILE, CURVE_FILE)  # if they exist
+GOOD, BAD, WAITING = "good", "bad", "waiting"  # classes of the style
+SIGNAL_STATUSES = (129, 130, 143)  # exit statuses of runs that a signal ended, after they were saved
+# Columns of an evaluation, with their names in its table.
+EVALUATION_COLUMNS = {
+    EVALUATION_COLUMN: "mean return",
+    "eval/return_low": "95% from",
+    "eval/return_high": "to",
+    "eval/return_std": "std",
+    "eval/length": "length",
+}
+GB = 2**30
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The outcome of a run: its kind (a class of the style), a few words, and a sentence."""
+
+    kind: str
+    label: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A number of a run: its name, its value as text, and a note below it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of texts, whose last columns, as many as `numbers`, contain numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    numbers: int = 0
 
 
 def write_report(folder: Path, log: Log) -> None:
@@ -72,21 +106,28 @@ def make_report(run: RunData) -> str:
     videos = [path for path in run.videos if path.suffix == ".mp4" or path.with_suffix(".mp4") not in run.videos]
     return render(
         "run.html",
-        run=run,
-        headline=make_headline(run),
-        facts=list_facts(run),
+        **_make_texts(run),
         figures=draw_figures(run.metrics, run.goal),
         episodes=draw_episodes(run),
         evaluations=list_evaluations(run.metrics),
         environment=list_environment(run),
-        spaces=list_spaces(run.roles),
         networks={role: (network, draw_network(network["nodes"])) for role, network in run.networks.items()},
-        machine=list_machine(run),
-        versions=list_versions(run),
         videos=videos[:MAX_VIDEOS],
-        commands=list_commands(run),
         files=[name for name in LINKED_FILES if (run.folder / name).is_file()],
     )
+
+
+def _make_texts(run: RunData) -> dict[str, Any]:
+    """Return the values that both templates have."""
+    return {
+        "run": run,
+        "headline": make_headline(run),
+        "facts": list_facts(run),
+        "spaces": list_spaces(run.roles),
+        "machine": list_machine(run),
+        "versions": list_versions(run),
+        "commands": list_commands(run),
+    }
 
 
 def draw_episodes(run: RunData) -> Chart | None:
@@ -105,26 +146,16 @@ def draw_episodes(run: RunData) -> Chart | None:
         if one.get("returns")
     ]
     note = "Each dot is an episode; the black dot is their mean, with its 95% interval."
-    title, figure = "Episodes of the last evaluation", draw_rows(rows, x_label="return")
-    return Chart(title=title, figure=figure, note=note) if rows else None
+    return draw_rows(rows, title="Episodes of the last evaluation", note=note, x_label="return") if rows else None
 
 
 def make_model_card(run: RunData) -> str:
     """Return the model card of a run as Markdown, with the metadata that model hubs read."""
     gifs = [path.as_posix() for path in run.videos if path.suffix == ".gif"]
     curves = [CURVE_FILE] if (run.folder / CURVE_FILE).is_file() else []
-    return render(
-        "model_card.md",
-        mark=mark_safe(MARK),
-        metadata=mark_safe(format_yaml(make_metadata(run))),
-        run=run,
-        headline=make_headline(run),
-        facts=list_facts(run),
-        spaces=list_spaces(run.roles),
-        origin=[*list_versions(run), *list_machine(run)],
-        commands=list_commands(run),
-        pictures=[*curves, *gifs[:1]],
-    )
+    metadata = mark_safe(format_yaml(make_metadata(run)))
+    pictures = [*curves, *gifs[:1]]
+    return render("model_card.md", **_make_texts(run), mark=mark_safe(MARK), metadata=metadata, pictures=pictures)
 
 
 def make_metadata(run: RunData) -> dict[str, Any]:
@@ -147,3 +178,162 @@ def make_metadata(run: RunData) -> dict[str, Any]:
         "tags": ["reinforcement-learning", algorithm, environment],
         **({"model-index": [{"name": algorithm, "results": results}]} if results else {}),
     }
+
+
+def make_headline(run: RunData) -> Headline:
+    """Return the headline of a run."""
+    record, status, steps = run.record, run.record["status"], f"{run.record['env_steps']:,} env steps"
+    goal = "the goal" if run.goal is None else f"the goal of {run.goal:,.6g}"
+    label = describe_state(record)
+    label = label[:1].upper() + label[1:]
+    if run.in_training:
+        return Headline(WAITING, "In training", f"A process trains this run; {steps} so far.")
+    if status is None:
+        sentence = f"The run has no result, since its process did not end normally. Its metrics end at {steps}."
+        return Headline(WAITING, label, sentence)
+    if status in SIGNAL_STATUSES:
+        return Headline(WAITING, label, f"A signal ended the run after {steps}.")
+    if status != 0:
+        failure = f": {record['failure']}" if record.get("failure") else "."
+        return Headline(BAD, label, f"The run ended with exit status {status} after {steps}{failure}")
+    if record["reached"] is None:
+        return Headline(GOOD, label, f"The run trained for {steps}, without a goal.")
+    doubts = "".join(_list_doubts(run))
+    if record["reached"]:
+        confirmed = f"{record.get('confirmed_by') or 'evaluation'} episodes confirm it"
+        return Headline(GOOD, label, f"The mean return reached {goal} after {steps}; {confirmed}.{doubts}")
+    return Headline(BAD, label, f"The mean return did not reach {goal} within {steps}.{doubts}")
+
+
+def _list_doubts(run: RunData) -> Iterator[str]:
+    """Yield a sentence for each role whose evaluation has too few episodes to decide whether it is at the goal."""
+    for role, one in (run.record.get("evaluation") or {}).items():
+        low, high = one["low"], one["high"]
+        if run.goal is None or (low is not None and low >= run.goal) or (high is not None and high < run.goal):
+            continue
+        yield (
+            f" The 95% interval of the {_name('evaluation', role)}, {_format_interval(one) or 'unknown'}, does not "
+            f"decide whether the weights reach the goal; more than {one['episodes']} evaluation episodes "
+            "(goal.evaluation_episodes) make it narrower."
+        )
+
+
+def list_facts(run: RunData) -> list[Fact]:
+    """Return the most important numbers of a run."""
+    record, limit = run.record, run.get_setting("base_config.max_step")
+    speed = f"{record['env_steps'] / record['seconds']:,.0f} env steps per second" if record["seconds"] else ""
+    at_most = "" if limit is None else f"at most {limit:,}"
+    return [
+        *_list_returns(run),
+        *(
+            Fact(name=_name("training return", role), value=format_number(value), note="mean of the last episodes")
+            for role, value in record["returns"].items()
+        ),
+        Fact(name="env steps", value=format_count(record["env_steps"]), note=at_most),
+        Fact(name="episodes", value=format_count(record["episodes"])),
+        Fact(name="updates", value=format_count(record["updates"])),
+        Fact(name="time of training", value=format_duration(record["seconds"]), note=speed),
+    ]
+
+
+def _list_returns(run: RunData) -> Iterator[Fact]:
+    """Yield the return of each role in the evaluation of the result, otherwise in the last one of the metrics."""
+    evaluation = run.record.get("evaluation") or {}
+    for role, one in evaluation.items():
+        interval = f"95% interval {known}, " if (known := _format_interval(one)) else ""
+        note = f"{interval}{one['episodes']} episode{'s' * (one['episodes'] != 1)}"
+        yield Fact(name=_name("evaluation return", role), value=format_number(one["mean"]), note=note)
+    for role, column in run.metrics.list_metrics().get(EVALUATION_COLUMN, {}).items() if not evaluation else ():
+        env_steps, values = run.metrics.get_rows(column)
+        if len(finite := np.flatnonzero(np.isfinite(values))):
+            note = f"after {env_steps[finite[-1]]:,.0f} env steps"
+            yield Fact(name=_name("evaluation return", role), value=format_number(float(values[finite[-1]])), note=note)
+
+
+def _format_interval(evaluation: Mapping[str, Any]) -> str:
+    """Return the interval of the mean return of an evaluation; empty if it is not known."""
+    low, high = evaluation["low"], evaluation["high"]
+    return "" if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
+
+
+def _name(text: str, role: str) -> str:
+    return text if role in ("", DEFAULT_ROLE) else f"{text}, {role}"
+
+
+def list_evaluations(metrics: RunMetrics) -> list[Table]:
+    """Return a table of the evaluations of each role."""
+    tables = []
+    for role in metrics.list_metrics().get(EVALUATION_COLUMN, {}):
+        names = {f"{name}/{role}" if role else name: label for name, label in EVALUATION_COLUMNS.items()}
+        shown = {name: label for name, label in names.items() if name in metrics.columns}
+        rows = [row for row in zip(*metrics.get_rows(*shown), strict=True) if np.isfinite(row[1])]
+        texts = [[f"{row[0]:,.0f}", *map(format_number, row[1:])] for row in rows]
+        tables.append(Table(title=role, columns=["env steps", *shown.values()], rows=texts, numbers=1 + len(shown)))
+    return tables
+
+
+def list_spaces(roles: Mapping[str, Role]) -> list[Table]:
+    """Return a table of the observations and actions of each role."""
+    return [
+        Table(
+            title=f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}",
+            columns=("space", "name", "shape", "type", "values"),
+            rows=list(_list_spaces(role)),
+        )
+        for name, role in roles.items()
+    ]
+
+
+def _list_spaces(role: Role) -> Iterator[list[str]]:
+    for name, spec in role.obs_specs.items():
+        values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
+        if len(spec.shape) == 3:
+            values = f"0 to {spec.high:g}"
+        yield ["observation", name, _join(spec.shape) or "scalar", spec.dtype, values]
+    for part in role.action_spec.parts:
+        values = " x ".join(f"one of {count}" for count in part.n_values)
+        if not part.n_values:
+            values = f"{min(part.low):g} to {max(part.high):g}"
+        yield ["action", "" if part.key is None else str(part.key), _join(part.shape) or "scalar", part.dtype, values]
+    if not role.action_spec.parts:
+        yield ["action", "", "", "", str(role.action_spec)]
+
+
+def _join(numbers: Sequence[int]) -> str:
+    return " x ".join(map(str, numbers))
+
+
+def list_environment(run: RunData) -> list[tuple[str, str]]:
+    """Return name and value of each setting of the environment that is set."""
+    names = ("env_type", "env_name", "env_args", "env_wrappers", "n_envs", "max_step_each_iter", "runtime", "n_workers")
+    values = {name: run.get_setting(f"base_config.{name}") for name in names}
+    runtime = str(values["runtime"]).casefold()
+    if runtime != "workers":
+        del values["n_workers"]
+    if runtime in ("cluster", "ray"):
+        values["actors"] = run.get_setting("cluster_config.actors")
+    return [(name, format_setting(value)) for name, value in values.items() if value not in (None, {}, [])]
+
+
+def list_machine(run: RunData) -> list[tuple[str, str]]:
+    """Return name and value of each property of the machine of the last session; empty if it is not recorded."""
+    machine = run.sessions[-1]["machine"] if run.sessions else {}
+    names = {"processor": "processor", "cores": "cores", "memory": "memory", "accelerator": "GPU", "system": "system"}
+    found = {name: machine[key] for key, name in names.items() if machine.get(key)}
+    if "memory" in found:
+        found["memory"] = f"{found['memory'] / GB:.1f} GiB"
+    return [(name, str(value)) for name, value in found.items()]
+
+
+def list_versions(run: RunData) -> list[tuple[str, str]]:
+    """Return name and version of each package, the commit and the seed; those of the last session."""
+    origin = run.sessions[-1] if run.sessions else run.record
+    seed = run.record.get("seed", run.get_setting("base_config.seed"))
+    found = {**(origin.get("versions") or {}), "commit": origin.get("commit"), "seed": seed}
+    return [(name, str(value)) for name, value in found.items() if value is not None]
+
+
+def list_commands(run: RunData) -> list[tuple[str, str]]:
+    """Return the commands that continue from a run, with their purpose."""
+    command = f"{get_command()} {shlex.join((run.environment, '-n', run.name))}"
+    return [("play it", f"{command} --run"), ("resume it", f"{command} --resume")]

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from algorithm.tools.reports.charts import (
-    Chart,
-    LegendEntry,
-    Line,
-    draw_lines,
-    draw_picture,
-    find_robust_range,
-)
+from algorithm.tools.reports.charts import Chart, Line, draw_lines, draw_picture, find_robust_range
 from algorithm.tools.reports.run_data import RETURN_COLUMN, Log, RunMetrics, make_metrics
 from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, read_table
 
@@ -104,7 +97,7 @@ def draw_figures(metrics: RunMetrics, goal: float | None) -> dict[str, list[Char
 
 def draw_returns(metrics: RunMetrics, goal: float | None) -> Chart:
     """Return the chart of training returns, evaluations with their intervals, and the goal."""
-    lines, legend = _make_lines(metrics, {RETURN_COLUMN: "training", EVALUATION_COLUMN: "evaluation"})
+    lines = _make_lines(metrics, {RETURN_COLUMN: "training", EVALUATION_COLUMN: "evaluation"})
     columns = metrics.list_metrics().get(RETURN_COLUMN, {})
     roles = [role for role, column in columns.items() if metrics.find_last(column) is not None]
     episodes = [line for color, role in enumerate(roles) for line in _find_episodes(metrics, role, color)]
@@ -116,12 +109,8 @@ def draw_returns(metrics: RunMetrics, goal: float | None) -> Chart:
         "Points are means over evaluation episodes, bars their 95% intervals.": any(line.marked for line in lines),
         f"The dashed line is the goal, {goal or 0.0:,.6g}.": goal is not None,
     }
-    return Chart(
-        title="Return",
-        figure=draw_lines([*episodes, *lines], level=goal, y_range=y_range, size=MAIN_SIZE),
-        legend=legend,
-        note=" ".join(note for note, is_true in notes.items() if is_true),
-    )
+    note = " ".join(note for note, is_true in notes.items() if is_true)
+    return draw_lines([*episodes, *lines], title="Return", note=note, level=goal, y_range=y_range, size=MAIN_SIZE)
 
 
 def _find_episodes(metrics: RunMetrics, role: str, color: int) -> list[Line]:
@@ -141,36 +130,31 @@ def _find_episodes(metrics: RunMetrics, role: str, color: int) -> list[Line]:
 def _draw_charts(metrics: RunMetrics, charts: Titles) -> Iterator[Chart]:
     """Yield a chart for each title with a metric that has values."""
     for title, names in charts.items():
-        lines, legend = _make_lines(metrics, names)
-        if lines:
-            yield Chart(
-                title=f"{title}, in {UNITS[title]}" if title in UNITS else title,
-                figure=draw_lines(lines, from_zero=title in ZERO_BASED),
-                legend=legend,
-                note=GAP_NOTE if metrics.is_gap.any() else "",
-            )
+        if lines := _make_lines(metrics, names):
+            text = f"{title}, in {UNITS[title]}" if title in UNITS else title
+            note = GAP_NOTE if metrics.is_gap.any() else ""
+            yield draw_lines(lines, title=text, note=note, from_zero=title in ZERO_BASED)
 
 
-def _make_lines(metrics: RunMetrics, names: Mapping[str, str]) -> tuple[list[Line], list[LegendEntry]]:
-    """Return a line and its entry of the legend for each role of each metric that has values.
+def _make_lines(metrics: RunMetrics, names: Mapping[str, str]) -> list[Line]:
+    """Return a line for each role of each metric that has values.
 
     Evaluations are points, those of returns with their intervals. `names` are the labels of the metrics.
     """
     found = metrics.list_metrics()
     lines: list[Line] = []
-    legend: list[LegendEntry] = []
-    shown = [(name, role, column) for name in names for role, column in found.get(name, {}).items()]
-    for metric, role, column in shown:
-        last, color = metrics.find_last(column), len(lines)
-        if last is not None:
+    for metric, role, column in [(name, *each) for name in names for each in found.get(name, {}).items()]:
+        if len(metrics.get_known(column)):
             bounds = [f"{bound}/{role}" if role else bound for bound in (LOW_COLUMN, HIGH_COLUMN)]
             has_bounds = metric == EVALUATION_COLUMN and all(bound in metrics.columns for bound in bounds)
             x, y, *ends = metrics.get_rows(column, *(bounds if has_bounds else ()))
             low, high = ends or (None, None)
-            lines.append(Line(color=color, x=x, y=y, low=low, high=high, marked=metric.startswith("eval/")))
             label = ", ".join(filter(None, (names[metric], role))) or "last value"
-            legend.append(LegendEntry(color=color, label=label, column=column, value=last))
-    return lines, legend
+            marked = metric.startswith("eval/")
+            lines.append(
+                Line(color=len(lines), x=x, y=y, low=low, high=high, marked=marked, label=label, column=column)
+            )
+    return lines
 
 
 def _draw_time_shares(metrics: RunMetrics) -> list[Chart]:
@@ -191,18 +175,14 @@ def _draw_time_shares(metrics: RunMetrics) -> list[Chart]:
     sums = np.add.reduceat(np.array(shares)[order].clip(min=0), starts, axis=1)
     tops = np.cumsum(sums / np.diff(starts, append=n_rows), 0)
     edges = np.repeat([0.0, *env_steps[starts[1:] - 1], env_steps[-1]], 2)[1:-1]
+    labels = [
+        f"{names[index].removeprefix(SHARE_PREFIX).removesuffix(SHARE_SUFFIX)} {means[index]:.0%}" for index in order
+    ]
     lines = [
-        Line(color=color, x=edges, y=np.repeat(top, 2), low=np.repeat(bottom, 2), high=np.repeat(top, 2))
-        for color, (bottom, top) in enumerate(zip([np.zeros(len(starts)), *tops], tops, strict=False))
+        Line(color=color, x=edges, y=np.repeat(top, 2), low=np.repeat(bottom, 2), high=np.repeat(top, 2), label=label)
+        for color, (bottom, top, label) in enumerate(zip([np.zeros(len(starts)), *tops], tops, labels, strict=False))
     ]
-    legend = [
-        LegendEntry(
-            color=color, label=f"{names[index].removeprefix(SHARE_PREFIX).removesuffix(SHARE_SUFFIX)} {mean:.0%}"
-        )
-        for color, (index, mean) in enumerate(zip(order, means[order], strict=True))
-    ]
-    figure = draw_lines(lines, y_range=(0.0, max(1.0, float(tops.max()))))
-    return [Chart(title="Shares of the time", figure=figure, legend=legend)]
+    return [draw_lines(lines, title="Shares of the time", y_range=(0.0, max(1.0, float(tops.max()))))]
 
 
 def _make_title(metric: str) -> str:

@@ -1,12 +1,14 @@
-"""A search for settings: the trials of a study one after the other, and its best settings as a variant."""
+"""A search for settings: the trials of a study, the number that compares them, and the best settings as a variant."""
 
 from __future__ import annotations
 
 import gc
 import shutil
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -22,13 +24,16 @@ from algorithm.parts.run_folder import RunFolder, find_environment_folder, forma
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, create_run, resolve_effective
-from algorithm.tools.tune.objective import Objective, Pruner
 from algorithm.tools.tune.space import SearchSpace, Values, make_tree
 from algorithm.tools.tune.study import Study, TrialRecord
+from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.metrics import format_number
 
 MAX_FAILURES = 3  # failed trials after which a search ends, if no other trial has been trained before
 SECTION = "tune"  # the section of the search itself, which the variant with the best settings does not repeat
+EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
+WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
+PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
 NOT_OF_A_TRIAL = (EnvironmentStartError, CheckpointError, OSError)  # these end a search: every trial would fail
 
 Log = Callable[[str], None]
@@ -37,6 +42,91 @@ Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains
 
 class TrialPruned(Exception):
     """The end of a trial whose evaluations are worse than the median of other trials at the same env steps."""
+
+
+class Objective:
+    """The number by which trials are compared.
+
+    Args:
+        settings: settings that all trials share.
+        source: name of the file of the settings, for messages.
+
+    Attributes:
+        maximize: whether larger numbers are better.
+        unit: the name of the number.
+        max_step: the env steps at which a run ends.
+        evaluate_every: the env steps between the evaluations of a run.
+        evaluations: the number of evaluations of a run.
+        warmup: the number of the first evaluation at which a trial can be pruned.
+
+    Raises:
+        UserError: the settings have no limit or no goal.
+    """
+
+    def __init__(self, settings: Settings, source: str):
+        if settings.base.max_step is None:
+            raise UserError(f"{source}: tune needs base_config.max_step, the length of the run of each trial")
+        self.maximize = settings.tune.objective == "return"
+        if not self.maximize and (settings.goal is None or settings.goal.return_ is None):
+            raise UserError(
+                f"{source}: tune.objective: env_steps needs goal.return, the return to reach; or use return"
+            )
+        self.unit = "mean return" if self.maximize else "env steps"
+        self.max_step = settings.base.max_step
+        self.evaluate_every = settings.base.evaluate_every or max(1, self.max_step // EVALUATIONS)
+        self.evaluations = self.max_step // self.evaluate_every
+        self.warmup = ceil(WARMUP * self.evaluations)
+
+    def measure(self, result: RunResult) -> float:
+        """Return the number of a run that has ended. Raises UserError if the run could not be evaluated."""
+        if not self.maximize:
+            return result.counters.env_steps if result.goal_reached else PENALTY * self.max_step
+        if result.evaluation is None:
+            raise UserError("tune.objective return needs evaluation, which is not possible in this environment")
+        return compute_mean_return(result.evaluation)
+
+    def is_goal_missed(self, value: float | None) -> bool:
+        """Return whether no run of a trial with this number reached the goal that the number is about."""
+        return not self.maximize and value is not None and value >= PENALTY * self.max_step
+
+    def make_run_settings(self, seed: int) -> Tree:
+        """Return the settings that a search sets in each of its runs."""
+        base = {"seed": seed, "evaluate_every": self.evaluate_every, "save_every": None, "export": "never"}
+        return {"base_config": base, **({"goal": None} if self.maximize else {})}
+
+
+def compute_mean_return(results: Mapping[str, EvaluationResult]) -> float:
+    """Return the mean return of an evaluation, over the roles."""
+    return fmean(result.mean for result in results.values())
+
+
+class Pruner(Callback):
+    """A callback that stops a run whose evaluations are worse than the median of other trials.
+
+    Args:
+        trial: the trial of Optuna, or of a test.
+        earlier: number of evaluations of the runs with earlier seeds.
+        objective: the objective, for the direction of the comparison.
+
+    Attributes:
+        pruned: whether it has stopped the run.
+    """
+
+    def __init__(self, trial: Any, earlier: int, objective: Objective):
+        self.trial, self.earlier, self.objective = trial, earlier, objective
+        self.pruned = False
+
+    def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool:
+        mean = compute_mean_return(results)
+        env_steps = max(result.env_steps for result in results.values())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that an interrupted trial has reported this step before
+            self.trial.report(
+                mean if self.objective.maximize else -mean,
+                self.earlier + env_steps // self.objective.evaluate_every,
+            )
+        self.pruned = env_steps < self.objective.max_step and self.trial.should_prune()
+        return self.pruned
 
 
 class Search:
@@ -88,18 +178,15 @@ class Search:
                 error that is not of a trial: the environment does not start, a file cannot be written.
         """
         errors: list[Exception | None] = []
-        while self._run_next(limit, errors):
+        while True:
+            with self.study.take_trial(limit) as trial:
+                if trial is None:
+                    return
+                errors.append(self._run_trial(trial))
             if errors[-1] and len(errors) == MAX_FAILURES and all(errors):
                 self._log(f"the search ends: its first {MAX_FAILURES} trials have failed")
                 raise errors[-1]
             gc.collect()
-
-    def _run_next(self, limit: int, errors: list[Exception | None]) -> bool:
-        """Train a trial and append its error, or None, to `errors`; return False if no trial is left."""
-        with self.study.take_trial(limit) as trial:
-            if trial is not None:
-                errors.append(self._run_trial(trial))
-        return trial is not None
 
     def _run_trial(self, trial: Any) -> Exception | None:
         """Train a trial and record its result; return the error of a trial that failed."""
@@ -192,8 +279,11 @@ class Search:
             return best
 
     def _write(self, best: TrialRecord, count: int) -> None:
-        """Write the settings of a trial as a variant; log them if that is not possible."""
-        tree = self._make_variant(best)
+        """Write a variant that trains as a trial did; log it if that is not possible."""
+        tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
+        for _, layer in self.request.layers:
+            tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
+        tree = merge(tree, make_tree(best.settings))
         result = f"{format_number(best.value)} {self.objective.unit}"
         comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (tune)"
         try:
@@ -205,13 +295,6 @@ class Search:
             self._log(f"the best settings:\n{format_variant(self.save_as, tree, comment)}")
             raise
         self._log(f"wrote the variant {self.save_as} into {self._config}")
-
-    def _make_variant(self, best: TrialRecord) -> Tree:
-        """Return the settings of a variant that trains as a trial did: those of the command line and its own."""
-        tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
-        for _, layer in self.request.layers:
-            tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
-        return merge(tree, make_tree(best.settings))
 
     def _check_variant(self) -> None:
         """Raise UserError if the variant for the best settings is no name, or exists and is not to be replaced."""

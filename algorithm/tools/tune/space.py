@@ -88,59 +88,47 @@ def _check_dimension(dimension: Dimension, all_dimensions: Sequence[Dimension], 
     Raises:
         UserError: it cannot be searched.
     """
-    path = dimension.path
+    path, place = dimension.path, f"{dimension.source}: {SPACE}"
     if reason := FIXED.get(path) or FIXED.get(path.partition(".")[0]):
-        raise UserError(f"{dimension.source}: {SPACE}: {path} cannot be searched: {reason}")
-    contexts: list[Tree] = [{}]
-    for other in all_dimensions:
-        if isinstance(other, Choices) and other is not dimension:
-            contexts += [nest(other.path, value) for value in other.values]
-    failures = [_find_failure(dimension, value, contexts, layers) for value in dimension.values]
-    return next(filter(None, failures), None)
-
-
-def _find_failure(dimension: Dimension, value: Any, contexts: Sequence[Tree], layers: Sequence[Layer]) -> str | None:
-    """Return why a value has no effect in the first context; None if it has one in any context.
-
-    Raises:
-        UserError: every context rejects the value; the error of the first one.
-    """
-    errors: list[UserError] = []
-    failures: list[str | None] = []
-    for context in contexts:
-        tree = merge(context, nest(dimension.path, value))
-        try:
-            settings = resolve([*layers, (f"{dimension.source}: {SPACE}", tree)])
-        except UserError as error:
-            errors.append(error)
-            continue
-        failures.append(find_failure(settings, dimension.path))
-        if failures[-1] is None:
-            return None
-    if not failures:
-        place = f"{dimension.source}: {SPACE}"
-        text = str(errors[0]).removeprefix(f"{place}: ")
-        raise UserError(f"{place}: {text}") from errors[0]
-    return failures[0]
+        raise UserError(f"{place}: {path} cannot be searched: {reason}")
+    others = [other for other in all_dimensions if isinstance(other, Choices) and other is not dimension]
+    contexts = [{}, *(nest(other.path, value) for other in others for value in other.values)]
+    for value in dimension.values:
+        errors: list[UserError] = []
+        failures: list[str | None] = []
+        for context in contexts:
+            try:
+                settings = resolve([*layers, (place, merge(context, nest(path, value)))])
+            except UserError as error:
+                errors.append(error)
+                continue
+            failures.append(find_failure(settings, path))
+            if failures[-1] is None:
+                break
+        if not failures:
+            text = str(errors[0]).removeprefix(f"{place}: ")
+            raise UserError(f"{place}: {text}") from errors[0]
+        if failures[-1] is not None:
+            return failures[0]
+    return None
 
 
 def _convert_limits(dimension: Dimension, layers: Sequence[Layer]) -> Dimension:
-    """Return a dimension with limits of the type of its setting: a range of 0 to 1 may be one of numbers."""
+    """Return a dimension with limits of the type of its setting: a range of 0 to 1 may be one of numbers.
+
+    They are unchanged if settings without these values determine the type.
+    """
     if not isinstance(dimension, NumberRange):
         return dimension
-    limits = [_convert(dimension.path, limit, layers) for limit in dimension.values]
+    limits: list[float] = []
+    for limit in dimension.values:
+        try:
+            found = find_value(resolve([*layers, (SPACE, nest(dimension.path, limit))]), dimension.path)
+        except UserError:
+            found = limit
+        limits.append(found if isinstance(found, int | float) else limit)
     low, high = limits if all(isinstance(limit, int) for limit in limits) else map(float, limits)
     return replace(dimension, low=low, high=high)
-
-
-def _convert(path: str, value: float, layers: Sequence[Layer]) -> float:
-    """Return a number as the setting has it; unchanged if settings without this value determine its type."""
-    try:
-        settings = resolve([*layers, (SPACE, nest(path, value))])
-    except UserError:
-        return value
-    found = find_value(settings, path)
-    return found if isinstance(found, int | float) else value
 
 
 def find_value(settings: Settings, path: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from algorithm.atomic_io import replace_text
+from algorithm.atomic_io import copy_aside, replace_text
 from algorithm.config.yaml_layers import Tree, format_value, format_yaml, parse_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
 from algorithm.parts.run_records import find_changes
 from algorithm.program import get_install_command
-from algorithm.tools.tune.journal import StudyLock, repair_journal
+from algorithm.records_io import read_json_lines, write_json_lines
 
 JOURNAL_FILE, STUDY_FILE = "journal.log", "study.yaml"
-
+CREATE_STUDY, CREATE_TRIAL = 0, 4  # operations of Optuna
+WAIT = 0.05  # seconds between two attempts to lock a study
+Operation = dict[str, Any]
 State = Literal["complete", "pruned", "running"]
 
 
@@ -41,6 +44,39 @@ class TrialRecord:
     value: float | None
     settings: Mapping[str, Any]
     reason: str
+
+
+class StudyLock:
+    """The lock of a study folder, which a process may acquire again while it holds it.
+
+    The operating system releases it when the process ends, so that a process that was killed leaves no lock behind.
+    """
+
+    def __init__(self, folder: Path):
+        self._lock, self._depth = FolderLock(folder, str(folder)), 0
+
+    def acquire(self) -> bool:
+        """Wait until no other process holds the lock, and hold it."""
+        while not self._depth:
+            try:
+                self._lock.__enter__()
+                break
+            except UserError:  # another process holds it
+                time.sleep(WAIT)
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Release the lock, if it was acquired once."""
+        self._depth -= 1
+        if not self._depth:
+            self._lock.__exit__()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Study:
@@ -100,17 +136,15 @@ class Study:
         """
         with ExitStack() as held:
             with self.lock:
-                trial = self._find_trial(limit, held)
+                trials = self._study.get_trials(deepcopy=False)
+                unfinished = [known for known in trials if not known.state.is_finished()]
+                trial = None
+                if interrupted := next((known for known in unfinished if self._try_lock(known.number, held)), None):
+                    # No public attribute has the id of a trial.
+                    trial = self.optuna.trial.Trial(self._study, interrupted._trial_id)
+                elif len(trials) < limit and self._try_lock(len(trials), held):
+                    trial = self._study.ask()
             yield trial
-
-    def _find_trial(self, limit: int, held: ExitStack) -> Any:
-        """Return a trial to train, whose lock `held` receives; None without one."""
-        trials = self._study.get_trials(deepcopy=False)
-        for known in trials:
-            if not known.state.is_finished() and self._try_lock(known.number, held):
-                # No public attribute has the id of a trial.
-                return self.optuna.trial.Trial(self._study, known._trial_id)
-        return self._study.ask() if len(trials) < limit and self._try_lock(len(trials), held) else None
 
     def _try_lock(self, number: int, held: ExitStack) -> bool:
         """Hold the lock of a trial, and set its sampler; return False if another process holds the lock."""
@@ -177,3 +211,73 @@ def import_optuna() -> ModuleType:
         raise UserError(f"tune needs the extra tune ({line}): {get_install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
+
+
+def repair_journal(path: Path, maximize: bool, optuna: ModuleType, log: Callable[[str], None]) -> None:
+    """Rewrite a damaged journal without the operations that cannot be used; `log` receives a line then.
+
+    A trial whose end is lost is unfinished, and so is trained again. The caller holds the lock of the study.
+
+    Args:
+        path: the journal, in the folder of its study.
+        maximize: whether trials with larger values are better.
+        optuna: the package.
+        log: receives a line if the journal is damaged.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    operations, problem = read_json_lines(path, Operation, allow_nan=True)
+    kept = list(_select(operations, path.parent.name, maximize, optuna))
+    is_cut = path.read_bytes()[-1:] != b"\n"
+    if problem or is_cut or kept != operations:
+        copy = copy_aside(path)
+        write_json_lines(path, kept, allow_nan=True)
+        log(
+            f"{problem or f'{path} is damaged'}: what cannot be used is dropped, and finished trials are kept; "
+            f"{copy.name} is a copy as it was"
+        )
+
+
+def _select(operations: Sequence[Operation], study: str, maximize: bool, optuna: ModuleType) -> Iterator[Operation]:
+    """Yield the operations that Optuna can apply, with the creation of the study and of trials where they are lost.
+
+    The id of a trial is the number of trials that were created before it. An operation on the next id shows that a
+    creation is lost, and creations differ in nothing but their time.
+    """
+    expected = {"op_code": CREATE_STUDY, "study_name": study, "directions": [2 if maximize else 1]}
+    if not operations or {**operations[0], **expected} != operations[0]:
+        operations = [{**expected, "worker_id": ""}, *operations]
+    applied, n_trials = _AppliedOperations(optuna), 0
+    for operation in operations:  # every process that opens the study creates it, too
+        code, trial = operation.get("op_code"), operation.get("trial_id")
+        if trial == n_trials:
+            created = {"op_code": CREATE_TRIAL, "worker_id": "", "study_id": 0, "datetime_start": None}
+            applied.add(created)
+            n_trials += 1
+            yield created
+        is_foreign = operation.get("study_id", 0) != 0 or operation.get("study_name", study) != study
+        is_unknown = isinstance(trial, int) and trial >= n_trials
+        if not is_foreign and not is_unknown and applied.add(operation):
+            n_trials += code == CREATE_TRIAL
+            yield operation
+
+
+class _AppliedOperations:
+    """A journal in memory, which Optuna reads."""
+
+    def __init__(self, optuna: ModuleType):
+        self._operations: list[Operation] = []
+        self._storage = optuna.storages.JournalStorage(self)
+
+    def read_logs(self, log_number_from: int) -> list[Operation]:
+        """Return the operations from a number on, as Optuna requests them."""
+        return self._operations[log_number_from:]
+
+    def add(self, operation: Operation) -> bool:
+        """Apply an operation after all earlier ones, and return whether that was possible."""
+        self._operations.append(operation)
+        try:
+            self._storage.get_all_studies()  # reads what is new in the journal
+        except Exception:  # Optuna raises errors of many kinds for an operation that is not of its form
+            return False
+        return True

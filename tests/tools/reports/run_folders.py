@@ -1,9 +1,9 @@
-"""A run folder with all files that a report reads, written without training."""
+"""Run folders, written without training: one with all files that a report reads, and runs with known curves."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from algorithm.config.yaml_layers import Tree, format_yaml, load_defaults, merge
 from algorithm.networks.precision import Placement
 from algorithm.parts.network_record import record_network
 from algorithm.parts.run_records import write_roles
+from algorithm.records_io import append_json_line
 from algorithm.runs.results import write_record
-from algorithm.training.metrics import MetricsWriter
 from tests.builders import make_acer, make_role
 
 SETTINGS: Tree = {
@@ -79,31 +79,66 @@ def make_row(row: int) -> dict[str, float]:
     return values
 
 
+def write_files(folder: Path, settings: Mapping[str, Any], record: Mapping[str, Any], lines: Sequence[str]) -> Tree:
+    """Write settings, result and the lines of metrics.csv into a new run folder; return all of its settings."""
+    folder.mkdir(parents=True)
+    tree = merge(load_defaults(), settings)
+    (folder / "config.yaml").write_text(format_yaml(tree))
+    (folder / "environment.txt").write_text(f"{record['environment']}\n")
+    write_record(folder, dict(record))
+    (folder / "metrics.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return tree
+
+
+def write_curve(
+    folder: Path,
+    curve: Mapping[int, float],
+    *,
+    goal: float | None = 100.0,
+    settings: Mapping[str, Any] | None = None,
+    column: str = "rollout/return",
+    damaged_after: Sequence[int] = (),
+    **changes: Any,
+) -> Path:
+    """Write the folder of a run of mine/task that did not reach its goal, and return it.
+
+    Args:
+        folder: its folder, which is made.
+        curve: {env steps: value} of `column`.
+        goal: mean return of its goal.
+        settings: further settings, as a tree.
+        column: name of its metric.
+        damaged_after: env steps after whose row the table has a damaged line.
+        changes: other items of its result.
+    """
+    last = max(curve)
+    record = {**RESULT, "environment": "mine/task", "seed": 0, "reached": None if goal is None else False}
+    record |= {"env_steps": last, "returns": {"agent": curve[last]}, "evaluation": None, **changes}
+    base = {"algorithm": record["algorithm"], "name": folder.name, "seed": record["seed"]}
+    own = {"base_config": base, "goal": None if goal is None else {"return": goal, "step_budget": None}}
+    rows = [(f"{env_steps},1.0,{value}", env_steps) for env_steps, value in curve.items()]
+    lines = [line for row, steps in rows for line in (row, *["dam\ufffdged,"] * (steps in damaged_after))]
+    write_files(folder, merge(own, settings or {}), record, [f"env_steps,time/seconds,{column}", *lines])
+    return folder
+
+
 def write_run(folder: Path) -> Path:
     """Write the run folder of a run that was resumed once and reached its goal; return its path."""
-    folder.mkdir(parents=True)
-    settings = merge(load_defaults(), SETTINGS)
-    (folder / "config.yaml").write_text(format_yaml(settings))
-    (folder / "environment.txt").write_text("gym/cartpole\n")
+    columns = ["env_steps", *make_row(ROWS)]
+    rows = [{"env_steps": ROW_STEPS * row, **make_row(row)} for row in range(1, ROWS + 1)]
+    lines = [",".join(str(row.get(name, "")) for name in columns) for row in rows]
+    settings = write_files(folder, SETTINGS, RESULT, [",".join(columns), *lines])
+    (folder / "configs").mkdir()
     for env_steps, changes in ((0, {"acer_config": {"gamma": 0.9}}), (3000, {})):
-        (folder / "configs").mkdir(exist_ok=True)
         (folder / f"configs/{env_steps}.yaml").write_text(format_yaml(merge(settings, changes)))
-    metrics = MetricsWriter(folder)
-    metrics.columns = ["env_steps", *make_row(ROWS)]
-    lines = [",".join(str({"env_steps": ROW_STEPS * row, **make_row(row)}.get(name, "")) for name in metrics.columns)
-             for row in range(1, ROWS + 1)]  # fmt: skip
-    metrics.table.write_text("\n".join([",".join(metrics.columns), *lines]) + "\n")
-    write_record(folder, RESULT)
     role = make_role(4, 4, 2)
     write_roles(folder / "roles.json", {"agent": role})
     record_network(folder, "agent", make_acer(role), Placement())
     machine = {"system": "Linux 6", "processor": "Fast <CPU>", "cores": 2, "memory": 2**34}
-    sessions = [
-        {"started": f"2026-01-0{day}T00:00:00+00:00", "env_steps": env_steps, "seed": 7, "machine": machine,
-         "versions": VERSIONS, "commit": COMMIT}
-        for day, env_steps in ((1, 0), (2, 3000))
-    ]  # fmt: skip
-    (folder / "sessions.jsonl").write_text("".join(json.dumps(session) + "\n" for session in sessions))
+    session = {"seed": 7, "machine": machine, "versions": VERSIONS, "commit": COMMIT}
+    for day, env_steps in ((1, 0), (2, 3000)):
+        started = f"2026-01-0{day}T00:00:00+00:00"
+        append_json_line(folder / "sessions.jsonl", {"started": started, "env_steps": env_steps, **session})
     (folder / "faults.log").write_text(FAULT + "\n")
     (folder / "videos").mkdir()
     for name in ("3000-best", "6000-best", "6000-worst"):

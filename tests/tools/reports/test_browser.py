@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +20,34 @@ from algorithm.tools.reports.comparison_output import write_page
 from algorithm.tools.reports.gallery import Gallery, make_entry, write_gallery
 from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import read_run
-from tests.tools.reports import compared_folders
-from tests.tools.reports.browser import DARK, DESKTOP, EXECUTABLE, LIGHT, PHONE, Browser, VisitedPage
-from tests.tools.reports.run_folders import write_run
+from tests.tools.reports.run_folders import write_curve, write_run
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(EXECUTABLE is None, reason="no browser: install Chromium, for example apt-get install chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Chromium, for example apt-get install chromium"),
 ]
+# Chromium as root needs --no-sandbox; the pages are those of this project.
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr")
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-VIEWS = {"light": (LIGHT, DESKTOP), "dark": (DARK, DESKTOP), "phone": (LIGHT, PHONE)}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    """The folder of the screenshots, which pytest keeps for some runs."""
-    return tmp_path_factory.mktemp("screenshots")
+DARK, LIGHT = 0, 1  # values of the preferred theme
+VIEWS = {"light": (LIGHT, 1200), "dark": (DARK, 1200), "phone": (LIGHT, 390)}  # theme, and width in pixels
+HEIGHT = 900
+# A page that shows another one in a frame of a given width, and then writes what it finds there.
+FRAME = """<!DOCTYPE html>
+<body style="margin: 0"><iframe src="URL" width="WIDTH" height="HEIGHT" style="border: 0"></iframe><pre></pre>
+<script>
+onload = () => {
+    const view = document.querySelector("iframe").contentWindow, page = view.document;
+    document.querySelector("pre").textContent = JSON.stringify({
+        requests: view.performance.getEntriesByType("resource").map(each => each.name),
+        images: [...page.images].filter(each => each.naturalWidth).map(each => each.src),
+        width: page.documentElement.scrollWidth,
+        background: view.getComputedStyle(page.body).backgroundColor,
+    });
+};
+</script></body>
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +69,7 @@ def comparison(tmp_path_factory) -> Path:
     for environment in ("mine/x", "mine/y"):
         for rate in (0.002, 0.00002):
             for seed in range(5):
-                compared_folders.write_run(
+                write_curve(
                     runs / environment / f"{rate}-{seed}",
                     {steps: rate * steps**0.5 * (9 + seed) for steps in range(0, 10_000, 500)},
                     environment=environment,
@@ -81,50 +97,63 @@ def gallery(run, tmp_path_factory) -> Path:
     return source / "built/gallery/index.html"
 
 
-def visit(browser: Browser, page: Path, pictures: Path) -> dict[str, VisitedPage]:
-    """Open a page in all views, and check that it loads nothing and fits; return what was recorded of each view."""
-    visited = {}
-    for name, (theme, window) in VIEWS.items():
-        picture = pictures / f"{page.stem}-{name}.png"
-        visited[name] = browser.visit(page, theme, window, picture)
-        assert visited[name].errors == []
-        assert visited[name].requests
-        assert all(url.startswith(("file://", "data:")) for url in visited[name].requests)
-        assert visited[name].size[0] <= window[0]  # no scrolling to the side
-        with Image.open(picture) as image:
-            assert image.size == (window[0], visited[name].size[1])
-            pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
-        colors, counts = np.unique(pixels.astype(int) @ (1 << 16, 1 << 8, 1), return_counts=True)
-        assert 0.5 < counts.max() / len(pixels) < 0.995  # text and charts on a page
-        assert (colors[counts.argmax()] < 0x404040) == (name == "dark")
-    print("screenshots:", *pictures.glob(f"{page.stem}-*.png"))
+def visit(page: Path, folder: Path, view: str = "light") -> dict[str, Any]:
+    """Open a page, and return what was found.
+
+    `requests` to a network, `images` that it shows, its `width`, its `background`, `errors` of the console, and its
+    `pixels` [height, width, 3].
+    """
+    theme, width = VIEWS[view]
+    values = {"URL": page.resolve().as_uri(), "WIDTH": str(width), "HEIGHT": str(HEIGHT)}
+    (folder / "frame.html").write_text(re.sub("URL|WIDTH|HEIGHT", lambda match: values[match[0]], FRAME))
+    options = [f"--user-data-dir={folder / 'profile'}", f"--blink-settings=preferredColorScheme={theme}", "--dump-dom"]
+    options += [
+        f"--window-size={width},{HEIGHT}",
+        f"--screenshot={folder / view}.png",
+        "--allow-file-access-from-files",
+    ]
+    command = [str(CHROMIUM), *ARGUMENTS, *options, (folder / "frame.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    print("screenshot:", folder / f"{view}.png")
+    with Image.open(folder / f"{view}.png") as image:
+        pixels = np.asarray(image.convert("RGB"))[:HEIGHT, :width].astype(int)
+    found = json.loads(unescape(re.search("<pre>(.*?)</pre>", done.stdout)[1]))
+    return {**found, "errors": re.findall("CONSOLE.*", done.stderr), "pixels": pixels}
+
+
+def visit_all(page: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """Open a page in all views, and check that it loads nothing from a network and fits."""
+    visited = {view: visit(page, folder, view) for view in VIEWS}
+    for view, found in visited.items():
+        assert found["errors"] == []
+        assert all(url.startswith(("file://", "data:")) for url in found["requests"])
+        assert found["width"] <= VIEWS[view][1]  # no scrolling to the side
+        colors, counts = np.unique(found["pixels"].reshape(-1, 3) @ (1 << 16, 1 << 8, 1), return_counts=True)
+        assert 0.5 < counts.max() / counts.sum() < 0.995  # text and charts on a page
+        assert (colors[counts.argmax()] < 0x404040) == (view == "dark")
     return visited
 
 
-def check_backgrounds(visited: dict[str, VisitedPage]) -> None:
+def check_backgrounds(visited: dict[str, dict[str, Any]]) -> None:
     """Check that a page of the project's own style follows the theme of the browser."""
-    assert visited["light"].background == visited["phone"].background == "rgb(255, 255, 255)"
-    assert visited["dark"].background == "rgb(21, 24, 27)"
+    assert visited["light"]["background"] == visited["phone"]["background"] == "rgb(255, 255, 255)"
+    assert visited["dark"]["background"] == "rgb(21, 24, 27)"
 
 
-def test_a_report_in_a_browser(run, pictures, tmp_path):
-    with Browser(tmp_path) as browser:
-        check_backgrounds(visit(browser, run / "report.html", pictures))
-        (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://127.0.0.1:9/a.png'>")
-        broken = browser.visit(tmp_path / "broken.html", LIGHT, DESKTOP, tmp_path / "broken.png")
-        assert broken.errors and "http://127.0.0.1:9/a.png" in broken.requests
+def test_a_report_in_a_browser(run, tmp_path):
+    check_backgrounds(visit_all(run / "report.html", tmp_path))
+    (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://127.0.0.1:9/a.png'>")
+    broken = visit(tmp_path / "broken.html", tmp_path)
+    assert broken["errors"] and "http://127.0.0.1:9/a.png" in broken["requests"]
 
 
-def test_a_comparison_in_a_browser(comparison, pictures, tmp_path):
-    with Browser(tmp_path) as browser:
-        visited = visit(browser, comparison, pictures)
+def test_a_comparison_in_a_browser(comparison, tmp_path):
+    visited = visit_all(comparison, tmp_path)
     check_backgrounds(visited)
-    (url,) = visited["light"].requests  # the page alone
-    assert url == comparison.resolve().as_uri()
+    assert visited["light"]["requests"] == visited["light"]["images"] == []  # the page alone
 
 
-def test_a_gallery_in_a_browser(gallery, pictures, tmp_path):
-    with Browser(tmp_path) as browser:
-        visited = visit(browser, gallery, pictures)
-    assert any(url.endswith("gym_cartpole.svg") for url in visited["light"].requests)
-    assert any(url.endswith("gym_cartpole.gif") for url in visited["light"].requests)
+def test_a_gallery_in_a_browser(gallery, tmp_path):
+    images = visit_all(gallery, tmp_path)["light"]["images"]
+    assert any(url.endswith("gym_cartpole.svg") for url in images)
+    assert any(url.endswith("gym_cartpole.gif") for url in images)

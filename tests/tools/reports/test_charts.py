@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from algorithm.tools.reports.charts import (
     MAX_POINTS,
-    Chart,
-    LegendEntry,
     Line,
     Row,
     compute_ticks,
@@ -32,7 +30,7 @@ def line(y, x=None, **fields) -> Line:
 
 
 def draw(*lines: Line, **options) -> str:
-    return draw_lines(lines, **options).to_svg()
+    return draw_lines(lines, **options).figure.to_svg()
 
 
 def read_paths(svg: str, color: str, width: str = "1.6") -> list[list[np.ndarray]]:
@@ -59,7 +57,7 @@ def test_a_line_passes_through_its_points_in_proportion():
 
 
 def test_numbers_and_grid_of_the_axes_are_at_their_values():
-    figure = draw_lines([line([0, 12], x=[0, 100])], y_range=(0.0, 12.0))
+    figure = draw_lines([line([0, 12], x=[0, 100])], y_range=(0.0, 12.0)).figure
     labels = {shape.text: shape for shape in figure.shapes if hasattr(shape, "text")}
     (left, top), (width, height) = figure.shapes[-1].place, figure.shapes[-1].size
     assert labels["40"].x == pytest.approx(left + width * 41 / 102) and labels["40"].y > top + height
@@ -144,12 +142,12 @@ def test_texts_of_the_axes():
 def test_charts_without_data_are_drawn():
     charts = [draw_lines(lines) for lines in ([], [line([])], [line([np.nan])], [line([3, 3, 3])])]
     charts += [draw_rows(rows) for rows in ([], [Row(label="", color=0, value=1, low=None, high=None)])]
-    assert all("nan" not in chart.to_svg() for chart in charts)
+    assert all("nan" not in chart.figure.to_svg() for chart in charts)
 
 
 def test_intervals_are_rows_from_the_top_with_a_point_and_its_bounds():
     rows = [Row(label=name, color=k, value=k, low=k - 1, high=k + 1) for k, name in enumerate(("first", "second"))]
-    svg = draw_rows(rows, level=0.5).to_svg()
+    svg = draw_rows(rows, level=0.5).figure.to_svg()
     ((top,),), ((bottom,),) = read_paths(svg, "series-0", "6"), read_paths(svg, "series-1", "6")
     ((bar,),) = read_paths(svg, "series-0", "5")
     assert bottom[0, 1] > top[0, 1] == bar[0, 1] and bar[:, 0].mean() == pytest.approx(top[0, 0], abs=0.01)
@@ -160,7 +158,7 @@ def test_intervals_are_rows_from_the_top_with_a_point_and_its_bounds():
 
 def test_long_labels_of_intervals_are_in_lines_that_fit():
     label = " ".join(f"word{number}" for number in range(30))
-    svg = draw_rows([Row(label=label, color=0, value=1, low=0, high=2)], width=340).to_svg()
+    svg = draw_rows([Row(label=label, color=0, value=1, low=0, high=2)], width=340).figure.to_svg()
     lines = [each for each in ElementTree.fromstring(svg).iter("text") if each.text and "word" in each.text]
     lines.sort(key=lambda each: float(each.get("y")))
     assert " ".join(each.text for each in lines).split() == label.split()
@@ -169,7 +167,7 @@ def test_long_labels_of_intervals_are_in_lines_that_fit():
 
 def test_dots_of_samples_are_in_proportion():
     row = Row(label="a", color=0, values=np.array([0.0, 1.0, 4.0]), value=2.0, low=1.0, high=3.0)
-    svg = draw_rows([row]).to_svg()
+    svg = draw_rows([row]).figure.to_svg()
     (dots,), ((bar,),), ((mean,),) = (
         read_paths(svg, *style) for style in (("series-0", "5"), ("ink", "5"), ("ink", "6"))
     )
@@ -212,8 +210,8 @@ def test_an_interval_without_a_bound_is_no_extreme_value():
 
 
 def test_a_picture_has_the_charts_below_each_other_with_titles_and_legends():
-    legend = [LegendEntry(color=9, label="a < b")]
-    charts = [Chart(title=name, figure=draw_lines([line([1, 2])]), legend=legend) for name in ("<one>", "two")]
+    drawn = [Line(color=9, x=np.arange(2.0), y=np.arange(2.0), label="a < b"), line([1, 2])]
+    charts = [draw_lines(drawn, title=name) for name in ("<one>", "two")]
     root = ElementTree.fromstring(draw_picture(charts).to_svg_file())
     svg = "{http://www.w3.org/2000/svg}"
     places = [float(chart.get("y")) for chart in root.findall(f"{svg}svg")]

@@ -9,8 +9,8 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import format_median, make_record
-from tests.tools.reports.compared_folders import write_run
+from algorithm.tools.reports.comparison_output import format_median
+from tests.tools.reports.run_folders import write_curve
 
 LINE = {0: 0.0, 100: 100.0}
 
@@ -42,10 +42,10 @@ def shifted(offset, factor=1.0):
 def test_runs_that_differ_in_seed_and_name_only_are_a_group(runs):
     other = {"base_config": {"log_every": 7}, "sac_config": {"gamma": 0.5}}  # neither changes what ACER learns
     for seed in range(3):
-        write_run(runs / f"a-{seed + 1}", LINE, seed=seed, settings=other if seed else None)
-    write_run(runs / "b-1", LINE, variant="sac", algorithm="SAC")
-    write_run(runs / "c-1", LINE, settings={"acer_config": {"gamma": 0.9}})
-    write_run(runs / "c-2", LINE, seed=1, settings={"acer_config": {"gamma": 0.9}})
+        write_curve(runs / f"a-{seed + 1}", LINE, seed=seed, settings=other if seed else None)
+    write_curve(runs / "b-1", LINE, variant="sac", algorithm="SAC")
+    write_curve(runs / "c-1", LINE, settings={"acer_config": {"gamma": 0.9}})
+    write_curve(runs / "c-2", LINE, seed=1, settings={"acer_config": {"gamma": 0.9}})
     groups = only_environment(runs)[1]
     assert {label: [run.folder.name for run in group.runs] for label, group in groups.items()} == {
         "ACER gamma=0.99": ["a-1", "a-2", "a-3"],
@@ -57,9 +57,9 @@ def test_runs_that_differ_in_seed_and_name_only_are_a_group(runs):
 def test_a_repeated_seed_divides_a_group_by_the_names_of_its_runs(runs):
     for name in "ab":
         for seed in range(2):
-            write_run(runs / f"{name}-{seed + 1}", LINE, seed=seed)
+            write_curve(runs / f"{name}-{seed + 1}", LINE, seed=seed)
     assert list(only_environment(runs)[1]) == ["ACER a", "ACER b"]
-    write_run(runs / "b-3", LINE, seed=1)
+    write_curve(runs / "b-3", LINE, seed=1)
     _, lines = compare_all(runs)
     assert lines[0] == (
         "mine/task ACER b has several runs with seed 1: they are not independent, its interval is too narrow"
@@ -68,9 +68,9 @@ def test_a_repeated_seed_divides_a_group_by_the_names_of_its_runs(runs):
 
 def test_a_setting_that_a_run_lacks_has_its_default(runs):
     newer = {"acer_config": {"gamma": 0.9}, "ma_config": {"walker": {"alpha": 1}}}
-    write_run(runs / "a", LINE, settings=newer)
+    write_curve(runs / "a", LINE, settings=newer)
     for name in ("b", "c"):
-        write_run(runs / name, LINE, seed=ord(name))
+        write_curve(runs / name, LINE, seed=ord(name))
     config = runs / "c/config.yaml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if "learning_rate" not in line))
     assert {label: len(group.runs) for label, group in only_environment(runs)[1].items()} == {
@@ -81,8 +81,8 @@ def test_a_setting_that_a_run_lacks_has_its_default(runs):
 
 def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
     sections = {"replay_config": {"alpha": 0.5}, "ma_config": {"walker": {"alpha": 2}}}
-    write_run(runs / "a", LINE, settings={"replay_config": {"alpha": 0.1}, "ma_config": {"walker": {"alpha": 1}}})
-    write_run(runs / "b", LINE, settings=sections)
+    write_curve(runs / "a", LINE, settings={"replay_config": {"alpha": 0.1}, "ma_config": {"walker": {"alpha": 1}}})
+    write_curve(runs / "b", LINE, settings=sections)
     assert list(only_environment(runs)[1]) == [
         "ACER ma_config.walker.alpha=1 replay_config.alpha=0.1",
         "ACER ma_config.walker.alpha=2 replay_config.alpha=0.5",
@@ -90,8 +90,8 @@ def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
 
 
 def test_curves_are_means_at_the_same_env_steps(runs):
-    write_run(runs / "a-1", {0: 0.0, 50: 50.0, 200: 50.0}, seed=0)
-    write_run(runs / "a-2", {20: 10.0, 100: 90.0, 120: 90.0}, seed=1)
+    write_curve(runs / "a-1", {0: 0.0, 50: 50.0, 200: 50.0}, seed=0)
+    write_curve(runs / "a-2", {20: 10.0, 100: 90.0, 120: 90.0}, seed=1)
     group = only_environment(runs)[1]["ACER"]
     # From the first value of the second run to the end of the second run, which is shorter.
     assert (group.env_steps[0], group.env_steps[-1]) == (20, 120)
@@ -102,8 +102,8 @@ def test_curves_are_means_at_the_same_env_steps(runs):
 
 
 def test_a_run_keeps_its_value_after_its_goal_and_an_interrupted_one_ends_the_curve(runs):
-    write_run(runs / "a-1", {0: 0.0, 50: 100.0}, seed=0, reached=True)
-    write_run(runs / "a-2", {0: 0.0, 80: 40.0}, seed=1, status=130)
+    write_curve(runs / "a-1", {0: 0.0, 50: 100.0}, seed=0, reached=True)
+    write_curve(runs / "a-2", {0: 0.0, 80: 40.0}, seed=1, status=130)
     comparison, lines = compare_all(runs)
     group = comparison.environments[0].groups[0]
     assert group.env_steps[-1] == 80 and group.mean_curve.value[-1] == (100 + 40) / 2
@@ -112,10 +112,10 @@ def test_a_run_keeps_its_value_after_its_goal_and_an_interrupted_one_ends_the_cu
 
 
 def test_values_are_compared_where_the_first_group_ends(runs):
-    write_run(runs / "a-1", shifted(0), seed=0)
-    write_run(runs / "a-2", shifted(4), seed=1)
-    write_run(runs / "b-1", {0: 0.0, 300: 600.0}, seed=0, variant="b")
-    write_run(runs / "b-2", {0: 2.0, 300: 602.0}, seed=1, variant="b")
+    write_curve(runs / "a-1", shifted(0), seed=0)
+    write_curve(runs / "a-2", shifted(4), seed=1)
+    write_curve(runs / "b-1", {0: 0.0, 300: 600.0}, seed=0, variant="b")
+    write_curve(runs / "b-2", {0: 2.0, 300: 602.0}, seed=1, variant="b")
     result, groups = only_environment(runs)
     assert result.env_steps == 100
     assert groups["ACER"].scores.tolist() == [100, 104]
@@ -129,9 +129,9 @@ def test_values_are_compared_where_the_first_group_ends(runs):
 
 
 def test_groups_that_all_reached_their_goals_are_compared_where_the_first_of_them_has(runs):
-    write_run(runs / "a-1", {0: 0.0, 60: 100.0}, reached=True, seed=0)
-    write_run(runs / "a-2", {0: 0.0, 80: 100.0}, reached=True, seed=1)
-    write_run(runs / "b-1", {0: 0.0, 400: 100.0}, reached=True, variant="b")
+    write_curve(runs / "a-1", {0: 0.0, 60: 100.0}, reached=True, seed=0)
+    write_curve(runs / "a-2", {0: 0.0, 80: 100.0}, reached=True, seed=1)
+    write_curve(runs / "b-1", {0: 0.0, 400: 100.0}, reached=True, variant="b")
     result, groups = only_environment(runs)
     assert result.env_steps == 80
     assert groups["ACER (b)"].scores.tolist() == [20]
@@ -140,10 +140,10 @@ def test_groups_that_all_reached_their_goals_are_compared_where_the_first_of_the
 
 def test_steps_and_cpu_seconds_to_the_goal(runs):
     for seed, (end, reached) in enumerate([(60, True), (80, True), (100, False)]):
-        write_run(runs / f"a-{seed}", {0: 0.0, end: 9.0}, reached=reached, seed=seed, cpu_seconds=end / 10)
+        write_curve(runs / f"a-{seed}", {0: 0.0, end: 9.0}, reached=reached, seed=seed, cpu_seconds=end / 10)
     for seed, reached in enumerate([True, False]):
-        write_run(runs / f"b-{seed}", LINE, reached=reached, seed=seed, variant="b", cpu_seconds=1.0)
-    write_run(runs / "c-0", LINE, reached=True, variant="c")
+        write_curve(runs / f"b-{seed}", LINE, reached=reached, seed=seed, variant="b", cpu_seconds=1.0)
+    write_curve(runs / "c-0", LINE, reached=True, variant="c")
     groups = only_environment(runs)[1]
     assert groups["ACER"].reached == 2 and list(groups["ACER"].env_steps_to_goal) == [60, 80, np.inf]
     assert format_median(groups["ACER"].env_steps_to_goal, ",.0f") == "80"
@@ -154,8 +154,8 @@ def test_steps_and_cpu_seconds_to_the_goal(runs):
 
 def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
     curve = {0: 0.0, 30: 30.0, 70: 70.0, 100: 100.0}
-    write_run(runs / "a-1", curve, seed=0, damaged_after=[30])
-    write_run(runs / "a-2", curve, seed=1)
+    write_curve(runs / "a-1", curve, seed=0, damaged_after=[30])
+    write_curve(runs / "a-2", curve, seed=1)
     comparison, lines = compare_all(runs)
     group = comparison.environments[0].groups[0]
     missing = np.isnan(group.mean_curve.value)
@@ -165,7 +165,7 @@ def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
 
 
 def test_roles_are_averaged_and_a_single_role_can_be_compared(runs):
-    folder = write_run(runs / "a", LINE)
+    folder = write_curve(runs / "a", LINE)
     (folder / "metrics.csv").write_text("env_steps,rollout/return/x,rollout/return/y\n0,1,3\n10,0,0\n10,2,6\n")
     assert only_environment(runs)[1]["ACER"].scores.tolist() == [4]
     assert only_environment(runs, "rollout/return/y")[1]["ACER"].scores.tolist() == [6]
@@ -173,9 +173,9 @@ def test_roles_are_averaged_and_a_single_role_can_be_compared(runs):
 
 def test_evaluations_are_compared_if_all_runs_have_them_regularly(runs):
     evaluated = {"base_config": {"evaluate_every": 50}}
-    write_run(runs / "a", LINE, settings=evaluated, column="eval/return")
+    write_curve(runs / "a", LINE, settings=evaluated, column="eval/return")
     assert compare_all(runs)[0].metric == "eval/return"
-    write_run(runs / "b", LINE, seed=1)
+    write_curve(runs / "b", LINE, seed=1)
     with pytest.raises(UserError) as error:
         compare_all(runs)
     assert str(error.value) == (
@@ -189,16 +189,16 @@ def write_two_environments(runs, **goals):
         for seed in range(3):
             values = {0: low + seed, 100: high + seed}
             goal = goals.get("goal", goal)
-            write_run(runs / environment / f"a-{seed}", values, environment=environment, seed=seed, goal=goal)
+            write_curve(runs / environment / f"a-{seed}", values, environment=environment, seed=seed, goal=goal)
             values = {0: low + seed, 100: high + 10 + seed}
-            write_run(
+            write_curve(
                 runs / environment / f"b-{seed}", values, environment=environment, seed=seed, goal=goal, variant="b"
             )
 
 
 def test_scores_of_several_environments_are_normalized_by_first_value_and_goal(runs):
     write_two_environments(runs)
-    write_run(runs / "gym/x/alone", {0: 1.0, 100: 0.0}, environment="gym/x", variant="alone")
+    write_curve(runs / "gym/x/alone", {0: 1.0, 100: 0.0}, environment="gym/x", variant="alone")
     comparison, lines = compare_all(runs)
     assert "gym/x: ACER (alone) is a single run and has no interval" in lines
     overall = comparison.overall
@@ -225,7 +225,7 @@ def test_without_goals_only_probabilities_cover_several_environments(runs, goal,
 
 def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     for seed in range(11):
-        write_run(runs / f"mine/a-{seed + 1}", shifted(seed), seed=seed)
+        write_curve(runs / f"mine/a-{seed + 1}", shifted(seed), seed=seed)
     (runs / "mine/note.txt").write_text("")
     (runs / "mine/a-compare.html").write_text("")  # of --repeat
     shutil.copytree(runs / "mine/a-1", runs / "mine/.a-1.replaced")
@@ -233,16 +233,6 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
     for patterns in (["mine"], ["mine/a-*"], [str(runs / "mine/a-?"), "mine"], [f"mine/a-{k}" for k in range(1, 12)]):
         (group,) = compare(patterns, None, pytest.fail).environments[0].groups
         assert [run.folder.name for run in group.runs] == [f"a-{k}" for k in range(1, 12)]
-
-
-def test_the_order_of_runs_changes_no_figure(runs):
-    for seed, value in enumerate([3.0, 9.0, 4.0, 7.0]):
-        write_run(runs / f"a-{seed}", {0: 0.0, 100: value}, seed=seed)
-    folders = [str(runs / f"a-{seed}") for seed in range(4)]
-    one, other = (make_record(compare(order, None, lambda line: None)) for order in (folders, folders[::-1]))
-    for record in (one, other):
-        (group,) = record["environments"][0]["groups"]
-        assert sorted(group["scores"]) == [3, 4, 7, 9] and group["mean"]["value"] == 5.75
 
 
 @pytest.mark.parametrize(
@@ -259,7 +249,7 @@ def test_the_order_of_runs_changes_no_figure(runs):
 )
 def test_few_runs_are_noted(runs, count, line):
     for seed in range(count):
-        write_run(runs / f"a-{seed}", shifted(seed), seed=seed)
+        write_curve(runs / f"a-{seed}", shifted(seed), seed=seed)
     comparison, lines = compare_all(runs)
     assert lines == [line] * (line is not None)
     assert np.isnan(comparison.environments[0].groups[0].mean.low) == (count == 1)
@@ -271,10 +261,10 @@ def test_a_path_that_does_not_exist_is_an_error(runs):
 
 
 def test_what_is_no_run_is_left_out_with_a_line(runs):
-    write_run(runs / "a", LINE)
+    write_curve(runs / "a", LINE)
     (runs / "empty").mkdir()
-    (write_run(runs / "new", LINE) / "metrics.csv").unlink()
-    (write_run(runs / "damaged", LINE) / "metrics.csv").write_text("no table\n")
+    (write_curve(runs / "new", LINE) / "metrics.csv").unlink()
+    (write_curve(runs / "damaged", LINE) / "metrics.csv").write_text("no table\n")
     lines = []
     comparison = compare([str(runs / name) for name in ("a", "empty", "new", "damaged")], None, lines.append)
     assert len(comparison.environments[0].groups[0].runs) == 1
@@ -289,8 +279,8 @@ def test_what_is_no_run_is_left_out_with_a_line(runs):
 
 
 def test_runs_without_common_env_steps_are_an_error(runs):
-    write_run(runs / "a", {10: 1.0})
-    write_run(runs / "b", {20: 1.0, 30: 2.0}, seed=1)
+    write_curve(runs / "a", {10: 1.0})
+    write_curve(runs / "b", {20: 1.0, 30: 2.0}, seed=1)
     with pytest.raises(
         UserError, match="one ends at 10 env steps, another has its first value of rollout/return at 20"
     ):
@@ -300,8 +290,8 @@ def test_runs_without_common_env_steps_are_an_error(runs):
 @pytest.mark.parametrize("variant", ["default", "b"])
 def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_compared(runs, variant):
     evaluated = {"settings": {"base_config": {"evaluate_every": 50_000}}, "column": "eval/return"}
-    write_run(runs / "a-1", {50_000: 10.0}, seed=0, **evaluated)
-    write_run(runs / "b-1", {50_001: 30.0}, seed=1, variant=variant, **evaluated)
+    write_curve(runs / "a-1", {50_000: 10.0}, seed=0, **evaluated)
+    write_curve(runs / "b-1", {50_001: 30.0}, seed=1, variant=variant, **evaluated)
     comparison, lines = compare_all(runs)
     groups = comparison.environments[0].groups
     scores = [score for group in groups for score in group.scores.tolist()]
@@ -311,9 +301,9 @@ def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_
 
 
 def test_a_run_without_settings_is_left_out(runs):
-    write_run(runs / "a-1", LINE)
+    write_curve(runs / "a-1", LINE)
     for number, content in enumerate(("", "base_config: 3\n", "a: [", "base_config: {algorithm: ACER}\n"), 2):
-        (write_run(runs / f"a-{number}", LINE) / "config.yaml").write_text(content)
+        (write_curve(runs / f"a-{number}", LINE) / "config.yaml").write_text(content)
         (runs / f"a-{number}" / "environment.txt").write_bytes(b"\xff")
     comparison, lines = compare_all(runs)
     assert [len(group.runs) for group in comparison.environments[0].groups] == [1]

@@ -7,7 +7,7 @@ import pytest
 
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
-from algorithm.tools.tune.objective import Objective, Pruner
+from algorithm.tools.tune.search import Objective, Pruner
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Counters
 

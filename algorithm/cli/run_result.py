@@ -1,35 +1,30 @@
-"""Reports of runs: the result of one at its end, with the commands that continue from it, and the table of all."""
+"""The result of a run at its end, with the commands that continue from it."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from algorithm.parts.env_folder import RUNS
+from algorithm.config.registry import find_run_tool
 from algorithm.program import get_command, role_suffix
-from algorithm.runs.results import COLUMNS, Record, format_record
 from algorithm.training.metrics import format_number
 
-if TYPE_CHECKING:  # imports of torch, which the table does not need
+if TYPE_CHECKING:  # imports of torch, which take seconds
     from algorithm.parts.run_folder import RunFolder
     from algorithm.runs.callbacks import RunResult
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
     """Log the result of a run that ended, its folder and the next commands; draw its curve."""
-    from algorithm.tools.reports.run_figures import draw_curve  # runs are listed without numpy
-
     for line in _describe_result(result):
         log(line)
     goal = folder.load_settings().goal
-    curve = draw_curve(folder.path, goal.return_ if goal else None, log)
+    draw_curve = find_run_tool("curve")
+    curve = draw_curve(folder.path, goal.return_ if goal else None, log) if draw_curve else None
     run = [*get_command().split(), environment, "-n", folder.path.name]
     log(f"run folder: {folder}")
     if curve:
@@ -75,17 +70,3 @@ def _describe_result(result: RunResult) -> list[str]:
 def _join_command(*words: str) -> str:
     """Return a command line with the quotes of the user's shell."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
-
-
-def make_table(records: Sequence[Record]) -> Table:
-    """Return a table with a row for each run; texts are aligned to the left, numbers to the right."""
-    table = Table()
-    for name in COLUMNS:
-        table.add_column(
-            name,
-            overflow="fold" if name == "run" else "ellipsis",
-            justify="left" if name in ("run", "algorithm", "result") else "right",
-        )
-    for record in records:
-        table.add_row(Path(record["run"]).relative_to(RUNS).as_posix(), *format_record(record))
-    return table

@@ -1,1 +1,0 @@
-"""Encoders of observations: vectors, codes and images."""
