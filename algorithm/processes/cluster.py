@@ -128,13 +128,12 @@ class ClusterFleet(Fleet):
         if self._evaluator is None:
             return super().make_evaluations(adapter, make_plan)
         host = self._evaluator.host
-        return RemoteEvaluations(
-            self._evaluator,
-            publish=lambda: host.put(pack_all_weights(self.training.by_role)),
-            make_plan=make_plan,
-            parameters=self.parameters,
-            timeout=self.settings.cluster.evaluation_timeout,
-        )
+
+        def make_arguments(confirmation_episodes: int) -> tuple[Any, EpisodePlan, Any]:
+            weights = host.put(pack_all_weights(self.training.by_role))
+            return weights, make_plan(confirmation_episodes), self.parameters.state()
+
+        return RemoteEvaluations(self._evaluator, make_arguments, self.settings.cluster.evaluation_timeout)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self.adapter)

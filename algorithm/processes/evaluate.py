@@ -72,9 +72,8 @@ class RemoteEvaluations(Evaluations):
 
     Args:
         supervisor: supervises the service, which has been started.
-        publish: publishes the present weights, and returns the reference to them.
-        make_plan: returns the episodes of an evaluation with the given number of those that confirm the goal.
-        parameters: the environment parameters of training.
+        make_arguments: returns the arguments of `EvaluatorService.evaluate`, with the present weights, given the number
+            of episodes that confirm the goal.
         timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
             episodes.
     """
@@ -82,19 +81,12 @@ class RemoteEvaluations(Evaluations):
     is_concurrent = True
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        *,
-        publish: Callable[[], Any],
-        make_plan: Callable[[int], EpisodePlan],
-        parameters: EnvironmentParameters,
-        timeout: float,
+        self, supervisor: Supervisor, make_arguments: Callable[[int], tuple[Any, EpisodePlan, Any]], timeout: float
     ):
-        self.supervisor, self.timeout = supervisor, timeout
-        self._publish, self._make_plan, self._parameters = publish, make_plan, parameters
+        self.supervisor, self.make_arguments, self.timeout = supervisor, make_arguments, timeout
 
     def start(self, confirmation_episodes: int) -> None:
-        self._arguments = self._publish(), self._make_plan(confirmation_episodes), self._parameters.state()
+        self._arguments = self.make_arguments(confirmation_episodes)
         self._send()
 
     def receive(self, timeout: float) -> Outcome | None:

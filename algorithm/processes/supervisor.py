@@ -245,8 +245,8 @@ class Supervisor:
             return [(service, self._lose(service, str(error)))]
         service.calls.popleft()
         service.since = time.monotonic()
-        for record in reply.log:
-            LOG.log(record.level, f"{self.name(service.index)}: {record.text}")
+        for level, text in reply.log:
+            LOG.log(level, f"{self.name(service.index)}: {text}")
         if service.is_open or isinstance(reply.result, Failure):
             return [(service, reply.result)]
         if self.opened not in (None, reply.result):
