@@ -59,9 +59,7 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
     newest, best = store.latest(log), None
     with suppress(CheckpointError):  # best.json is damaged, which the run reports
         best = store.best.checkpoint
-    needed = {each.folder for each in (newest, best) if each}
-    checkpoints = {int(path.name): _pack_checkpoint(path) for path in sorted(needed)}
-    return MemberFiles(checkpoints=checkpoints, others=_pack_others(folder, _list_files(folder)))
+    return _pack(folder, sorted({each.folder.name for each in (newest, best) if each}), _list_files(folder))
 
 
 def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
@@ -114,15 +112,12 @@ class ChangedFiles:
 
         The run may write at the same time. A checkpoint that is removed meanwhile is left out.
         """
-        packed = {}
         checkpoints = _list_checkpoints(self._folder)
-        for name in self._find_changed(checkpoints):
-            with suppress(CheckpointError, FileNotFoundError):
-                packed[int(name)] = _pack_checkpoint(self._folder.checkpoints(keep=1).get_folder(int(name)))
+        changed_checkpoints = self._find_changed(checkpoints)
         files = _list_files(self._folder)
         changed = [name for name in self._find_changed(files) if not _is_code(name)]
         self._sent |= files | checkpoints
-        return MemberFiles(checkpoints=packed, others=_pack_others(self._folder, changed))
+        return _pack(self._folder, changed_checkpoints, changed)
 
     def _find_changed(self, stamps: Mapping[str, Stamp]) -> list[str]:
         return [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
@@ -160,15 +155,17 @@ def _get_stamp(path: Path) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _pack_others(folder: RunFolder, names: Iterable[str]) -> PackedFolder:
-    """Return files as a message, without those that are removed meanwhile."""
-    packed: PackedFolder = {}
-    for name in names:
+def _pack(folder: RunFolder, checkpoints: Iterable[str], others: Iterable[str]) -> MemberFiles:
+    """Return files as a message, without those that are removed meanwhile; checkpoints are the names of folders."""
+    store = folder.checkpoints(keep=1)
+    packed: dict[int, PackedFolder] = {}
+    rest: PackedFolder = {}
+    for name in checkpoints:
+        with suppress(CheckpointError, FileNotFoundError):
+            path = store.get_folder(int(name))
+            digests = Manifest.read(path).digests
+            packed[int(name)] = pack_folder(path, digests, digests)
+    for name in others:
         with suppress(FileNotFoundError):
-            packed |= pack_folder(folder.path, [name])
-    return packed
-
-
-def _pack_checkpoint(folder: Path) -> PackedFolder:
-    digests = Manifest.read(folder).digests
-    return pack_folder(folder, digests, digests)
+            rest |= pack_folder(folder.path, [name])
+    return MemberFiles(checkpoints=packed, others=rest)
