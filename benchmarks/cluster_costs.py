@@ -18,7 +18,7 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.collect import Collectors, Experience, Request
+from algorithm.processes.acting import Collectors, Experience, Request
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
 from algorithm.processes.service import pack_weights

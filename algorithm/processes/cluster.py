@@ -23,9 +23,15 @@ from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
+from algorithm.processes.acting import (
+    Collectors,
+    CollectorService,
+    EvaluatorService,
+    Experience,
+    RemoteEvaluations,
+    Request,
+)
 from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
-from algorithm.processes.collect import Collectors, CollectorService, Experience, Request
-from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.learners import LearnerPeers
