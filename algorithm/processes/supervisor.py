@@ -157,20 +157,20 @@ class Supervisor:
         Raises:
             EnvironmentStartError: a service has other roles than those before it.
         """
-        start, polled = time.monotonic(), self.services if services is None else services
-        by_ticket = {each.calls[0][0]: each for each in polled if each.calls}
-        if not by_ticket:
-            return []
-        replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), timeout)]
-        events = [event for each in replied for event in self._receive(each)]
-        now = time.monotonic()
-        for each in by_ticket.values():
-            limit = min(limit for _, limit in each.calls)
-            if now - each.since > limit:
-                reason = f"has not replied for {limit:g} s ({self.time_limit})"
-                events.append((each, self._lose(each, reason)))
-        if replied and not events:  # services have opened
-            return self.poll(max(timeout - (now - start), 0.0), services)
+        polled, deadline = self.services if services is None else services, time.monotonic() + timeout
+        events: list[tuple[Supervised, Any]] = []
+        while not events and (by_ticket := {each.calls[0][0]: each for each in polled if each.calls}):
+            left = max(deadline - time.monotonic(), 0.0)
+            replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), left)]
+            events += [event for each in replied for event in self._receive(each)]
+            now = time.monotonic()
+            for each in by_ticket.values():
+                limit = min(limit for _, limit in each.calls)
+                if now - each.since > limit:
+                    reason = f"has not replied for {limit:g} s ({self.time_limit})"
+                    events.append((each, self._lose(each, reason)))
+            if not replied:
+                break
         return events
 
     def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> dict[int, Any]:
