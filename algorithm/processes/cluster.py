@@ -68,7 +68,15 @@ class ClusterFleet(Fleet):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        check_cluster(settings)
+        check_several_processes(settings.base, "base_config.runtime CLUSTER", "use LOCAL")
+        cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
+        if cluster.learners > 1:
+            _check_learners(settings)
+        if cluster.max_lag is not None and not uses_replay(settings) and cluster.max_lag < in_flight - 1:
+            raise UserError(
+                f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
+                f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
+            )
 
     def open(self, evaluates: bool) -> None:
         settings, cluster = self.settings, self.settings.cluster
@@ -281,19 +289,6 @@ class ClusterFleet(Fleet):
             rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
             iterations=counters.iterations,
             fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
-        )
-
-
-def check_cluster(settings: Settings) -> None:
-    """Raise UserError if the settings of a run on a cluster do not fit together."""
-    check_several_processes(settings.base, "base_config.runtime CLUSTER", "use LOCAL")
-    cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
-    if cluster.learners > 1:
-        _check_learners(settings)
-    if cluster.max_lag is not None and not uses_replay(settings) and cluster.max_lag < in_flight - 1:
-        raise UserError(
-            f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
-            f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
         )
 
 

@@ -193,7 +193,20 @@ class WorkersFleet(Fleet):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        check_workers(settings)
+        base = settings.base
+        forbid_natural_steps(settings, "runtime WORKERS")
+        if find_spec("fcntl") is None:
+            raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
+        if base.device not in ("cpu", "auto"):
+            raise UserError(
+                f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or "
+                "auto"
+            )
+        if find_class("env_type", base.env_type).starts_programs:
+            raise UserError(
+                f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are "
+                "separate processes already: use LOCAL, with more n_envs"
+            )
 
     def open(self, evaluates: bool) -> None:
         base, self._memory = self.settings.base, SharedMemory(self.settings.base.n_workers)
@@ -354,20 +367,3 @@ class WorkersFleet(Fleet):
         spent = np.maximum(seconds - self._seconds, 0).sum(0)
         self._counted, self._seconds = counts, seconds
         self.training.timer.split_lap({phase: float(spent[PHASES.index(phase)]) for phase in WORKER_PHASES})
-
-
-def check_workers(settings: Settings) -> None:
-    """Raise UserError for settings that workers do not support."""
-    base = settings.base
-    forbid_natural_steps(settings, "runtime WORKERS")
-    if find_spec("fcntl") is None:
-        raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
-    if base.device not in ("cpu", "auto"):
-        raise UserError(
-            f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or auto"
-        )
-    if find_class("env_type", base.env_type).starts_programs:
-        raise UserError(
-            f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are separate "
-            "processes already: use LOCAL, with more n_envs"
-        )

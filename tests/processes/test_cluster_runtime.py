@@ -14,7 +14,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
-from algorithm.processes.cluster import check_cluster
+from algorithm.processes.cluster import ClusterFleet
 from algorithm.processes.host import Failure
 from algorithm.processes.service import pack_weights
 from algorithm.rollout import TD_ERROR, Rollout
@@ -327,9 +327,9 @@ def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, m
 def test_lag_without_a_replay_needs_a_limit_that_allows_it():
     layers = {"base_config": {"runtime": "RAY", "algorithm": "PPO"}}
     for limit in (None, 1):
-        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
+        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
     with pytest.raises(UserError, match="set max_lag to at least 1"):
-        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
+        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
 
 
 @pytest.mark.parametrize("address", ["here", "ray://host:1", "host:port", ""])
