@@ -29,6 +29,10 @@ MEMBER = "spawn_main"  # the process in which it trains a member
 WAIT = "import time\nfrom pathlib import Path\nwhile Path({pause!r}).exists():\n    time.sleep(0.05)\n"
 
 
+NEW = ["mine/task", "-n", "there", "--population", "4", "--ray", "local", "--set", "cluster_config.token_auth=false"]
+LIMITS = ["population_config.processes=2", "cluster_config.timeout=20", "population_config.timeout=120"]
+
+
 @pytest.fixture
 def pause() -> Path:
     """Create the folder mine/task, whose members wait while the file `pause` exists."""
@@ -39,11 +43,6 @@ def pause() -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(tree))
     (folder / "nn.py").write_text(f"{WAIT.format(pause=str(pause))}{NN}")
     return pause
-
-
-def make_command(name: str, *settings: str) -> list[str]:
-    arguments = ["mine/task", "-n", name, "--population", "4", "--ray", "local"]
-    return [*MAIN, *arguments, "--set", "cluster_config.token_auth=false", "population_config.processes=2", *settings]
 
 
 def read_lineage(name: str) -> list[dict]:
@@ -81,7 +80,7 @@ def read_parent(process: int) -> int:
 
 def test_a_population_whose_processes_are_killed_or_hang_and_which_is_stopped_is_resumed(start_run, pause):  # noqa: F811
     pause.touch()
-    run = start_run(*make_command("there", "cluster_config.timeout=20", "population_config.timeout=120"))
+    run = start_run(*MAIN, *NEW, *LIMITS)
     killed, hung = wait_for_workers(run)
     os.kill(killed, signal.SIGKILL)
     os.kill(hung, signal.SIGSTOP)
