@@ -152,10 +152,8 @@ class Supervisor:
 
         Returns:
             One result, or Failure, of each service that has replied; Lost for each that has ended, or has not replied
-            in time. The first reply of a process states that it is open, and is no result.
-
-        Raises:
-            EnvironmentStartError: a service has other roles than those before it.
+            in time. The first reply of a process states that it is open, and is no result, unless its roles are other
+            ones than those of the services before it: this is a failure.
         """
         polled, deadline = self.services if services is None else services, time.monotonic() + timeout
         events: list[tuple[Supervised, Any]] = []
@@ -250,6 +248,7 @@ class Supervisor:
         if service.is_open or isinstance(reply.result, Failure):
             return [(service, reply.result)]
         if self.opened not in (None, reply.result):
-            raise EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+            error = EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+            return [(service, Failure.describe(error))]
         self.opened, service.is_open = reply.result, True
         return []

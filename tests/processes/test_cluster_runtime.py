@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
 from algorithm.processes.cluster import ClusterFleet
-from algorithm.processes.host import Failure
+from algorithm.processes.host import Failure, ServiceSpec
 from algorithm.processes.service import pack_weights
+from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest, resume_run
@@ -310,6 +311,23 @@ def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError, match="in step") as raised:
         train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
     assert "its traceback" in str(raised.value.__cause__)
+
+
+class Numbered:
+    """A service whose roles differ."""
+
+    def __init__(self, index, replacements):
+        self.index = index
+
+    def open(self):
+        return {"agent": self.index}
+
+
+def test_a_service_with_other_roles_than_those_before_it_does_not_start():
+    supervisor = Supervisor(InlineHost(), ServiceSpec(kind="Actor", make=Numbered), name="actor {}".format)
+    supervisor.ensure(2)
+    with pytest.raises(EnvironmentStartError, match="actor 1 has other roles than those before it"):
+        supervisor.wait_for_start()
 
 
 def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, monkeypatch):
