@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.config.loader import Settings
+from algorithm.config.registry import find_run_tool
 from algorithm.config.yaml_layers import Tree, merge, nest
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
@@ -137,11 +138,8 @@ def run_training(
     """
     recorder, variant = ResultRecorder(), variant or read_recorded_variant(folder.path / RESULT_FILE)
     status, failure = 0, None
-    exporter = None
-    if settings.base.export != "never":
-        from algorithm.tools.export.export import RunExporter
-
-        exporter = RunExporter(settings, folder, log)
+    make_exporter = find_run_tool("exporter") if settings.base.export != "never" else None
+    exporter = make_exporter(settings, folder, log) if make_exporter else None
     if not folder.has_learned():
         write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
     try:
@@ -157,9 +155,7 @@ def run_training(
             write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
             if exporter:
                 exporter.export_best()
-            if settings.report.report and pause_at is None:
-                from algorithm.tools.reports.report_files import write_report
-
+            if settings.report.report and pause_at is None and (write_report := find_run_tool("report")):
                 write_report(folder.path, log)
 
 

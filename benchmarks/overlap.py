@@ -20,7 +20,7 @@ from measure import StepRecorder, compare, describe_setup, train_folder
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.env_groups import EnvGroups
+from algorithm.adapters.wrappers import EnvGroups
 from algorithm.rollout import Decision, Step
 from algorithm.training.actor import Actor
 from tests.doubles import ParityAgent, make_components

@@ -76,7 +76,7 @@ def prepared_workers(monkeypatch):
 @pytest.fixture
 def prepared_scenes(monkeypatch):
     """Start the processes of scenes in milliseconds; the contract tests of the adapter start them as users do."""
-    from algorithm.adapters.unity import scene_process
+    from algorithm.adapters.unity import adapter as unity_adapter
     from tests.prepared_processes import PREPARED
 
-    monkeypatch.setattr(scene_process, "PROCESSES", PREPARED)
+    monkeypatch.setattr(unity_adapter, "PROCESSES", PREPARED)

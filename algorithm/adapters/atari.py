@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing
 
@@ -24,7 +24,6 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.vector import (
     SEED_LIMIT,
-    BackgroundVectorWrapper,
     EnvPoolVectorEnv,
     limit_episode_steps,
     make_sync_or_async,
@@ -169,14 +168,17 @@ NATIVE_MODE = "vector_entry_point"
 VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
-class AtariFrames(BackgroundVectorWrapper):
+class AtariFrames(VectorWrapper):
     """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
 
-    A seed may be any integer; ALE's are int32.
+    A seed may be any integer; ALE's are int32. It steps by `send` and `recv` only, as the environments inside do.
     """
 
-    def __init__(self, env: VectorEnv, settings: Mapping[str, Any]):
+    steps_in_background = True
+
+    def __init__(self, env: Any, settings: Mapping[str, Any]):
         super().__init__(env)
+        self.send = env.send
         self._is_scaled, self._is_color = settings["scale_obs"], not settings["grayscale_obs"]
         width, height = settings["screen_size"]
         shape = (height, width, 3) if self._is_color else (height, width)
@@ -207,15 +209,15 @@ class AtariFrames(BackgroundVectorWrapper):
         return obs.astype(np.float32) / 255 if self._is_scaled else obs
 
 
-class VectorTimeLimit(BackgroundVectorWrapper):
+class VectorTimeLimit(VectorWrapper):
     """A wrapper of ALE's vector environment that truncates episodes after `limit` steps.
 
     ALE's own limit counts frames, including those before the first step.
     """
 
-    def __init__(self, env: VectorEnv, limit: int):
+    def __init__(self, env: Any, limit: int):
         super().__init__(env)
-        self._limit = limit
+        self.send, self._limit = env.send, limit
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode in every environment."""

@@ -12,7 +12,12 @@ from typing import Any
 
 import gymnasium
 
-from algorithm.adapters.adapter import EnvironmentStartError, SimulatorError, UnsupportedEnvironment
+from algorithm.adapters.adapter import (
+    EnvironmentCrashed,
+    EnvironmentStartError,
+    SimulatorError,
+    UnsupportedEnvironment,
+)
 from algorithm.errors import is_stop, summarize_error
 from algorithm.program import get_install_command
 
@@ -52,6 +57,17 @@ def convert_start_errors(env_name: EnvName) -> Iterator[None]:
         if is_stop(error):
             raise
         raise EnvironmentStartError(describe_error(env_name, "does not start", error)) from error
+
+
+@contextmanager
+def convert_crashes(env_name: EnvName) -> Iterator[None]:
+    """Convert the exceptions that an environment raises after its start to EnvironmentCrashed."""
+    try:
+        yield
+    except BaseException as error:  # an environment may raise any exception
+        if is_stop(error):
+            raise
+        raise EnvironmentCrashed(describe_error(env_name, "crashed", error)) from error
 
 
 @contextmanager

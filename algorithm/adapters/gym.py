@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedEnvironment
-from algorithm.adapters.env_errors import convert_start_errors, describe_error, get_env_name
+from algorithm.adapters.adapter import Adapter, EnvConfig, SimulatorError, UnsupportedEnvironment
+from algorithm.adapters.env_errors import convert_crashes, convert_start_errors
 from algorithm.adapters.env_wrappers import ERROR_CONSEQUENCES, STEP_ERROR
-from algorithm.adapters.spaces import InfoMasks, Obs, ObservationConverter, make_action_spec, stack_observations
-from algorithm.adapters.vector import BackgroundVectorEnv, make_vector
-from algorithm.errors import is_stop
+from algorithm.adapters.spaces import AgentSpaces, Masks, Obs
+from algorithm.adapters.vector import make_vector
 from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, Role
+from algorithm.specs import ACTION_MASK
 
 MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]
@@ -54,19 +53,25 @@ class GymAdapter(Adapter):
     supports_recording = True
 
     def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
-        self._name, n_envs = config.name, config.n_envs
+        self._name, self._lanes = config.name, np.arange(config.n_envs)
         self.env = make(config)
         try:
-            self.roles = {DEFAULT_ROLE: self._make_role(config)}
+            self._spaces = AgentSpaces(
+                self.env.single_observation_space,
+                self.env.single_action_space,
+                config,
+                lambda: self._list_masks(self._reset_env(seed=0)[1]),  # only a reset shows whether infos have masks
+            )
         except (SimulatorError, UnsupportedEnvironment):
             self.env.close()
             raise
-        self._background = self.env if isinstance(self.env, BackgroundVectorEnv) else None
+        self.roles = {DEFAULT_ROLE: self._spaces.role}
+        # A vector environment that steps in the background has the two halves of `step`, `send` and `recv`.
+        self._background: Any = self.env if getattr(self.env, "steps_in_background", False) else None
         self.supports_groups = self._background is not None
         self._first_env = config.first_env
-        self._lanes = np.arange(n_envs)
-        self._all_false = np.zeros(n_envs, bool)
-        self._all_true = np.ones(n_envs, bool)
+        self._all_false = np.zeros(config.n_envs, bool)
+        self._all_true = np.ones(config.n_envs, bool)
         mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._read_step = {
             AutoresetMode.NEXT_STEP: self._read_next_step,
@@ -90,7 +95,7 @@ class GymAdapter(Adapter):
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
         reward = np.zeros(len(self._lanes), np.float32)
-        return {DEFAULT_ROLE: self._make_step(self._read_obs(obs, info), reward, first=self._all_true)}
+        return {DEFAULT_ROLE: self._make_step(self._spaces(obs, self._list_masks(info)), reward, first=self._all_true)}
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         if self._pending_step is None:
@@ -119,19 +124,23 @@ class GymAdapter(Adapter):
             action[self._active_lanes] = active_action
         self._sent_actions = self.roles[DEFAULT_ROLE].action_spec.to_env_units(action)
         if self._background:
-            self._call_env(self._background.send, self._sent_actions)
+            with convert_crashes(self._name):
+                self._background.send(self._sent_actions)
 
     def _finish_step(self) -> Any:
         """Return the result of the step of the environments whose actions have been sent."""
         actions, self._sent_actions = self._sent_actions, None
-        return self._call_env(self._background.recv) if self._background else self._call_env(self.env.step, actions)
+        with convert_crashes(self._name):
+            return self._background.recv() if self._background else self.env.step(actions)
 
     def _read_next_step(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
     ) -> Step:
         """Return the Step in mode NEXT_STEP, where the step after an episode's end ignores the action and resets."""
         first, self._ended = self._ended, terminated | truncated
-        step = self._make_step(self._read_obs(obs, info), reward, first=first, ended=self._ended, alive=~terminated)
+        step = self._make_step(
+            self._spaces(obs, self._list_masks(info)), reward, first=first, ended=self._ended, alive=~terminated
+        )
         lost = self._record_errors(info)
         return step if lost is self._all_false else step.take(~lost)
 
@@ -143,25 +152,31 @@ class GymAdapter(Adapter):
         self._record_errors(info)
         has_final, final = truncated & ~terminated & ~lost, {}
         if has_final.any():
-            final_obs = stack_observations([info["final_obs"][lane] for lane in np.flatnonzero(has_final)])
-            final = self._read_obs(final_obs, info.get("final_info", {}), has_final)
-        step = self._make_step(self._read_obs(obs, info), reward, first=terminated | truncated, alive=~terminated)
+            final_lanes = np.flatnonzero(has_final)
+            masks = self._list_masks(info.get("final_info", {}))
+            final = self._spaces(
+                [info["final_obs"][lane] for lane in final_lanes], [masks[lane] for lane in final_lanes]
+            )
+        step = self._make_step(
+            self._spaces(obs, self._list_masks(info)), reward, first=terminated | truncated, alive=~terminated
+        )
         return self._put_final_first(final, has_final, step)
 
     def _read_disabled(
         self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
     ) -> Step:
         """Return the Step in mode DISABLED, where this method resets the lanes whose episode ended."""
-        current_obs = self._read_obs(obs, info)
+        current_obs = self._spaces(obs, self._list_masks(info))
         ended = terminated | truncated
         if not ended.any():
             return self._make_step(current_obs, reward)
         has_final = truncated & ~terminated & ~self._record_errors(info)
         final = {name: value[has_final].copy() for name, value in current_obs.items()}
-        obs, info = self._call_env(self.env.reset, options={"reset_mask": ended})
+        with convert_crashes(self._name):
+            obs, info = self.env.reset(options={"reset_mask": ended})
         self._record_errors(info)
-        next_obs = self._read_obs(obs, info)
-        if self._masks:  # the infos of a reset contain no masks of the lanes that were not reset
+        next_obs = self._spaces(obs, self._list_masks(info))
+        if ACTION_MASK in next_obs:  # the infos of a reset contain no masks of the lanes that were not reset
             next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], current_obs[ACTION_MASK])
         step = self._make_step(next_obs, reward, first=ended, alive=~terminated)
         return self._put_final_first(final, has_final, step)
@@ -197,14 +212,6 @@ class GymAdapter(Adapter):
             alive=self._all_true if alive is None else alive,
         )
 
-    def _call_env(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except BaseException as error:  # an environment may raise any exception
-            if is_stop(error):
-                raise
-            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
-
     def _record_errors(self, info: Info) -> np.ndarray:
         """Log and count the environments that raised; return the lanes [lanes] bool whose step raised.
 
@@ -224,37 +231,19 @@ class GymAdapter(Adapter):
                 lost = raised
         return lost
 
-    def _read_obs(self, obs: Any, info: Info, lanes: np.ndarray | slice = slice(None)) -> Obs:
-        """Return the named observations of `lanes`, with the masks in the infos of all lanes."""
-        try:
-            named_obs = self._observations(obs)
-            if self._masks:
-                named_obs[ACTION_MASK] = self._masks(info)[lanes]
-        except ValueError as error:
-            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
-        if ACTION_MASK in info and ACTION_MASK not in named_obs and self.roles[DEFAULT_ROLE].action_spec.branches:
+    def _list_masks(self, info: Info) -> Masks:
+        """Return the mask of each environment; None for an environment without one."""
+        masks, has_mask = info.get(ACTION_MASK), info.get(f"_{ACTION_MASK}")
+        if masks is None:
+            return [None] * len(self._lanes)
+        if not isinstance(masks, np.ndarray) or len(masks) != len(self._lanes):
             raise UnsupportedEnvironment(
-                f"the environment {get_env_name(self._name)!r} returned info[{ACTION_MASK!r}] with a step but not with "
-                "its first reset; return it with every reset and every step"
+                f"info[{ACTION_MASK!r}] is {type(masks).__name__}; it must be an array, or a tuple of one array for "
+                "each branch"
             )
-        return named_obs
-
-    def _make_role(self, config: EnvConfig) -> Role:
-        action = make_action_spec(self.env.single_action_space, config.unbounded_action_limit)
-        space = self.env.single_observation_space
-        self._observations = ObservationConverter(space, action.branches, config.ignore_observations)
-        self._masks: InfoMasks | None = None
-        specs = dict(self._observations.specs)
-        if action.branches and ACTION_MASK not in specs:
-            _, info = self._reset_env(seed=0)  # whether infos contain masks is only known after a reset
-            if ACTION_MASK in info:
-                self._masks = InfoMasks(action, config.n_envs)
-                specs[ACTION_MASK] = self._masks.obs_spec
-                try:
-                    self._masks(info)
-                except ValueError as error:
-                    raise UnsupportedEnvironment(f"the environment {get_env_name(self._name)!r}: {error}") from error
-        return Role(config.n_envs, specs, action)
+        if has_mask is None or has_mask.all():
+            return masks
+        return [mask if has else None for mask, has in zip(masks, has_mask, strict=True)]
 
     def _reset_env(self, seed: int) -> tuple[Any, dict[str, Any]]:
         with convert_start_errors(self._name):

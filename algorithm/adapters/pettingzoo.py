@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, ClassVar
@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedEnvironment
-from algorithm.adapters.env_errors import EnvName, convert_start_errors, describe_error, suppress_warnings
-from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
-from algorithm.adapters.spaces import (
-    ObservationConverter,
-    check_ignored,
-    list_observations,
-    make_action_spec,
-    stack_observations,
+from algorithm.adapters.env_errors import (
+    EnvName,
+    convert_crashes,
+    convert_start_errors,
+    describe_error,
+    suppress_warnings,
 )
+from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
+from algorithm.adapters.spaces import AgentSpaces, check_ignored, list_observations
 from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK
 
 TURN_BASED = "is turn-based (AEC): environments whose agents act in turn are not supported yet"
 
@@ -75,10 +75,8 @@ class PettingZooAdapter(Adapter):
                 actions_by_env[lane][name] = _select_action(env_actions, i)
         rows: list[Row] = []
         for env in self._envs:
-            try:
+            with convert_crashes(self._name):
                 rows += env.step(actions_by_env[env.lane]) if env.active_obs else env.reset()
-            except Exception as error:  # an environment may raise any exception
-                raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
         return self._make_steps(rows) if rows else self.step({})
 
     def close(self) -> None:
@@ -89,24 +87,41 @@ class PettingZooAdapter(Adapter):
         env = self._envs[0].env
         infos = {row.agent: row.info for row in rows}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
-        check_ignored(
-            self._config.ignore_observations, [n for a in agents for n in list_observations(env.observation_space(a))]
-        )
-        return {str(agent): AgentSpaces(env, agent, infos.get(agent, {}), self._config) for agent in agents}
+        names = {agent: list_observations(env.observation_space(agent)) for agent in agents}
+        ignored = self._config.ignore_observations
+        check_ignored(ignored, [name for of_agent in names.values() for name in of_agent])
+        return {
+            str(agent): AgentSpaces(
+                env.observation_space(agent),
+                env.action_space(agent),
+                replace(self._config, ignore_observations=[name for name in ignored if name in names[agent]]),
+                lambda: [infos.get(agent, {}).get(ACTION_MASK)],  # noqa: B023  # called at once
+            )
+            for agent in agents
+        }
 
     def _make_steps(self, rows: list[Row]) -> dict[str, Step]:
         """Return the rows of all environments as one Step for each role that has any."""
         by_role: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
             by_role[str(row.agent)].append(row)
-        try:
-            if unknown := by_role.keys() - self._spaces.keys():
-                raise ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
-            steps = {name: self._spaces[name].make_step(role_rows) for name, role_rows in by_role.items()}
-        except (KeyError, ValueError) as error:
-            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
+        if unknown := by_role.keys() - self._spaces.keys():
+            error = ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
+            raise EnvironmentCrashed(describe_error(self._name, "crashed", error))
+        steps = {name: self._make_step(name, role_rows) for name, role_rows in by_role.items()}
         self._active_lanes = {name: step.lane for name, step in steps.items()}
         return steps
+
+    def _make_step(self, name: str, rows: list[Row]) -> Step:
+        """Return the Step of some rows of a role, in their order."""
+        return Step(
+            lane=np.array([row.lane for row in rows], np.int64),
+            obs=self._spaces[name]([row.obs for row in rows], [row.info.get(ACTION_MASK) for row in rows]),
+            first=np.array([row.first for row in rows]),
+            is_bootstrap_row=np.array([row.is_bootstrap for row in rows]),
+            reward=np.array([row.reward for row in rows], np.float32),
+            alive=np.array([row.alive for row in rows]),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,38 +194,6 @@ class EpisodicEnv:
 
     def _make_row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
         return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
-
-
-class AgentSpaces:
-    """A record of one agent's spaces, with the role that they describe and the conversion of rows to Steps."""
-
-    def __init__(self, env: Any, agent: Any, info: Mapping[str, Any], config: EnvConfig):
-        self.agent = agent
-        self.spec: ActionSpec = make_action_spec(env.action_space(agent), config.unbounded_action_limit)
-        space = env.observation_space(agent)
-        ignored = [name for name in config.ignore_observations if name in list_observations(space)]
-        self.observations = ObservationConverter(space, self.spec.branches, ignored)
-        specs = dict(self.observations.specs)
-        self.has_mask = bool(self.spec.branches) and ACTION_MASK not in specs and ACTION_MASK in info
-        if self.has_mask:
-            specs[ACTION_MASK] = ObsSpec((sum(self.spec.branches),), "uint8")
-        self.role = Role(config.n_envs, specs, self.spec)
-
-    def make_step(self, rows: list[Row]) -> Step:
-        """Return the Step of some rows, in their order. Raises ValueError for values outside the spaces."""
-        obs = self.observations(stack_observations([row.obs for row in rows]))
-        if self.has_mask:
-            obs[ACTION_MASK] = np.stack([self.spec.flatten_mask(row.info.get(ACTION_MASK)) for row in rows])
-        elif ACTION_MASK not in obs and self.spec.branches and any(ACTION_MASK in row.info for row in rows):
-            raise ValueError(f"the agent {self.agent!r} has info[{ACTION_MASK!r}] now, but not at the first reset")
-        return Step(
-            lane=np.array([row.lane for row in rows], np.int64),
-            obs=obs,
-            first=np.array([row.first for row in rows]),
-            is_bootstrap_row=np.array([row.is_bootstrap for row in rows]),
-            reward=np.array([row.reward for row in rows], np.float32),
-            alive=np.array([row.alive for row in rows]),
-        )
 
 
 def _make_env(config: EnvConfig) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
-from algorithm.specs import ACTION_MASK, ActionPart, ActionSpec, ObsSpec, split_observation
+from algorithm.adapters.adapter import EnvConfig, EnvironmentCrashed, UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.env_errors import describe_error, get_env_name
+from algorithm.specs import ACTION_MASK, ActionPart, ActionSpec, ObsSpec, Role, split_observation
 
 Obs = dict[str, np.ndarray]
+Masks = Sequence[Any] | np.ndarray  # the mask in the info of each row; None for an info without one
 Key = str | int | None  # the name of a part in a Dict, its index in a Tuple, None for a space without parts
 
 OBS = "obs"  # the name of the observation of a space without parts
@@ -102,37 +104,63 @@ def make_action_spec(space: spaces.Space, unbounded_limit: float | None) -> Acti
     return spec
 
 
-class InfoMasks:
-    """A reader of the action masks in the infos of `n_envs` environments."""
+class AgentSpaces:
+    """The role that an agent's spaces describe, and the conversion of its observations with their masks.
 
-    def __init__(self, spec: ActionSpec, n_envs: int):
-        self.spec, self.n_envs = spec, n_envs
-        self.obs_spec = ObsSpec((sum(spec.branches),), "uint8")
+    Args:
+        observation_space: The observation space.
+        action_space: The action space.
+        config: The configuration of the adapter, whose `ignore_observations` are all in the space.
+        read_masks: Returns the masks in the infos of a reset, for actions without a mask in the observation.
 
-    def __call__(self, info: Mapping[str, Any]) -> np.ndarray:
-        """Return the masks [n_envs, sum of branches] uint8; an environment whose info has none allows every action.
+    Raises:
+        UnsupportedEnvironment, UnsupportedObservations: A space is not supported, or a mask has the wrong length.
+    """
 
-        Raises ValueError for a mask of the wrong length.
-        """
-        masks = info.get(ACTION_MASK)
-        has_mask = info.get(f"_{ACTION_MASK}")
-        shape = (self.n_envs, *self.obs_spec.shape)
-        if isinstance(masks, np.ndarray) and masks.shape == shape and (has_mask is None or has_mask.all()):
-            return (masks > 0).astype(np.uint8)
-        allowed = np.ones(shape, np.uint8)
-        if masks is None:
-            return allowed
-        if not isinstance(masks, np.ndarray) or len(masks) != self.n_envs:
-            raise ValueError(
-                f"info[{ACTION_MASK!r}] is {type(masks).__name__}; it must be an array, or a tuple of one array for "
-                "each branch"
-            )
-        for index in range(self.n_envs) if has_mask is None else np.flatnonzero(has_mask):
+    def __init__(self, observation_space: Any, action_space: Any, config: EnvConfig, read_masks: Callable[[], Masks]):
+        self._action_spec = make_action_spec(action_space, config.unbounded_action_limit)
+        branches = self._action_spec.branches
+        self._converter = ObservationConverter(observation_space, branches, config.ignore_observations)
+        self._name, specs = get_env_name(config.name), dict(self._converter.specs)
+        self._may_have_masks = bool(branches) and ACTION_MASK not in specs
+        masks = read_masks() if self._may_have_masks else ()
+        self._has_masks = any(mask is not None for mask in masks)
+        if self._has_masks:
+            specs[ACTION_MASK] = ObsSpec((sum(branches),), "uint8")
             try:
-                allowed[index] = self.spec.flatten_mask(masks[index])
+                self._flatten_masks(masks)
             except ValueError as error:
-                raise ValueError(f"info[{ACTION_MASK!r}] of environment {index}: {error}") from error
-        return allowed
+                raise UnsupportedEnvironment(f"the environment {self._name!r}: {error}") from error
+        self.role = Role(config.n_envs, specs, self._action_spec)
+
+    def __call__(self, env_obs: Any, masks: Masks) -> Obs:
+        """Convert a batch of observations, or a list of single ones, with the masks in their infos.
+
+        Raises:
+            EnvironmentCrashed: A value is outside the space.
+            UnsupportedEnvironment: Infos have masks, but those of the first reset had none.
+        """
+        try:
+            obs = self._converter(stack_observations(env_obs) if isinstance(env_obs, list) else env_obs)
+            if self._has_masks:
+                obs[ACTION_MASK] = self._flatten_masks(masks)
+        except (KeyError, ValueError) as error:
+            raise EnvironmentCrashed(describe_error(self._name, "crashed", error)) from error
+        if self._may_have_masks and not self._has_masks and any(mask is not None for mask in masks):
+            raise UnsupportedEnvironment(
+                f"the environment {self._name!r} returned info[{ACTION_MASK!r}] with a step but not with its first "
+                "reset; return it with every reset and every step"
+            )
+        return obs
+
+    def _flatten_masks(self, masks: Masks) -> np.ndarray:
+        """Return masks [n, sum of branches] uint8. Raises ValueError for a mask of the wrong length."""
+        if isinstance(masks, np.ndarray) and masks.shape == (len(masks), sum(self._action_spec.branches)):
+            return (masks > 0).astype(np.uint8)
+        try:
+            return np.stack([self._action_spec.flatten_mask(mask) for mask in masks])
+        except ValueError as error:
+            raise ValueError(f"info[{ACTION_MASK!r}]: {error}") from error
 
 
 def _name_spaces(space: spaces.Space) -> dict[str, spaces.Space]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
@@ -147,37 +147,7 @@ def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:
     return apply_wrappers(env, wrappers)
 
 
-class BackgroundVectorEnv(VectorEnv):
-    """A vector environment that steps in separate processes or threads, so that the caller can do something else.
-
-    A subclass implements `send` and `recv`, the two halves of `step`.
-    """
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        raise NotImplementedError
-
-    def recv(self) -> Any:
-        """Wait until the step that `send` started has ended, and return what `step` returns."""
-        raise NotImplementedError
-
-    def step(self, actions: Any) -> Any:
-        """Step all environments in parallel."""
-        self.send(actions)
-        return self.recv()
-
-
-class BackgroundVectorWrapper(BackgroundVectorEnv, VectorWrapper):
-    """A wrapper of a vector environment that steps in the background."""
-
-    env: Any
-
-    def send(self, actions: Any) -> None:
-        """Start a step of all environments."""
-        self.env.send(actions)
-
-
-class TimeoutAsyncVectorEnv(BackgroundVectorEnv, AsyncVectorEnv):
+class TimeoutAsyncVectorEnv(AsyncVectorEnv):
     """Environments in spawned worker processes that must respond within `timeout` seconds; closing never blocks.
 
     The seconds count from the call that waits for the response. `send`, `recv` and `reset` raise RuntimeError, with the
@@ -189,6 +159,8 @@ class TimeoutAsyncVectorEnv(BackgroundVectorEnv, AsyncVectorEnv):
         first_env: Number of the first environment, for messages.
         vector_kwargs: Arguments of AsyncVectorEnv.
     """
+
+    steps_in_background = True
 
     def __init__(self, factories: list[EnvFactory], timeout: float | None, first_env: int = 0, **vector_kwargs: Any):
         self.timeout, self.first_env = timeout, first_env
@@ -262,12 +234,15 @@ class TimeoutAsyncVectorEnv(BackgroundVectorEnv, AsyncVectorEnv):
                 super()._raise_if_errors(successes)
 
 
-class EnvPoolVectorEnv(BackgroundVectorEnv):
+class EnvPoolVectorEnv(VectorEnv):
     """EnvPool, which runs many environments in threads of one process, as a vector environment of Gymnasium.
 
-    Environment i of a reset with a seed has this seed plus i. EnvPool accepts seeds only when a pool is made, so every
-    such reset makes another pool. Raises UnsupportedEnvironment for a task that EnvPool does not have.
+    It steps by `send` and `recv` only. Environment i of a reset with a seed has this seed plus i. EnvPool accepts seeds
+    only when a pool is made, so every such reset makes another pool. Raises UnsupportedEnvironment for a task that
+    EnvPool does not have.
     """
+
+    steps_in_background = True
 
     def __init__(self, task: str, n_envs: int, settings: Mapping[str, Any]):
         import envpool

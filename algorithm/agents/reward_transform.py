@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class RewardSettings(Protocol):
-    """The settings of an algorithm that describe the transformation of its rewards."""
-
-    @property
-    def reward_scale(self) -> float | None: ...
-
-    @property
-    def reward_clip(self) -> float | None: ...
-
-    @property
-    def reward_normalization(self) -> str | None: ...
-
-    @property
-    def gamma(self) -> float: ...
+from algorithm.agents.settings import ActorCriticSettings, CategoricalSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +22,9 @@ class RewardTransform:
     return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
 
     @classmethod
-    def from_settings(cls, settings: RewardSettings, return_bound: float | None = None) -> RewardTransform:
+    def from_settings(
+        cls, settings: ActorCriticSettings | CategoricalSettings, return_bound: float | None = None
+    ) -> RewardTransform:
         """Return the transformation that the settings of an algorithm describe, with the bound of its returns.
 
         Rewards without a scale are divided by the standard deviation of returns.

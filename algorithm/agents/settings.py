@@ -129,6 +129,7 @@ class CategoricalSettings:
         ValueError: Settings exclude one another.
     """
 
+    gamma: Annotated[float, Range(at_least=0, at_most=1)]
     reward_scale: Annotated[float, Range(above=0)]
     reward_clip: Annotated[float | None, Range(above=0)]
     reward_normalization: Annotated[

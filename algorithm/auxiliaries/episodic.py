@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.auxiliaries.action_prediction import InverseModel
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
+from algorithm.auxiliaries.curiosity import InverseModel
 from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.networks import Torso
 from algorithm.rollout import Rollout

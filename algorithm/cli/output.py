@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -90,8 +90,19 @@ class Output:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
         self._write(text)
 
-    def print_table(self, table: Any) -> None:
-        """Print a table of rich."""
+    def print_table(
+        self, texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], title: str | None = None
+    ) -> None:
+        """Print a table with columns of texts, and columns of numbers at their right."""
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left")
+        for name in texts:
+            table.add_column(name, overflow="fold")
+        for name in numbers:
+            table.add_column(name, justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
         self.console.print(table, soft_wrap=False)
 
     def fail(self, message: str, error: BaseException, debug: bool) -> None:

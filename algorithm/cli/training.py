@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from algorithm.errors import UserError
 from algorithm.program import get_command, role_suffix
@@ -60,6 +60,7 @@ class TrainCommand(Command):
 
 def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]]) -> None:
     """Train the runs of these names and settings, or with `--resume` an existing run, and report their results."""
+    from algorithm.config.registry import find_run_tool
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.run_requests import create_run, resume_run
 
@@ -79,9 +80,7 @@ def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[t
                 output.log(line)
         elif records:
             output.result = records[0]
-    if len(records) > 1:
-        from algorithm.tools.reports.comparison_output import compare_repeats
-
+    if len(records) > 1 and (compare_repeats := find_run_tool("comparison")):
         compare_repeats([record["run"] for record in records], output)
 
 
@@ -90,10 +89,10 @@ def _train_run(
 ) -> None:
     """Train in a run folder with a display, and report the result."""
     from algorithm.api import run_training
+    from algorithm.cli.run_result import describe_saved, report_result
     from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.results import read_record
-    from algorithm.tools.reports.run_result import describe_saved, report_result
 
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
@@ -124,6 +123,7 @@ def _train_population(
 ) -> None:
     """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
+    from algorithm.config.registry import find_run_tool
     from algorithm.parts.env_folder import find_folder
     from algorithm.population.runner import train_population
 
@@ -139,9 +139,7 @@ def _train_population(
     finally:
         if folder.has_learned():
             _report_population(output, env, folder)
-            if settings.report.report:
-                from algorithm.tools.reports.report_files import write_report
-
+            if settings.report.report and (write_report := find_run_tool("report")):
                 for member in folder.members:
                     if member.has_learned():
                         write_report(member.path, output.log)
@@ -163,27 +161,23 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
         return
     run = folder.members[best.member - 1]
     output.result["best"] = {"run": run.given_path.as_posix(), "return": best.mean_return, "settings": best.settings}
-    output.print_table(_make_lineage_table(rows))
+    _print_lineage(rows, output)
     output.log(f"lineage:   {lineage}")
     output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 
-def _make_lineage_table(rows: Sequence[LineageRow]) -> Any:
-    """Return a table with the last row of each member: its ancestors, settings and return."""
-    from rich.table import Table
-
+def _print_lineage(rows: Sequence[LineageRow], output: Output) -> None:
+    """Print a table with the last row of each member: its ancestors, settings and return."""
     from algorithm.training.metrics import format_number
 
-    table = Table()
-    for column in ("member", "interval", "copies of", "env steps", "return", "settings"):
-        table.add_column(column, justify="left" if column in ("settings", "copies of") else "right")
+    shown = []
     for member, row in sorted({row.member: row for row in rows}.items()):
         parents = [str(each.parent) for each in rows if each.member == member and each.parent != member]
         values = {path: f"{value:.4g}" if isinstance(value, float) else value for path, value in row.settings.items()}
         settings = ", ".join(f"{path}={value}" for path, value in values.items())
-        shown = "failed" if row.mean_return is None else format_number(row.mean_return)
-        table.add_row(str(member), str(row.interval), " ".join(parents), f"{row.env_steps:,}", shown, settings)
-    return table
+        mean = "failed" if row.mean_return is None else format_number(row.mean_return)
+        shown.append((str(member), " ".join(parents), settings, str(row.interval), f"{row.env_steps:,}", mean))
+    output.print_table(("member", "copies of", "settings"), ("interval", "env steps", "return"), shown)
 
 
 class PlayCommand(Command):

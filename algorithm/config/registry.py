@@ -48,9 +48,16 @@ EXPLORERS = {
     "novel_action": "algorithm.exploration.novel_action:NovelAction",
 }
 TRACKERS = {
-    "wandb": "algorithm.tracking.services:WandbTracker",
-    "mlflow": "algorithm.tracking.services:MlflowTracker",
-    "trackio": "algorithm.tracking.services:TrackioTracker",
+    "wandb": "algorithm.tracking.trackers:WandbTracker",
+    "mlflow": "algorithm.tracking.trackers:MlflowTracker",
+    "trackio": "algorithm.tracking.trackers:TrackioTracker",
+}
+# What tools do for a run while it trains and when it ends; without the package of a tool, its lines are removed.
+RUN_TOOLS = {
+    "exporter": "algorithm.tools.export.export:RunExporter",
+    "report": "algorithm.tools.reports.report_files:write_report",
+    "curve": "algorithm.tools.reports.run_figures:draw_curve",
+    "comparison": "algorithm.tools.reports.comparison_output:compare_repeats",
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -114,6 +121,11 @@ def find_settings(kind: str, name: str) -> Any:
             f"{kind} {name!r}: the class needs a dataclass Settings that inherits {base.__module__}.{base.__name__}"
         )
     return settings
+
+
+def find_run_tool(name: str) -> Any:
+    """Return the function, or the class, of a tool for runs; None without the tool."""
+    return resolve_name(RUN_TOOLS[name]) if name in RUN_TOOLS else None
 
 
 def _find_row(kind: str, table: Mapping[str, str], name: str) -> str:

@@ -82,6 +82,13 @@ def nest(path: str, value: Any) -> Tree:
     return value
 
 
+def find_value(tree: Any, path: str) -> Any:
+    """Return the value of a setting in a tree; None if it has none."""
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
 def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the paths of all sections and settings in `tree`."""
     for key, value in tree.items():

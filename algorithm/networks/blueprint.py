@@ -97,60 +97,28 @@ def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *met
     Args:
         factory: The factory.
         argument: The argument of the factory: the spec of an observation, or the size of the input.
-        methods: The methods that the module must have.
+        methods: The methods that the module must have; without any, it must be layers or a memory.
 
     Raises:
-        TypeError: The result is not a torch module, or lacks one of `methods`.
+        TypeError: The result is not a torch module, or lacks a method.
     """
     module = factory(argument)
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"{_factory_name(factory)} made a value of type {type(module).__name__}; it must make a torch module"
+            f"{name_factory(factory)} made a value of type {type(module).__name__}; it must make a torch module"
         )
-    _check_methods(factory, module, *methods)
-    return module
-
-
-def build_augmentation(factory: AugmentationFactory, spec: ObsSpec) -> Augmentation:
-    """Return the augmentation that a factory of a blueprint makes for an observation.
-
-    Raises:
-        TypeError: The result is not a function.
-    """
-    augment = factory(spec)
-    if not callable(augment):
-        raise TypeError(
-            f"{_factory_name(factory)} made a value of type {type(augment).__name__}; it must make a function of "
-            "observations"
-        )
-    return augment
-
-
-def build_layers_or_memory(factory: BranchFactory, size: int) -> tuple[Any, bool]:
-    """Return the module that a factory makes for an input of this size, and whether it is a memory.
-
-    Raises:
-        TypeError: It is neither layers nor a memory.
-    """
-    module = build_module(factory, size)
-    if _is_memory(module):
-        return module, True
-    _check_methods(factory, module, "forward")
-    return module, False
-
-
-def _check_methods(factory: object, module: nn.Module, *methods: str) -> None:
-    """Raise TypeError if a module that `factory` made lacks one of `methods`."""
-    for method in methods:
+    for method in methods or ("forward",) * (not is_memory(module)):
         if not _has_method(module, method):
             hint = "; a memory goes into memory=, and only Reactor supports one in policy= and critic="
             raise TypeError(
-                f"{_factory_name(factory)} made a {type(module).__name__}, which has no `{method}` "
-                f"and does not fit here{hint if _is_memory(module) else ''}"
+                f"{name_factory(factory)} made a {type(module).__name__}, which has no `{method}` "
+                f"and does not fit here{hint if is_memory(module) else ''}"
             )
+    return module
 
 
-def _is_memory(module: nn.Module) -> bool:
+def is_memory(module: nn.Module) -> bool:
+    """Return whether a module has the methods of a memory."""
     return _has_method(module, "step") and _has_method(module, "unroll")
 
 
@@ -158,5 +126,6 @@ def _has_method(module: nn.Module, name: str) -> bool:
     return getattr(type(module), name, None) not in (None, nn.Module.forward)
 
 
-def _factory_name(factory: object) -> str:
+def name_factory(factory: object) -> str:
+    """Return the name of a factory for messages."""
     return getattr(factory, "__name__", type(factory).__name__)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
-from algorithm.networks.blueprint import Blueprint, BranchFactory, build_layers_or_memory
+from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module, is_memory
 from algorithm.networks.heads import HeadSpec, SharedHeads
 from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
@@ -35,10 +35,8 @@ class Branch(nn.Module):
     def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
         super().__init__()
         self.precision = torch.float32
-        self.layers: Any = nn.Identity()
-        self.has_memory = False
-        if factory:
-            self.layers, self.has_memory = build_layers_or_memory(factory, inputs)
+        self.layers: Any = build_module(factory, inputs) if factory else nn.Identity()
+        self.has_memory = is_memory(self.layers)
         self.state_size: int = self.layers.state_size if self.has_memory else 0
         self.head = SharedHeads(getattr(self.layers, "size", inputs), head)
 

@@ -225,19 +225,16 @@ class FlatParameters:
 
     def fetch(self) -> None:
         """Copy the shared parameters and statistics to the modules of this process."""
-        if self._module_parameters is not self.all_parameters:
-            self._module_parameters.copy_(self.all_parameters)
+        self._module_parameters.copy_(self.all_parameters)  # without effect if it is the same tensor
         self.fetch_statistics()
 
     def fetch_statistics(self) -> None:
         """Copy the shared statistics to the modules of this process."""
-        if self._shared_statistics is not self.statistics:
-            self.statistics.copy_(self._shared_statistics)
+        self.statistics.copy_(self._shared_statistics)
 
     def publish_statistics(self) -> None:
         """Copy the statistics of the modules of this process to the shared ones."""
-        if self._shared_statistics is not self.statistics:
-            self._shared_statistics.copy_(self.statistics)
+        self._shared_statistics.copy_(self.statistics)
 
 
 def choose_dtype(device: str | torch.device, dtype: torch.dtype) -> torch.dtype:

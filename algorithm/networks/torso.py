@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_augmentation, build_module
+from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_module, name_factory
 from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.numpy_forms import make_numpy_chain, make_numpy_form
 from algorithm.networks.precision import run_in_precision
@@ -248,7 +248,12 @@ def _make_augmentations(blueprint: Blueprint, specs: Mapping[str, ObsSpec]) -> d
     for name, spec in specs.items():
         factory = _find_factory(blueprint.augmentations, name)
         if factory:
-            augmentations[name] = build_augmentation(factory, spec)
+            augmentations[name] = augment = factory(spec)
+            if not callable(augment):
+                raise TypeError(
+                    f"{name_factory(factory)} made a value of type {type(augment).__name__}; "
+                    "it must make a function of observations"
+                )
     return augmentations
 
 

@@ -11,10 +11,7 @@ from typing import Any
 from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.recording import choose_offscreen_backends
-from algorithm.adapters.wrappers.adapter_wrapper import OnDemand, RestartOnFailure
-from algorithm.adapters.wrappers.env_groups import EnvGroups
-from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
-from algorithm.adapters.wrappers.shared_agents import SharedAgents
+from algorithm.adapters.wrappers import EnvGroups, OnDemand, PreviousActionReward, RestartOnFailure, SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.sections import BaseConfig, count_evaluation_episodes

@@ -13,7 +13,7 @@ from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.search import iterate_dimensions
 from algorithm.config.unused_settings import find_failure, iterate_annotations
-from algorithm.config.yaml_layers import Tree, iterate_leaves, nest
+from algorithm.config.yaml_layers import Tree, find_value, iterate_leaves, nest
 from algorithm.errors import UserError
 
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
@@ -144,7 +144,7 @@ def make_spaces(settings: Settings) -> SettingSpaces:
         where = f"population_config.random_params.{path}"
         if {path, path.partition(".")[0]} & set(NOT_RANDOM) or not _is_setting(path, settings.tree):
             raise UserError(f"{where}: members cannot have different values of {path}; name a setting of the run")
-        by_path[path] = space = _read_space(where, values, _get_value(settings.tree, path))
+        by_path[path] = space = _read_space(where, values, find_value(settings.tree, path))
         if failure := find_failure(settings, path):
             raise UserError(f"{where}: {path} {failure}")
         for note, owner in iterate_annotations(settings, path):
@@ -173,15 +173,7 @@ def _is_setting(path: str, tree: Tree) -> bool:
     """Return whether a path names a setting, or a value in a section with arbitrary keys."""
     known = set(iterate_leaves(tree))
     parents = [path[:position] for position, letter in enumerate(path) if letter == "."]
-    return path in known or (not known.isdisjoint(parents) and _get_value(tree, path) is not None)
-
-
-def _get_value(tree: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a setting in a tree; None if it has none."""
-    value: Any = tree
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    return path in known or (not known.isdisjoint(parents) and find_value(tree, path) is not None)
 
 
 def _read_space(where: str, values: Any, default: Any) -> SettingSpace:

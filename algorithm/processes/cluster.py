@@ -43,9 +43,8 @@ from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EpisodePlan, Evaluations
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
-from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import run_updates
+from algorithm.training.updates import DivergenceDetector, run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors

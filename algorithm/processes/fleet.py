@@ -30,9 +30,8 @@ from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Im
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
-from algorithm.training.run_end import Diverged, DivergenceDetector
 from algorithm.training.signals import DeferredSignals, raise_deferred
-from algorithm.training.updates import run_tick
+from algorithm.training.updates import Diverged, DivergenceDetector, run_tick
 
 
 class Fleet(ABC):

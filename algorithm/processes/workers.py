@@ -45,9 +45,8 @@ from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
-from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import run_tick
+from algorithm.training.updates import DivergenceDetector, run_tick
 
 STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed
 REPORT_SECONDS = 1.0  # seconds after which a worker reports, if no episode ends

@@ -38,8 +38,8 @@ from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters, History
 from algorithm.training.reporter import Reporter
-from algorithm.training.run_end import DivergenceDetector
 from algorithm.training.signals import Terminated
+from algorithm.training.updates import DivergenceDetector
 
 Log = Callable[[str], None]
 

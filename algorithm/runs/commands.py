@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,8 +30,10 @@ class Output(Protocol):
     def log_plain(self, text: str) -> None:
         """Print a line without rich, which may not be installed."""
 
-    def print_table(self, table: Any) -> None:
-        """Print a table of rich."""
+    def print_table(
+        self, texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], title: str | None = None
+    ) -> None:
+        """Print a table with columns of texts, and columns of numbers at their right."""
 
     def display_run(self, log: Callable[[str], None], title: str = "") -> AbstractContextManager[Callback]:
         """Return a display of a run in training; where it cannot change in place, its lines go to `log`."""

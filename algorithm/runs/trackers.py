@@ -14,8 +14,8 @@ from algorithm.parts import run_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_install_command, metric_suffix
 from algorithm.specs import Role
-from algorithm.tracking.tensorboard import TensorBoard
 from algorithm.tracking.tracker import TrackedRun, Tracker, TrackerList, report_failure
+from algorithm.tracking.trackers import TensorBoard
 
 NO_SETTINGS_OF_A_RUN = ("tune", "population_config", "tracker_config")  # sections that do not change a run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.wrappers.previous_action_reward import (
+from algorithm.adapters.wrappers import (
     OBSERVATION_NAMES,
     PREVIOUS_REWARD,
     PreviousTracker,

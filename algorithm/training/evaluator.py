@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -248,13 +248,6 @@ class Outcome:
     results: Results
     confirmation: Results | None = None
 
-    def add_env_steps(self, env_steps: int) -> Outcome:
-        """Return the outcome with the env steps of the run at which the evaluation started."""
-        return Outcome(
-            results=_add_env_steps(self.results, env_steps),
-            confirmation=self.confirmation and _add_env_steps(self.confirmation, env_steps),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePlan:
@@ -396,7 +389,7 @@ class EvaluationQueue:
         if self.version is None or (outcome := self.evaluations.receive(timeout)) is None:
             return None
         version, self.version = self.version, None
-        return version, outcome.add_env_steps(version.env_steps)
+        return version, outcome
 
     def _start(self, env_steps: int) -> None:
         checkpoint = self._save() if self.evaluations.is_concurrent else None
@@ -405,7 +398,3 @@ class EvaluationQueue:
         self.version = EvaluatedVersion(env_steps=env_steps, checkpoint=checkpoint, confirms=confirms)
         self._last_start = env_steps
         self.cancel()
-
-
-def _add_env_steps(results: Results, env_steps: int) -> Results:
-    return {name: replace(result, env_steps=env_steps) for name, result in results.items()}

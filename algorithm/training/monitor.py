@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any, Literal, Protocol
 
@@ -252,7 +253,8 @@ class Monitor:
 
     def _record_evaluation(self, version: EvaluatedVersion, outcome: Outcome, has_present_weights: bool) -> None:
         """Record the outcome of an evaluation, after which its weights may be the best, and the goal confirmed."""
-        self.evaluation = results = outcome.results
+        results = {name: replace(result, env_steps=version.env_steps) for name, result in outcome.results.items()}
+        self.evaluation = results
         is_confirmed = outcome.confirmation is not None and self._goal.confirm(outcome.confirmation)
         is_kept = has_present_weights or version.checkpoint is not None
         mean = _mean(results.values())

@@ -6,7 +6,7 @@ from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.atari import AtariAdapter
-from algorithm.adapters.wrappers.env_groups import EnvGroups
+from algorithm.adapters.wrappers import EnvGroups
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract, play_lanes
 

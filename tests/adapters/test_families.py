@@ -5,7 +5,7 @@ import pytest
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.wrappers.env_groups import EnvGroups
+from algorithm.adapters.wrappers import EnvGroups
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract, play_lanes
 

@@ -17,7 +17,7 @@ from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import make_vector
-from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
+from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from algorithm.adapters.adapter import EnvironmentCrashed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.spaces import InfoMasks, ObservationConverter, make_action_spec
+from algorithm.adapters.spaces import ObservationConverter, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract, random_actions
@@ -373,17 +373,14 @@ def test_a_mask_is_flat_or_one_array_for_each_branch():
 
 
 def test_masks_of_some_environments_apply_to_these_only():
-    masks = InfoMasks(ActionSpec(branches=(2,)), 3)
-    masks_of_one = np.array([None, [0, 1], None], dtype=object)
-    assert masks({ACTION_MASK: masks_of_one, f"_{ACTION_MASK}": np.array([False, True, False])}).tolist() == [
-        [1, 1],
-        [0, 1],
-        [1, 1],
-    ]
-    zeros = {ACTION_MASK: np.array([[0, 0], [1, 0], [0, 0]]), f"_{ACTION_MASK}": np.array([False, True, False])}
-    assert masks(zeros).tolist() == [[1, 1], [1, 0], [1, 1]]
-    with pytest.raises(ValueError, match="info\\['action_mask'\\] is dict"):
-        masks({ACTION_MASK: {"gear": np.ones((3, 2))}})
+    adapter = GymAdapter(config(Masked, 3))
+    some = np.array([False, True, False])
+    for masks in (np.array([None, [0, 1, 1, 0, 1], None], object), np.array([[0] * 5, [0, 1, 1, 0, 1], [0] * 5])):
+        info = {ACTION_MASK: masks, f"_{ACTION_MASK}": some}
+        obs = adapter._spaces(np.zeros((3, 1), np.float32), adapter._list_masks(info))
+        assert obs[ACTION_MASK].tolist() == [[1] * 5, [0, 1, 1, 0, 1], [1] * 5]
+    with pytest.raises(UnsupportedEnvironment, match="info\\['action_mask'\\] is dict"):
+        adapter._list_masks({ACTION_MASK: {"gear": np.ones((3, 2))}})
 
 
 # Unsupported spaces
@@ -448,9 +445,7 @@ def test_a_bound_on_one_side_is_rejected_with_a_limit_too():
 
 
 def test_a_mask_of_the_wrong_length_in_an_info_is_an_error():
-    with pytest.raises(
-        UnsupportedEnvironment, match=r"info\['action_mask'\] of environment 0: the mask has 4 numbers, but"
-    ):
+    with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\]: the mask has 4 numbers, but"):
         GymAdapter(config(Masked, 2, {"how": "short"}))
 
 

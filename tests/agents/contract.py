@@ -46,7 +46,7 @@ OPTIMIZER = {
     "max_grad_norm": 3.0,
 }
 REWARDS = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "return_std", "gamma": 0.5}
-META = torch.device("meta")
+CPU, META = torch.device("cpu"), torch.device("meta")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_network = pytest.mark.parametrize("network", NETWORKS)
 
@@ -117,14 +117,16 @@ class AgentContract:
         rows = min(ROWS, agent.schedule.sequence_length) if agent.schedule.uses_replay else ROWS
         return random_rollout_of(agent, role, seed, rows)
 
+    @torch.no_grad()
+    def make_batch(self, agent: Agent, rollout: Rollout, device: torch.device = CPU) -> Rollout:
+        """Return the batch that an agent learns from, given a collected rollout in numpy."""
+        batch = rollout.convert(lambda array: torch.from_numpy(array).to(device))
+        return batch if agent.schedule.epochs is None else agent.prepare(batch)
+
     def compute_losses(self, agent: Agent, rollout: Rollout) -> dict[str, Tensor]:
         """Return the losses of a collected rollout in numpy, with the same samples each time."""
         torch.manual_seed(0)
-        batch = rollout.convert(torch.from_numpy)
-        if agent.schedule.epochs is not None:
-            with torch.no_grad():
-                batch = agent.prepare(batch)
-        return dict(agent.loss(batch)[0])
+        return dict(agent.loss(self.make_batch(agent, rollout))[0])
 
     def compute_gradients(self, agent: Agent, rollout: Rollout) -> dict[str, Tensor]:
         losses = self.compute_losses(agent, rollout)
@@ -172,6 +174,8 @@ class AgentContract:
         rollout = replace(rollout, first=np.ones_like(rollout.first), alive=np.ones_like(rollout.alive))
         assert not rollout.valid.any()
         assert all(gradient.eq(0).all() for gradient in self.compute_gradients(agent, rollout).values())
+        report = agent.loss(self.make_batch(agent, rollout))[1]
+        assert report.compute_td_errors().eq(0).all() and report.compute_metrics()["train/critic_loss"] == 0
 
     @every_kind
     @every_network
@@ -254,10 +258,7 @@ class AgentContract:
             agent, role = self.make(kind, "separate")
             learner = Learner(agent, role, {}, 1000, Placement(learning=META, acting=META))
         rollout = self.make_rollout(agent, role)
-        batch = replace(rollout.convert(lambda array: torch.from_numpy(array).to(META)))
-        if agent.schedule.epochs is not None:
-            with torch.no_grad():
-                batch = agent.prepare(batch)
+        batch = self.make_batch(agent, rollout, META)
         with OneDevice("meta") as check:
             losses, report = agent.loss(batch)
             torch.stack(list(losses.values())).sum().backward()
@@ -270,11 +271,7 @@ class AgentContract:
     def test_a_report_refers_to_no_graph(self, kind):
         """Otherwise the graph of an update would be kept until the next one."""
         agent, role = self.make(kind, "separate")
-        batch = self.make_rollout(agent, role).convert(torch.from_numpy)
-        if agent.schedule.epochs is not None:
-            with torch.no_grad():
-                batch = agent.prepare(batch)
-        _, report = agent.loss(batch)
+        _, report = agent.loss(self.make_batch(agent, self.make_rollout(agent, role)))
         report.features = None
         tensors = [item for item in iterate_referents(report) if isinstance(item, Tensor)]
         assert len(tensors) > 2 and all(tensor.grad_fn is None for tensor in tensors)

@@ -13,7 +13,6 @@ from algorithm.specs import ActionSpec
 from tests.agents.literal import (
     CASES,
     COLUMNS,
-    GAMMA,
     ROWS,
     SPECS,
     compute_outputs_by_step,
@@ -130,19 +129,3 @@ def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observatio
     v = torch.tensor([[0.3, 0.6, 0.4, 0.2, 4, 0.8, 2]]).T.double()
     returns = agent.estimate_values(rollout, v)[rollout.valid]
     torch.testing.assert_close(returns, torch.tensor([1.9, 1, 5.14, 4.6, 2.8]).double(), rtol=1e-7, atol=1e-7)
-
-
-def test_advantages_of_gae_1_are_those_of_n_step_returns_and_of_gae_0_one_step_errors():
-    role = make_literal_role(SPECS["discrete"])
-    agent = make_exact(make_a2c, role)
-    rollout = to_float64(random_rollout_of(agent, role))
-    v, valid = torch.randn(ROWS + 1, COLUMNS).double(), rollout.valid
-    agent.gae_lambda = 0.0
-    one_step = rollout.reward + GAMMA * rollout.alive * v[1:]
-    torch.testing.assert_close(agent.estimate_values(rollout, v)[valid], one_step[valid])
-    agent.gae_lambda = 1.0
-    returns, following = [], v[-1]
-    for t in reversed(range(ROWS)):
-        following = torch.where(valid[t], rollout.reward[t] + GAMMA * rollout.alive[t] * following, v[t])
-        returns.append(following)
-    torch.testing.assert_close(agent.estimate_values(rollout, v)[valid], torch.stack(returns[::-1])[valid])

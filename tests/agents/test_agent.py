@@ -1,6 +1,6 @@
-"""What all agents have in common: memories, features, running statistics, and means over valid rows."""
+"""What all agents have in common: memories, features, running statistics, means over valid rows, schedules."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from algorithm.agents.rows import mean_weights
-from algorithm.networks import Blueprint, Gru, Mlp, Residual, Vector
+from algorithm.distributions import ClippedGaussianFamily, TanhGaussianFamily
+from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Residual, Vector
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout
 
 MAKE_AGENT = {
@@ -106,3 +108,53 @@ def test_weights_of_a_mean_are_0_for_invalid_rows():
         rows = torch.tensor(valid).bool()
         weights = mean_weights(rows, weight)
         torch.testing.assert_close(weights, rows * weight / max(1, sum(map(sum, valid))))
+
+
+# No two of them are equal.
+SCHEDULE = {"rollout_length": 5, "sequence_length": 7, "batch_size": 3, "replay_ratio": 1.5, "learning_starts": 11}
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("acer", {"replay_count_distribution": "poisson", "replays": 32.0}),  # `replays` has no effect with a ratio
+        ("sac", {"replay_count_distribution": "fixed", "replays": 0.0}),
+        ("reactor", {"replay_count_distribution": "fixed", "replays": 0.0}),
+    ],
+)
+def test_the_schedule_of_an_agent_with_a_replay_follows_the_settings(name, others):
+    blueprint = Blueprint(encoders={"*": FrameStack(3, Vector())}, body=Mlp(4), memory=Gru(2))
+    changes = {"on_policy_updates": False} if name == "acer" else {}
+    schedule = MAKE_AGENT[name](blueprint=blueprint, burn_in_step=4, **changes, **SCHEDULE).schedule
+    # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
+    expected = {**SCHEDULE, **others, "on_policy_updates": False, "burn_in": 6, "warmup_rows": 2}
+    assert asdict(schedule) == {**expected, "uses_replay": True, "epochs": None, "minibatches": 1}
+
+
+@pytest.mark.parametrize("make", [make_a2c, make_ppo])
+def test_the_schedule_of_an_agent_without_a_replay_follows_the_settings(make):
+    schedule = make(rollout_length=5).schedule
+    assert not schedule.uses_replay and schedule.rollout_length == 5 and schedule.burn_in == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "groups", "target_networks"),
+    [
+        (make_acer, ["acer"], ["average"]),
+        (make_sac, ["critic", "policy", "alpha"], ["target"]),
+        (partial(make_sac, target="none", use_auto_alpha=False), ["critic", "policy"], []),
+        (make_reactor, ["reactor"], ["target"]),
+        (make_a2c, ["actor_critic"], []),
+        (make_ppo, ["actor_critic"], []),
+    ],
+)
+def test_checkpoints_name_the_groups_and_the_target_networks(make, groups, target_networks):
+    agent = make()
+    assert (list(agent.groups), list(agent.target_networks)) == (groups, target_networks)
+
+
+@pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])
+@pytest.mark.parametrize("make", [make_acer, make_a2c, make_ppo])
+def test_tanh_squash_selects_how_actions_are_bounded(make, tanh_squash, family):
+    role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(continuous=2))
+    assert type(make(role, tanh_squash=tanh_squash).family) is family

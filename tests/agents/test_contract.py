@@ -35,6 +35,12 @@ class TestReactor(AgentContract):
     kinds = ("discrete", "branches")
 
 
+class TestReactorWithAScalarCritic(AgentContract):
+    algorithm = "REACTOR"
+    kinds = ("discrete", "branches")
+    changes = {"critic": "scalar"}
+
+
 class TestA2C(AgentContract):
     algorithm = "A2C"
 

@@ -110,24 +110,6 @@ def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, cha
 
 
 @pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
-def test_minibatches_add_up_to_the_rollout(kind, masked, memory, changes):
-    """The gradient of a rollout is the mean of those of its parts, weighted by their numbers of valid rows."""
-    changes = {**changes, "normalize_advantages": False}
-    agent, _, prepared, _ = make_case(kind, masked, memory, changes)
-    move_parameters(agent)
-    whole = compute_gradient(agent.loss(prepared)[0]["actor_critic"], agent.policy)
-    # In numpy, as a scheduler splits it.
-    rollout = prepared.convert(lambda tensor: tensor.numpy())
-    rollout = rollout if memory else rollout.split_rows()
-    columns = np.random.default_rng(0).permutation(len(rollout.lane))
-    total = torch.zeros_like(whole)
-    for part in np.array_split(columns, 3):
-        batch = rollout.take_columns(part).convert(torch.from_numpy)
-        total += compute_gradient(agent.loss(batch)[0]["actor_critic"], agent.policy) * batch.valid.sum()
-    torch.testing.assert_close(total / prepared.valid.sum(), whole, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
 def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory, changes):
     agent, _, prepared, collected = make_case(kind, masked, memory, changes)
     _, v = compute_outputs_by_step(agent, collected, ROWS + 1)

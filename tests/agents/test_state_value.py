@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from algorithm.agents.state_value import normalize_advantages
-from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
+from algorithm.distributions import FixedStdGaussian, Gaussian
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import a2c_settings, make_a2c, make_ppo
@@ -18,27 +18,11 @@ def make_agent(request):
     return MAKE_AGENT[request.param]
 
 
-def test_nothing_is_replayed(make_agent):
-    schedule = make_agent(rollout_length=5).schedule
-    assert not schedule.uses_replay and schedule.rollout_length == 5 and schedule.burn_in == 0
-
-
-def test_checkpoints_name_one_group_and_no_target_network(make_agent):
-    agent = make_agent()
-    assert list(agent.groups) == ["actor_critic"] and agent.groups["actor_critic"].module is agent.policy
-    assert not agent.target_networks
-
-
 def test_epochs_and_minibatches_are_those_of_the_settings():
     schedule = make_ppo(epochs=3, minibatches=7).schedule
     assert (schedule.epochs, schedule.minibatches) == (3, 7)
     schedule = make_a2c().schedule
     assert (schedule.epochs, schedule.minibatches) == (None, 1)
-
-
-@pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])
-def test_tanh_squash_decides_how_actions_are_bounded(make_agent, tanh_squash, family):
-    assert isinstance(make_agent(CONTINUOUS, tanh_squash=tanh_squash).family, family)
 
 
 @pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])

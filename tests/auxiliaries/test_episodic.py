@@ -17,14 +17,12 @@ from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.parts.memory_budget import compute_agent_replay_size
-from algorithm.replay.ring import Ring
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import (
     make_a2c,
     make_acer,
-    make_ppo,
     make_role,
     make_sac,
     random_boundaries,
@@ -245,23 +243,6 @@ def test_a_checkpoint_without_episodes_is_an_error_of_one_line():
         make_learner().restore(Learner(make_acer(), make_role(), {}, None).state())
 
 
-def test_the_bonus_is_replayed_as_it_was_stored():
-    learner, ring = make_learner(), Ring(64, 4, 8)
-    collected = [learner.record(make_collected(8, seed=seed)) for seed in range(5)]
-    for rollout in collected:
-        ring.write(rollout)
-    expected = np.concatenate([rollout.records["episodic"] for rollout in collected])
-    lane, start = np.array([0, 3, 1]), np.array([3, 11, 20])
-    replayed = ring.read(lane, start, 14)
-    for column in range(3):
-        rows = slice(start[column], start[column] + 14)
-        np.testing.assert_array_equal(replayed.records["episodic"][:, column], expected[rows, lane[column]])
-    part = replace(replayed, burn_in=3).drop_burn_in().take_columns(np.array([2, 0]))
-    np.testing.assert_array_equal(part.records["episodic"], replayed.records["episodic"][3:, [2, 0]])
-    rows = replayed.split_rows().records["episodic"]
-    np.testing.assert_array_equal(rows, replayed.records["episodic"].reshape(1, -1))
-
-
 def test_the_memory_budget_counts_the_stored_bonus():
     config, role = ReplayConfig(**{**read_defaults("replay_config"), "capacity": 1000}), make_role()
     learner = make_learner(role)
@@ -285,20 +266,6 @@ def test_the_bonus_is_added_to_the_reward_after_the_burn_in_and_not_to_the_store
     np.testing.assert_array_equal(rollout.reward, stored)
 
 
-@pytest.mark.parametrize("make_agent", [make_a2c, make_ppo])
-def test_an_agent_with_state_values_learns_the_bonus_as_a_stream(make_agent):
-    auxiliary = Episodic(EpisodicSettings(strength=0.3, gamma=0.9))
-    assert asdict(auxiliary.stream) == {"gamma": 0.9, "weight": 0.3, "crosses_episodes": False}
-    agent = make_agent()
-    agent.streams = {"episodic": auxiliary.stream}
-    learner = Learner(agent, make_role(), {"episodic": auxiliary}, None)
-    rollout = learner.record(make_collected())
-    batch = rollout.convert(torch.from_numpy)
-    learner._transform_rewards(batch)
-    np.testing.assert_array_equal(batch.bonuses["episodic"].numpy(), rollout.records["episodic"])
-    assert batch.reward.equal(torch.from_numpy(rollout.reward))
-
-
 @pytest.mark.parametrize("make_agent", [make_acer, make_sac, make_a2c])
 @pytest.mark.parametrize("changes", [{}, {"memory": "embeddings", "features": "agent"}])
 def test_without_a_module_and_strength_nothing_changes(make_agent, changes):
@@ -310,6 +277,12 @@ def test_without_a_module_and_strength_nothing_changes(make_agent, changes):
         update(without, rollout)
     assert learner.parameters.vector.equal(without.parameters.vector)
     assert learner.auxiliaries.modules == {} == learner.auxiliaries.groups
+
+
+def test_the_stream_has_the_settings():
+    auxiliary = Episodic(EpisodicSettings(strength=0.3, gamma=0.9))
+    assert asdict(auxiliary.stream) == {"gamma": 0.9, "weight": 0.3, "crosses_episodes": False}
+    assert auxiliary.reward_weight == 0.3
 
 
 def test_the_inverse_model_trains_the_embedding_and_not_the_agent():

@@ -14,7 +14,6 @@ from algorithm.auxiliaries.siamese import add_noise, select_pairs
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.precision import Placement
-from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.auxiliaries.siamese_cases import (
@@ -203,24 +202,6 @@ def test_strength_scales_the_loss():
     assert losses == [losses[0], 0.5 * losses[0], 0] and losses[0] > 0
 
 
-@each_kind
-@pytest.mark.parametrize("name", AGENTS)
-def test_with_strength_0_an_agent_has_the_gradient_that_it_has_alone(kind, name):
-    gradients = []
-    for auxiliaries in ({}, {"siamese": make(kind, strength=0.0)}):
-        torch.manual_seed(0)
-        agent = AGENTS[name](ROLE, PLAIN)
-        learner = Learner(agent, ROLE, auxiliaries, None)
-        rollout = make_rollout(agent)
-        rollout = learner.prepare(rollout).split_rows() if agent.schedule.epochs else rollout
-        torch.manual_seed(1)
-        learner.compute_gradients(rollout)
-        slices = learner.parameters.group_slices
-        gradients.append({group: learner.parameters.gradient[slices[group]].clone() for group in agent.groups})
-    alone, together = gradients
-    assert all(together[group].equal(gradient) for group, gradient in alone.items())
-
-
 CONTINUOUS = Role(4, ROLE.obs_specs, ActionSpec(2))
 BRANCHES = Role(4, ROLE.obs_specs, ActionSpec(branches=(3, 2)))
 WITH_VALUES = [
@@ -304,27 +285,6 @@ def test_errors_are_one_line(kind, changes, others, message):
     with pytest.raises(UserError, match=f"^auxiliaries.siamese.*{message}") as error:
         make_learner(make(kind, **changes), **others)
     assert "\n" not in str(error.value)
-
-
-@each_kind
-def test_the_loss_falls(kind):
-    """Two lanes with constant, distinct observations, which noise hides: the loss falls to what noise leaves."""
-    torch.manual_seed(0)
-    auxiliary = make(kind, noise=0.1, steps=0, learning_rate=3e-3)
-    learner = make_learner(auxiliary, **VECTORS)
-    rollout = random_rollout(np.random.default_rng(0))
-    rollout = replace(rollout, first=np.zeros_like(rollout.first), obs={"obs": np.repeat(rollout.obs["obs"][:1], 7, 0)})
-    losses = []
-    for _ in range(150):
-        report = learner.compute_gradients(learn_nothing(rollout))
-        learner.apply_gradients()
-        losses.append(report.compute_metrics()["train/siamese_loss"].item())
-    assert np.mean(losses[-10:]) < 0.75 * np.mean(losses[:10])
-
-
-def learn_nothing(rollout: Rollout) -> Rollout:
-    """Return a batch in which no row counts for the agent's own loss."""
-    return replace(rollout, weight=np.zeros_like(rollout.weight))
 
 
 def test_frame_stacks_of_vectors_get_noise_of_all_frames():

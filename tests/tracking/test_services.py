@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.tracking.services import MlflowTracker, TrackioTracker, WandbTracker, clean_name
+from algorithm.tracking.trackers import MlflowTracker, TrackioTracker, WandbTracker, clean_name
 from tests.tracking.runs import make_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from algorithm.tracking.tensorboard import TensorBoard, make_layout
+from algorithm.tracking.trackers import TensorBoard, make_layout
 from tests.tracking.runs import make_run
 
 
@@ -39,7 +39,7 @@ def test_a_thread_that_cannot_write_prints_nothing(tmp_path):
     script = """
 import logging, shutil, sys
 from pathlib import Path
-from algorithm.tracking.tensorboard import TensorBoard
+from algorithm.tracking.trackers import TensorBoard
 from algorithm.tracking.tracker import TrackerList
 from tests.tracking.runs import make_run
 

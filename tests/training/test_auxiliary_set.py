@@ -338,6 +338,8 @@ def test_records_are_stored_and_replayed_with_their_rows():
         np.testing.assert_allclose(replayed.records["sum"][:, column], expected, rtol=1e-6)
     np.testing.assert_array_equal(replayed.drop_burn_in().records["sum"], replayed.records["sum"][1:])
     np.testing.assert_array_equal(rollout.split_rows().records["sum"][0], rollout.records["sum"].reshape(-1))
+    part = replayed.take_columns(np.array([1]))
+    np.testing.assert_array_equal(part.records["sum"], replayed.records["sum"][:, [1]])
 
 
 def test_a_rollout_without_records_stays_as_it_is():

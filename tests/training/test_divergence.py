@@ -5,7 +5,7 @@ import pytest
 
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
-from algorithm.training.run_end import Diverged, DivergenceDetector
+from algorithm.training.updates import Diverged, DivergenceDetector
 from tests.builders import make_acer, make_role, random_rollout, update
 
 GOOD = random_rollout(np.random.default_rng(0))

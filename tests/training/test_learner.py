@@ -166,27 +166,3 @@ def test_the_loss_reads_the_scaled_rewards():
     update(scaling, raw)
     update(plain, small)
     torch.testing.assert_close(scaling.parameters.gradient, plain.parameters.gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_only_collected_rollouts_change_the_statistics():
-    learner = make_learner(reward_normalization="return_std")
-    learner.observe(rollout())
-    before = learner.parameters.statistics.clone()
-    update(learner, rollout(1))
-    assert learner.parameters.statistics.equal(before)
-    assert learner.reward_normalizer.moments.count == learner.rows_seen == rollout().valid.sum()
-
-
-def test_a_column_counts_by_its_weight():
-    """The importance weight of a column scales its gradient."""
-    stepped = []
-    for weight in ([1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 0], [1, 1, 1, 0]):
-        learner, batch = make_learner(entropy_coef=0.1), rollout()
-        if len(stepped) == 3:
-            batch.reward[:, 3] += 7  # in a column of weight 0
-        update(learner, replace(batch, weight=np.array(weight, np.float32)))
-        stepped.append(learner.parameters.gradient.clone())
-    all_alike, half, without, of_other_rewards = stepped
-    torch.testing.assert_close(half, (all_alike + without) / 2, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(all_alike, without, rtol=1e-2)
-    assert torch.equal(without, of_other_rewards)

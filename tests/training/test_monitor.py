@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import deque
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from algorithm.runs.callbacks import CallbackList
 from algorithm.training.evaluator import EvaluationResult, Evaluations, ImmediateEvaluations, Outcome
 from algorithm.training.invalid_values import Episode
 from algorithm.training.limits import Limits
-from algorithm.training.metrics import MetricsWriter
+from algorithm.training.metrics import MetricsWriter, read_table
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import WINDOW, Counters, History
 from algorithm.training.reporter import Reporter
@@ -119,8 +118,7 @@ def later(tmp_path):
 
 
 def rows(path):
-    with (path / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read_table(path / "metrics.csv").rows
 
 
 def test_intervals_are_env_steps_for_any_number_of_steps_per_tick(tmp_path):

@@ -145,7 +145,7 @@ def test_a_resumed_learner_continues_with_the_statistics():
 
 
 def test_updates_do_not_change_the_statistics():
-    learner = make_learner()
+    learner = make_learner(reward_normalization="return_std")
     learner.observe(rollout(0))
     before = learner.parameters.statistics.clone()
     poisoned = rollout(1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from algorithm.training.optimizers import Adam, OptimizerStep, RmsProp, compute_rate_scale, make_optimizer
-from tests.builders import make_acer, make_sac
+from tests.builders import make_acer
 
 CPU = torch.device("cpu")
 
@@ -102,12 +102,6 @@ def test_adam_takes_beta1_from_its_group():
         make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.optimizer_decay), eps=1e-8)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("make_agent", [make_acer, make_sac])
-def test_every_group_has_the_beta1_of_the_settings(make_agent):
-    assert {group.optimizer_beta1 for group in make_agent().groups.values()} == {0.9}
-    assert {group.optimizer_beta1 for group in make_agent(optimizer_beta1=0.5).groups.values()} == {0.5}
 
 
 def test_a_group_names_its_optimizer():

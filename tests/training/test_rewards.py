@@ -1,7 +1,6 @@
 """The transformation of rewards: clip, scale, and divide by a running statistic of returns."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -314,10 +313,3 @@ def test_statistics_on_a_device_are_not_read(kind):
 def test_return_max_needs_a_bound(bound):
     with pytest.raises(ValueError, match=f"return_bound is {bound}; return_max needs a number above 0"):
         make_normalizer(return_bound=bound)
-
-
-def test_the_bound_is_added_to_the_settings_of_an_algorithm():
-    own = SimpleNamespace(reward_scale=2.0, reward_clip=3.0, reward_normalization="return_max", gamma=0.5)
-    assert RewardTransform.from_settings(own, return_bound=7.0) == RewardTransform(
-        scale=2.0, clip=3.0, reward_normalization="return_max", gamma=0.5, return_bound=7.0
-    )

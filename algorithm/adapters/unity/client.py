@@ -17,7 +17,7 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.os_process import LOOPBACK, UnityProcess, describe_holder, is_taken
+from algorithm.adapters.unity.launch import LOOPBACK, UnityProcess, describe_holder, is_taken
 from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick
 
 api = compat.load_api()

@@ -99,24 +99,13 @@ def _import_messages() -> list[ModuleType]:
 
 def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
     """Yield the modules of generated files, built from the descriptors in their text."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.Default()
-    serialized = [_read_descriptor(file) for file in files]
-    protos = {(proto := descriptor_pb2.FileDescriptorProto.FromString(data)).name: proto for data in serialized}
-    pending = dict(zip(protos, serialized, strict=True))
-
-    def add(name: str) -> None:  # adds the imported files first
-        data = pending.pop(name, None)
-        if data is not None:
-            for needed in protos[name].dependency:
-                add(needed)
-            pool.AddSerializedFile(data)
-
-    for name in protos:
-        add(name)
-    for file, name in zip(files, protos, strict=True):
-        yield _make_module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(name))
+    protos = [descriptor_pb2.FileDescriptorProto.FromString(_read_descriptor(file)) for file in files]
+    message_factory.GetMessages(protos, pool)  # adds each file after the files that it imports
+    for file, proto in zip(files, protos, strict=True):
+        yield _make_module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(proto.name))
 
 
 def _read_descriptor(file: Path) -> bytes:

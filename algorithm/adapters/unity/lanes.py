@@ -14,10 +14,6 @@ MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an epi
 NO_AGENT = -1
 
 
-class TooManyAgents(Exception):
-    """An error for more agents than lanes when no lane may be added."""
-
-
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
@@ -35,7 +31,7 @@ class LaneAssignment:
             first: Number of the first lane.
             count: Number of lanes.
             add_lane: Receives the number of lanes in this scene, and returns the number of a new lane, larger than all
-                others, or raises TooManyAgents.
+                others. It raises an error if no lane may be added.
             max_silent_ticks: Ticks without a request after which an agent loses its lane.
         """
         self.numbers = np.arange(first, first + count)
@@ -65,9 +61,6 @@ class LaneAssignment:
 
         Returns:
             Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.
-
-        Raises:
-            TooManyAgents: If an agent finds no lane.
         """
         self._tick += 1
         terminations: dict[int, float] = {}  # {lane: last reward} of agents that request a decision again

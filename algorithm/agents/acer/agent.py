@@ -10,30 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import ActionValueCritic, CriticOutput
-from algorithm.agents.acer.networks import make_critic, make_groups, make_policy, make_separate_critic
+from algorithm.agents.acer.critics import ActionValueCritic, Critic, CriticOutput, make_critic
 from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.actor_critic import make_policy_family, make_replay_schedule
-from algorithm.agents.agent import (
-    Agent,
-    Divergence,
-    LossResult,
-    select_statistics_rows,
-    unroll,
+from algorithm.agents.actor_critic import (
+    make_parameter_group,
+    make_policy_family,
+    make_replay_schedule,
+    make_std_head,
 )
+from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterGroup, select_statistics_rows, unroll
 from algorithm.agents.metrics import make_stream_metrics, summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
-from algorithm.networks import ActorCritic, Blueprint, TargetNetwork, batch_statistics
+from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, TargetNetwork, batch_statistics, collect_noise
+from algorithm.networks.constraints import has_constraints
 from algorithm.networks.default_network import has_images
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.returns import (
     ESTIMATORS,
     EstimatorInputs,
@@ -84,14 +85,11 @@ class Acer(Agent):
         self.trace_clipping = TraceClipping(
             trace_clip=settings.trace_clip, rho_clip=settings.rho_clip, trace_lambda=settings.trace_lambda
         )
-        statistics_size = self.family.statistics_size
-        self.policy, average_policy = (
-            make_policy(settings, blueprint, role, statistics_size, self.critic) for _ in range(2)
-        )
+        self.policy, average_policy = (self._make_policy(blueprint, role) for _ in range(2))
         self.average_policy = TargetNetwork(self.policy, average_policy)
         self.target_networks = {"average": self.average_policy}
-        self.separate_critic = make_separate_critic(settings, blueprint, self.policy, self.critic)
-        self.groups = make_groups(settings, self.policy, self.separate_critic)
+        self.separate_critic = _make_separate_critic(settings, blueprint, self.policy, self.critic)
+        self.groups = _make_groups(settings, self.policy, self.separate_critic)
         self.schedule = make_replay_schedule(
             settings,
             self.policy,
@@ -100,6 +98,14 @@ class Acer(Agent):
             on_policy_updates=settings.on_policy_updates,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
+
+    def _make_policy(self, blueprint: Blueprint, role: Role) -> ActorCritic:
+        """Return the network of the policy, which has the outputs of the critic unless the trust region is full."""
+        std_head, statistics_size = make_std_head(self.settings, role.action_spec), self.family.statistics_size
+        if self.settings.trust_region == "full":
+            return ActorCritic(blueprint, role.obs_specs, statistics_size, 0, std_head)
+        n_values, encoded_size = self.critic.n_values, self.critic.encoded_size
+        return ActorCritic(blueprint, role.obs_specs, statistics_size, n_values, std_head, encoded_size)
 
     @classmethod
     def supports_streams(cls, settings: Any) -> bool:
@@ -284,3 +290,54 @@ def _check_trust_region(settings: AcerSettings, spec: ActionSpec) -> None:
     uses_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
     if uses_probs and (spec.continuous or len(spec.branches) > 1):
         raise ValueError(f"trust_region_space probs needs a single discrete branch; for actions {spec} use logits")
+
+
+def _make_separate_critic(
+    settings: AcerSettings, blueprint: Blueprint, policy: ActorCritic, critic: Critic
+) -> SeparateCritic | None:
+    """Return the critic of a policy in a full trust region; None if the policy's network has the critic's outputs.
+
+    The critic's step would leave the trust region if it changed layers of the policy.
+
+    Raises:
+        ValueError: The policy has noisy layers, batch norms or constraints of weights, or augments its observations.
+    """
+    if settings.trust_region != "full":
+        return None
+    if blueprint.augmentations:
+        raise ValueError(
+            "trust_region full does not support augmentations, since each evaluation of its line search would draw "
+            "others; remove `augmentations` from the blueprint, or use trust_region efficient"
+        )
+    if collect_noise([policy]):
+        raise ValueError(
+            "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
+            "use Mlp in place of NoisyMlp, or trust_region efficient"
+        )
+    if find_batch_norms([policy]) or has_constraints(policy):
+        raise ValueError(
+            "trust_region full does not support batch norms, unit weights or spectral norms in the policy, since they "
+            "change it after the line search; use the norm layer or rms alone, or trust_region efficient"
+        )
+    return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
+
+
+def _make_groups(
+    settings: AcerSettings, policy: ActorCritic, separate_critic: SeparateCritic | None
+) -> dict[str, ParameterGroup]:
+    """Return the group of the network, or the groups of the policy and of its separate critic."""
+    group = make_parameter_group(settings, separate_critic or policy, settings.learning_rate, settings.max_grad_norm)
+    if not separate_critic:
+        return {"acer": group}
+    policy_group = ParameterGroup(
+        module=policy,
+        learning_rate=settings.trust_region_kl,
+        learning_rate_schedule=settings.learning_rate_schedule,
+        learning_rate_final_fraction=settings.learning_rate_final_fraction,
+        optimizer="natural",
+        max_grad_norm=inf,  # the length of the gradient has no effect on the step
+        cg_iterations=settings.trust_region_iterations,
+        damping=settings.trust_region_damping,
+        max_halvings=settings.trust_region_halvings,
+    )
+    return {"policy": policy_group, "critic": group}

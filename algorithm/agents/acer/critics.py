@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithm.distributions import Categorical, ClosedFormDistribution, DistributionFamily
+from algorithm.agents.acer.settings import AcerSettings
+from algorithm.distributions import Categorical, CategoricalFamily, ClosedFormDistribution, DistributionFamily
 from algorithm.losses import bias_correction, sampled_bias_correction
 from algorithm.networks import ActorCritic, SeparateCritic
 from algorithm.returns import Targets
@@ -183,13 +184,21 @@ class DuelingOutput(CriticOutput):
         return sampled_bias_correction(rho, self.policy_sample_advantage, clip)
 
 
-class Critic(ABC):
-    """A kind of critic: the columns of the network that are its values, and the evaluation of a batch."""
+class Critic:
+    """A kind of critic: the columns of the network that are its values, and the evaluation of a batch.
 
-    Output: Callable[..., CriticOutput]  # made from the arguments of `evaluate`
-    n_values: int  # columns of the network's output
-    encoded_size: int = 0  # numbers of an encoded action that the advantage head reads besides the features
-    samples_actions: bool = False  # action values are estimated with sampled actions
+    Attributes:
+        evaluate: returns the output for a batch, without gradient, given the network's values [T+1, B, n_values], the
+            policy at the T+1 rows, the taken actions [T, B, size], and the result of `evaluate_actions`.
+        n_values: columns of the network's output.
+        encoded_size: numbers of an encoded action that the advantage head reads besides the features.
+        samples_actions: whether action values are estimated with sampled actions.
+    """
+
+    evaluate: Callable[..., CriticOutput]
+    n_values: int
+    encoded_size: int = 0
+    samples_actions: bool = False
 
     def evaluate_actions(
         self,
@@ -208,28 +217,11 @@ class Critic(ABC):
         """
         return None
 
-    def evaluate(
-        self,
-        values: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-        action_advantages: ActionAdvantages | None,
-    ) -> CriticOutput:
-        """Return the critic's output, without gradient.
-
-        Args:
-            values: The network's values [T+1, B, n_values].
-            policy: The policy at the T+1 rows.
-            raw_action: The taken actions [T, B, size].
-            action_advantages: The result of `evaluate_actions`.
-        """
-        return self.Output(values, policy, raw_action, action_advantages)
-
 
 class ActionValueCritic(Critic):
     """Q(x, a) of every action of one discrete branch, with which the bias correction is exact."""
 
-    Output = ActionValueOutput
+    evaluate = ActionValueOutput
 
     def __init__(self, n_actions: int):
         self.n_values = n_actions
@@ -242,7 +234,7 @@ class StateValueCritic(Critic):
         n_streams: Number of reward streams, whose values follow V(x).
     """
 
-    Output = StateValueOutput
+    evaluate = StateValueOutput
 
     def __init__(self, n_streams: int):
         self.n_values = 1 + n_streams
@@ -257,7 +249,7 @@ class StochasticDuelingCritic(Critic):
     a' (Eq. 15).
     """
 
-    Output = DuelingOutput
+    evaluate = DuelingOutput
     n_values = 1
     samples_actions = True
 
@@ -275,6 +267,21 @@ class StochasticDuelingCritic(Critic):
         policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
         actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
         return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
+
+
+def make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution], n_streams: int) -> Critic:
+    """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions.
+
+    Raises:
+        ValueError: There are reward streams, but no state values.
+    """
+    if settings.critic == "state_value":
+        return StateValueCritic(n_streams)
+    if n_streams:
+        raise ValueError("critic action_value has no values of reward streams; use state_value")
+    if isinstance(family, CategoricalFamily):
+        return ActionValueCritic(family.statistics_size)
+    return StochasticDuelingCritic(family, settings.sdn_samples)
 
 
 def _as_categorical(distribution: ClosedFormDistribution) -> Categorical:

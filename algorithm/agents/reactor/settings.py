@@ -15,7 +15,6 @@ class ReactorSettings(SingleGroupSettings, CategoricalSettings, ReplaySettings):
 
     value_coef: Annotated[float, Range(at_least=0)]
     entropy_coef: Annotated[float, Range(at_least=0)]
-    gamma: Annotated[float, Range(at_least=0, at_most=1)]
     policy_gradient: Literal["leave_one_out", "truncated_importance"]
     loo_beta: Annotated[  # beta (Eq. 8)
         Literal["one", "inverse", "truncated"], OnlyIf(policy_gradient="leave_one_out")

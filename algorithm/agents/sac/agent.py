@@ -16,25 +16,13 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
-from algorithm.agents.agent import (
-    Agent,
-    LossResult,
-    ParameterReset,
-    select_statistics_rows,
-    unroll,
-)
+from algorithm.agents.agent import Agent, LossResult, ParameterReset, select_statistics_rows, unroll
 from algorithm.agents.metrics import summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
 from algorithm.agents.sac.evaluation import ActionEvaluator
-from algorithm.agents.sac.policy_learners import (
-    EpsilonGreedy,
-    PolicyLosses,
-    PolicySteps,
-    SacPolicyLearner,
-    SoftPolicy,
-)
+from algorithm.agents.sac.policy_learners import EpsilonGreedy, PolicyLosses, PolicySteps, SacPolicyLearner, SoftPolicy
 from algorithm.agents.sac.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics

@@ -27,7 +27,6 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
     max_grad_norm_critic: Annotated[float, Range(above=0)]
     max_grad_norm_policy: Annotated[float, Range(above=0), Unless(discrete_dqn_like=True)]
     max_grad_norm_alpha: Annotated[float, Range(above=0), OnlyIf(use_auto_alpha=True, discrete_dqn_like=False)]
-    gamma: Annotated[float, Range(at_least=0, at_most=1)]
     policy_update_every: Annotated[int, Range(at_least=1), Unless(discrete_dqn_like=True)]
     target: Annotated[
         Literal["average", "none"], FixedOnResume("the saved networks have target critics if this is average")

@@ -87,20 +87,16 @@ class SubprocessFailed(Exception):
     """An error for a call that returned no value; the message has the reason."""
 
 
-class SubprocessTimeout(SubprocessFailed, TimeoutError):
-    """An error for a call that did not return in time."""
-
-
 def run_in_subprocess(function: str, *arguments: Any, limit: float = CALL_LIMIT) -> Any:
     """Return what `module:function` returns for `arguments`, in another process; JSON must hold both.
 
-    Raises SubprocessFailed if it raises or crashes, SubprocessTimeout if it takes more than `limit` seconds.
+    Raises SubprocessFailed if it raises or crashes, TimeoutError if it takes more than `limit` seconds.
     """
     command = [sys.executable, "-c", BOOTSTRAP, "\n".join(sys.path), function, json.dumps(arguments)]
     try:
         process = subprocess.run(command, capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
-        raise SubprocessTimeout(describe_timeout(limit)) from error
+        raise TimeoutError(describe_timeout(limit)) from error
     try:
         reply = json.loads(process.stdout)
     except ValueError as error:

@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib import import_module, metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from algorithm.config.registry import ADAPTERS, find_class
 from algorithm.program import DATA, get_install_command
@@ -21,7 +22,6 @@ from algorithm.tools.doctor.check import (
     Check,
     Outcome,
     SubprocessFailed,
-    SubprocessTimeout,
     run_in_subprocess,
 )
 
@@ -56,14 +56,8 @@ def _run_setup_file() -> dict[str, Any]:
     fakes: dict[str, Any] = {name: ModuleType(name) for name in SETUPTOOLS_MODULES}
     fakes["setuptools"].setup, fakes["setuptools"].find_packages = arguments.update, lambda **_: []
     fakes["setuptools.command.build_py"].build_py = object
-    originals = {name: sys.modules[name] for name in fakes if name in sys.modules}
-    sys.modules.update(fakes)
-    try:
+    with patch.dict(sys.modules, fakes):
         runpy.run_path(str(SETUP_FILE))
-    finally:
-        for name in fakes:
-            del sys.modules[name]
-        sys.modules.update(originals)
     return arguments
 
 
@@ -125,11 +119,9 @@ def check_installed(texts: list[str], command: str) -> Outcome:
 
 @cache
 def find_import_error(module: str) -> str | None:
-    """Return the error of importing a module; None if that works. Raises SubprocessTimeout if it takes too long."""
+    """Return the error of importing a module; None if that works. Raises TimeoutError if it takes too long."""
     try:
         return run_in_subprocess(f"{__name__}:load_module", module)
-    except SubprocessTimeout:
-        raise
     except SubprocessFailed as error:
         return str(error)
 

@@ -34,7 +34,6 @@ from algorithm.tools.doctor.check import (
     Check,
     Outcome,
     SubprocessFailed,
-    SubprocessTimeout,
     describe_error,
     run_in_subprocess,
 )
@@ -77,9 +76,10 @@ def _read_outcomes(options: dict[str, Any]) -> Mapping[str, Outcome]:
     """Return what `run_trial` returns, in a subprocess."""
     try:
         return run_in_subprocess(f"{__name__}:run_trial", options)
+    except TimeoutError as error:
+        return {"device": (TIMEOUT, f"the start of a run: {error}")}
     except SubprocessFailed as error:
-        is_late = isinstance(error, SubprocessTimeout)
-        return {"device": (TIMEOUT if is_late else BROKEN, f"the start of a run{'' if is_late else ' fails'}: {error}")}
+        return {"device": (BROKEN, f"the start of a run fails: {error}")}
 
 
 def run_trial(options: dict[str, Any]) -> dict[str, Outcome]:

@@ -6,7 +6,7 @@ Engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from algorithm.tools.export.signature import (
     MEMORY_OUT,
     MEMORY_SIZE,
     VERSION_NUMBER,
-    Shape,
     Signature,
 )
 
@@ -43,22 +42,7 @@ RULES = {
 }  # by the name of an input or output; I2 for observations
 LARGE_INPUT = 1e3  # standard deviation of observations, for which unbounded actions exceed [-1, 1]
 # Operators that Unity's packages import, from their manuals.
-# com.unity.sentis 2.1 and com.unity.ai.inference 2.2, for versions 3.x and 4.x of ML-Agents' package:
-SENTIS = frozenset(
-    """
-    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Bernoulli Cast CastLike
-    Ceil Celu Clip Compress Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum DepthToSpace Div
-    Dropout Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool
-    GlobalMaxPool Greater GreaterOrEqual GridSample Hardmax HardSigmoid HardSwish Identity InstanceNormalization IsInf
-    IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LRN LSTM MatMul Max MaxPool Mean Min Mish Mod
-    Mul Multinomial Neg NonMaxSuppression NonZero Not OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike
-    RandomUniform RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
-    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign Round ScatterElements
-    ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt
-    Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
-    """.split()
-)
-# com.unity.barracuda 2.0, for versions 1.x and 2.x:
+# com.unity.barracuda 2.0, for versions 1.x and 2.x of ML-Agents' package:
 BARRACUDA = frozenset(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat
@@ -68,6 +52,14 @@ BARRACUDA = frozenset(
     OneHot Or Pad Pow PRelu RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal ReduceMax
     ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round Selu Shape Sigmoid Sin Sinh Slice Softmax
     SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose Unsqueeze Upsample Where Xor
+    """.split()
+)
+# com.unity.sentis 2.1 and com.unity.ai.inference 2.2, for versions 3.x and 4.x:
+SENTIS = BARRACUDA - {"ImageScaler"} | frozenset(
+    """
+    Bernoulli CastLike Celu Compress CumSum Einsum Erf GatherElements GatherND Gelu GreaterOrEqual GridSample Hardmax
+    HardSigmoid HardSwish IsInf IsNaN LayerNormalization Mish Mod Range ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceSumSquare RoiAlign ScatterElements ScatterND Shrink Sign Size Softplus Softsign ThresholdedRelu Trilu
     """.split()
 )
 
@@ -157,41 +149,37 @@ def _check_ports(graph: Any, signature: Signature) -> Iterator[str]:
     """Compare inputs, outputs and constants with those of the scene, as the Inspector of Behavior Parameters does."""
     from onnx import numpy_helper
 
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     inputs, outputs = signature.inputs(), signature.outputs()
     for name, shape in inputs.items():
         if name not in RULES and (len(shape) not in (1, 2, 3) or 0 in shape):
             yield f"I2: {name} {[BATCH, *shape]}; Unity has [{BATCH}, size], [{BATCH}, items, size], [{BATCH}, C, H, W]"
-    yield from _compare([value for value in graph.input if value.name not in initializers], inputs)
-    yield from _compare(graph.output, signature.computed_outputs())
-    if unknown := sorted({value.name for value in graph.input} - {*inputs, *initializers}):
+    found = {value.name: _format_port(value) for value in (*graph.input, *graph.output) if value.name not in constants}
+    for name, shape in (inputs | signature.computed_outputs()).items():
+        kind = "INT64" if name in INTEGER_OUTPUTS else "FLOAT"
+        needed = f"{kind} [{', '.join(map(str, (BATCH, *shape)))}]"
+        if found.get(name) != needed:
+            yield f"{RULES.get(name, 'I2')}: {name} is {found.get(name, 'missing')}; the scene has {needed}"
+    if unknown := sorted({value.name for value in graph.input} - {*inputs, *constants}):
         yield f"I5: inputs unknown to the scene: {', '.join(unknown)}"
     for name, value in signature.constants().items():
-        if name not in initializers:
+        if name not in constants:
             yield f"C8: {name} is not an initializer; Barracuda reads constants from initializers"
             continue
-        found = numpy_helper.to_array(initializers[name])
-        if found.dtype != value.dtype or not np.array_equal(found, value):
-            yield f"{RULES[name]}: {name} is {_format_constant(found)}; it must be {_format_constant(value)}"
+        found_value, needed = _format_constant(numpy_helper.to_array(constants[name])), _format_constant(value)
+        if found_value != needed:
+            yield f"{RULES[name]}: {name} is {found_value}; it must be {needed}"
     if (names := [value.name for value in graph.output]) != list(outputs):
         yield f"C6: the outputs are {', '.join(names) or 'missing'}; they must be {', '.join(outputs)}"
 
 
-def _compare(values: Iterable[Any], expected: Mapping[str, Shape]) -> Iterator[str]:
-    """Compare inputs or outputs with those of the scene, whose shapes lack the batch axis."""
+def _format_port(value: Any) -> str:
+    """Return the type and the axes of an input or output."""
     from onnx import TensorProto
 
-    tensors = {value.name: value.type.tensor_type for value in values}
-    for name, shape in expected.items():
-        rule, axes = RULES.get(name, "I2"), ", ".join(map(str, (BATCH, *shape)))
-        needed = [f"{kind} [{axes}]" for kind in (("INT64", "INT32") if name in INTEGER_OUTPUTS else ("FLOAT",))]
-        if name not in tensors:
-            yield f"{rule}: {name} is missing; the scene has {needed[0]}"
-            continue
-        axes = ", ".join(str(axis.dim_param or axis.dim_value) for axis in tensors[name].shape.dim)
-        found = f"{TensorProto.DataType.Name(tensors[name].elem_type)} [{axes}]"
-        if found not in needed:
-            yield f"{rule}: {name} is {found}; the scene has {needed[0]}"
+    tensor = value.type.tensor_type
+    axes = ", ".join(str(axis.dim_param or axis.dim_value) for axis in tensor.shape.dim)
+    return f"{TensorProto.DataType.Name(tensor.elem_type)} [{axes}]"
 
 
 def _run_probes(path: Path, signature: Signature) -> Iterator[str]:
@@ -232,7 +220,7 @@ def _check_outputs(outputs: Mapping[str, Any], signature: Signature, batch: int)
 
 
 def _format_constant(value: np.ndarray) -> str:
-    return f"{value.dtype} {list(value.shape)}: {', '.join(f'{number:g}' for number in value.ravel())}"
+    return f"{value.dtype} {list(value.shape)}: {', '.join(f'{number:.9g}' for number in value.ravel())}"
 
 
 def _format_error(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION
+from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
 from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.errors import UserError

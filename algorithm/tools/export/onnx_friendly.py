@@ -24,7 +24,7 @@ from algorithm.networks.encoders import InputConvolution, Normalizer, VectorEnco
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
 from algorithm.networks.mlp import LayerStack
-from algorithm.networks.normalization import BatchNorm, BatchRenorm, LayerNorm, RmsNorm
+from algorithm.networks.normalization import BatchNorm
 from algorithm.networks.policy import GreedyQPolicy
 from algorithm.networks.residual import ResidualBlock
 from algorithm.networks.torso import Torso
@@ -279,16 +279,11 @@ def step_attention_layer(
 # Normalized layers: batch norms are folded into the linear layers next to them.
 
 
-def compute_exact_affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return scale and shift [F] of a batch norm with running statistics, in float64."""
+def fold_batch_norm(linear: nn.Linear, norm: BatchNorm, *, is_before: bool) -> nn.Linear:
+    """Return a linear layer in place of one and the batch norm, by its running statistics, before or after it."""
     mean, variance = norm.running[: 2 * norm.size].double().chunk(2)
     scale = norm.weight.detach().double() / (variance + norm.epsilon).sqrt()
-    return scale, norm.bias.detach().double() - mean * scale
-
-
-def fold_batch_norm(linear: nn.Linear, norm: BatchNorm, *, is_before: bool) -> nn.Linear:
-    """Return one linear layer in place of a linear layer and the batch norm before or after it."""
-    weight, (scale, shift) = linear.weight.detach().double(), compute_exact_affine(norm)
+    weight, shift = linear.weight.detach().double(), norm.bias.detach().double() - mean * scale
     bias = torch.zeros(len(weight), dtype=torch.float64) if linear.bias is None else linear.bias.detach().double()
     if is_before:
         weight, bias = weight * scale, bias + weight @ shift
@@ -316,29 +311,6 @@ def prepare_layer_stack(stack: LayerStack) -> None:
     stack.parts, stack.folded, stack.fuses = parts, nn.ModuleList(parts), False
 
 
-def prepare_batch_norm(norm: BatchNorm) -> None:
-    """Add the scale and shift of the running statistics to the weights."""
-    scale, shift = compute_exact_affine(norm)
-    norm.register_buffer("scale", scale.float())
-    norm.register_buffer("shift", shift.float())
-
-
-def apply_batch_norm(norm: Any, x: Tensor) -> Tensor:
-    """Normalize by running statistics, as a product and a sum."""
-    return x * norm.scale + norm.shift
-
-
-def apply_layer_norm(norm: LayerNorm, x: Tensor) -> Tensor:
-    """Normalize each row, in elementary operators."""
-    centered = x - x.mean(-1, keepdim=True)
-    return centered / ((centered * centered).mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def apply_rms_norm(norm: RmsNorm, x: Tensor) -> Tensor:
-    """Divide each row by its root mean square, in elementary operators."""
-    return x / ((x * x).mean(-1, keepdim=True) + norm.epsilon).sqrt() * norm.weight
-
-
 @dataclass(frozen=True)
 class Form:
     """The functions for a class of modules: `prepare` changes its weights, the others take the place of its methods."""
@@ -363,8 +335,4 @@ FORMS: Mapping[type, Form] = {
     AttentionLayer: Form(prepare_attention_layer, step=step_attention_layer),
     LayerStack: Form(prepare_layer_stack),
     ResidualBlock: Form(prepare_layer_stack),
-    BatchNorm: Form(prepare_batch_norm, apply_batch_norm),
-    BatchRenorm: Form(prepare_batch_norm, apply_batch_norm),
-    LayerNorm: Form(forward=apply_layer_norm),
-    RmsNorm: Form(forward=apply_rms_norm),
 }

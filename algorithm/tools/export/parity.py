@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION
+from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Decision, Step
 from algorithm.specs import ACTION_MASK, ObsSpec, Role

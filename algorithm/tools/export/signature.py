@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.wrappers.previous_action_reward import PREVIOUS_ACTION, PREVIOUS_REWARD, find_previous_kinds
+from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD, find_previous_kinds
 from algorithm.errors import UserError
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 

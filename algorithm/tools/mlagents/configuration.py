@@ -150,6 +150,10 @@ def _convert_even_checkpoints(even: bool, configuration: Configuration) -> Any:
     return max(1, configuration.max_steps // (configuration.keep_checkpoints or 5)) if even else USE_DEFAULT
 
 
+def _is_on_policy(configuration: Configuration) -> bool:
+    return configuration.algorithm == "PPO"
+
+
 def _check_even(value: int) -> int:
     if value % 2:
         raise ValueError("it must be an even number above 0")
@@ -160,7 +164,9 @@ class Memory(Keys, extra="allow"):
     """The keys of `network_settings.memory`."""
 
     memory_size: Annotated[Count, AfterValidator(_check_even)] = 128
-    sequence_length: Count = to("agent.sequence_length", default=64)
+    sequence_length: Count = lost(
+        "gradients pass through the whole rollout, rollout_length steps", (), _is_on_policy, default=64
+    )
 
 
 class NetworkSettings(Keys, extra="allow"):
@@ -215,19 +221,12 @@ class Rnd(Keys):
     encoding_size: Integer | None = lost(NO_RND_NETWORK)
 
 
-class Gail(Keys):
-    """The keys of `reward_signals.gail`."""
+class Demonstrations(Keys, extra="allow"):
+    """The keys of `reward_signals.gail` and of `behavioral_cloning`."""
 
     lost_reason = NO_DEMONSTRATIONS
 
-    gamma: Number = UNSET
-    strength: Number = UNSET
-    learning_rate: Number = UNSET
-    encoding_size: Integer | None = UNSET
-    network_settings: Any = UNSET
     demo_path: Text
-    use_actions: bool = UNSET
-    use_vail: bool = UNSET
 
 
 class RewardSignals(Keys):
@@ -236,33 +235,7 @@ class RewardSignals(Keys):
     extrinsic: Extrinsic | None = UNSET
     curiosity: Curiosity | None = UNSET
     rnd: Rnd | None = UNSET
-    gail: Gail | None = UNSET
-
-
-class BehavioralCloning(Keys, extra="allow"):
-    """The keys of `behavioral_cloning`."""
-
-    lost_reason = NO_DEMONSTRATIONS
-
-    demo_path: Text
-    steps: Integer = UNSET
-    strength: Number = UNSET
-    samples_per_update: Integer = UNSET
-    num_epoch: Integer | None = UNSET
-    batch_size: Integer | None = UNSET
-
-
-class SelfPlay(Keys, extra="allow"):
-    """The keys of `self_play`."""
-
-    lost_reason = "there is no self-play against earlier weights; the teams of a behavior share the current network"
-
-    save_steps: Integer = UNSET
-    team_change: Integer = UNSET
-    swap_steps: Integer = UNSET
-    window: Integer = UNSET
-    play_against_latest_model_ratio: Number = UNSET
-    initial_elo: Number = UNSET
+    gail: Demonstrations | None = UNSET
 
 
 # Hyperparameters of the trainers.
@@ -272,13 +245,11 @@ def _has_memory(configuration: Configuration) -> bool:
     return configuration.network_settings.memory is not None
 
 
-def _convert_buffer_size(steps: int, configuration: Configuration) -> Any:
+def _convert_buffer_size(steps: int, configuration: Configuration) -> int:
     """Return the number of minibatches of a buffer of `steps` steps."""
-    if not _has_memory(configuration):
-        return max(1, round(steps / configuration.hyperparameters.batch_size))
-    if "buffer_size" in configuration.hyperparameters.model_fields_set:
+    if _has_memory(configuration):
         raise UnsupportedValue(WHOLE_SEQUENCES)
-    return USE_DEFAULT
+    return max(1, round(steps / configuration.hyperparameters.batch_size))
 
 
 def _convert_batch_size(steps: int, configuration: Configuration) -> int:
@@ -379,8 +350,10 @@ class Configuration(Keys):
     trainer_type: str = "ppo"
     network_settings: NetworkSettings = NetworkSettings()
     reward_signals: RewardSignals = RewardSignals()
-    behavioral_cloning: BehavioralCloning | None = UNSET
-    self_play: SelfPlay | None = UNSET
+    behavioral_cloning: Demonstrations | None = UNSET
+    self_play: dict[Any, Any] | None = lost(
+        "there is no self-play against earlier weights; the teams of a behavior share the current network"
+    )
     max_steps: Count = to("base_config.max_step", default=500_000)
     summary_freq: Count = to("base_config.log_every")
     checkpoint_interval: Count = to("base_config.save_every")
@@ -406,25 +379,12 @@ class Configuration(Keys):
         return load_defaults()[f"{self.algorithm.lower()}_config"][key]
 
 
-class PocaMemory(Memory):
-    """The keys of `network_settings.memory` with the trainers ppo and poca."""
-
-    sequence_length: Count = lost("gradients pass through the whole rollout, rollout_length steps", default=64)
-
-
-class PocaNetworkSettings(NetworkSettings):
-    """The keys of `network_settings` with the trainers ppo and poca."""
-
-    memory: PocaMemory | None = UNSET
-
-
 class PocaConfiguration(Configuration):
     """The keys of a behavior with the trainer poca."""
 
     trainer, algorithm = "poca", "PPO"
     note = "poca becomes PPO: the reward of a group is added to each agent's reward, without a critic of the group"
 
-    network_settings: PocaNetworkSettings = PocaNetworkSettings()
     time_horizon: Count = to("agent.rollout_length", default=64)
     hyperparameters: PocaHyperparameters = PocaHyperparameters()
 
@@ -462,7 +422,9 @@ class SacConfiguration(Configuration):
         """Return settings of the algorithm that follow from no key, as {setting: (value, comment)}."""
         settings: dict[str, tuple[Any, str]] = {"target_d_alpha": (0.2, "the trainer's target entropy")}
         if memory := self.network_settings.memory:
-            comment = "half of network_settings.memory.sequence_length, since stored memories come from older networks"
+            key = "network_settings.memory.sequence_length"
+            settings["sequence_length"] = (memory.sequence_length, key)
+            comment = f"half of {key}, since stored memories come from older networks"
             settings["burn_in_step"] = (memory.sequence_length // 2, comment)
         return settings
 

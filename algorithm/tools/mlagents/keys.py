@@ -99,8 +99,6 @@ class Keys(BaseModel):
             rule: Any = (field.json_schema_extra or {}).get(RULE, default)  # type: ignore[union-attr]
             if isinstance(value, Keys):
                 yield from value.iterate(f"{path}.")
-                if value.lost_reason and not value.model_fields_set:
-                    yield path, {}, is_given, Lost(value.lost_reason)
             else:
                 yield path, value, is_given, rule
         for name, value in (self.model_extra or {}).items():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from algorithm.runs.commands import COUNT, FLAG, Command, Output, add_environment, add_options
 
@@ -30,7 +28,7 @@ class ListCommand(Command):
         records = list_runs(options.env, output.log)
         output.result = {"runs": records}
         rows = [(Path(record["run"]).relative_to(RUNS).as_posix(), *format_record(record)) for record in records]
-        output.print_table(make_table(COLUMNS[:N_TEXTS], COLUMNS[N_TEXTS:], rows))
+        output.print_table(COLUMNS[:N_TEXTS], COLUMNS[N_TEXTS:], rows)
 
 
 class ReportCommand(Command):
@@ -110,17 +108,3 @@ class GalleryCommand(Command):
         from algorithm.tools.reports.gallery import show_gallery
 
         show_gallery(options.folder, options.env, options.seconds, options.force, output)
-
-
-def make_table(texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], title: str = "") -> Any:
-    """Return a table of rich with columns of texts, and columns of numbers at their right."""
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left")
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -17,7 +17,6 @@ from algorithm.errors import UserError, summarize_error
 from algorithm.runs.commands import Output
 from algorithm.runs.results import describe_state
 from algorithm.tools.reports.charts import Chart, Line, Row, draw_lines, draw_picture, draw_rows, find_robust_range
-from algorithm.tools.reports.commands import make_table
 from algorithm.tools.reports.comparison import (
     Comparison,
     EnvironmentResult,
@@ -87,7 +86,7 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
             for group in result.groups
         ]
         title = f"{result.environment}: {comparison.metric} at {result.env_steps:,} env steps"
-        output.print_table(make_table(("group",), columns, rows, title))
+        output.print_table(("group",), columns, rows, title)
         _print_improvements(result.environment, result.improvements, output)
     if overall := comparison.overall:
         if overall.obstacle:
@@ -98,7 +97,7 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
                 output.log(f"normalized scores of {environment}: 0 is {start}, 1 is {goal}")
             scores = [(group.label, str(group.mean), str(group.iqm)) for group in overall.groups]
             title = "all environments: normalized scores"
-            output.print_table(make_table(("group",), ("mean [95%]", "IQM [95%]"), scores, title))
+            output.print_table(("group",), ("mean [95%]", "IQM [95%]"), scores, title)
         _print_improvements("all environments", overall.improvements, output)
 
 
@@ -106,7 +105,7 @@ def _print_improvements(title: str, improvements: Sequence[Improvement], output:
     """Print a table with the probability of improvement of each pair of groups, if there are any."""
     rows = [(each.label, each.other, str(each)) for each in improvements]
     if rows:
-        output.print_table(make_table(("a run of", "is above a run of"), ("probability [95%]",), rows, title))
+        output.print_table(("a run of", "is above a run of"), ("probability [95%]",), rows, title)
 
 
 def make_record(comparison: Comparison) -> dict[str, Any]:

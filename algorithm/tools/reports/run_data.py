@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.yaml_layers import Tree, load_defaults, read_yaml
+from algorithm.config.yaml_layers import Tree, find_value, load_defaults, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.lock import FolderLock
@@ -267,13 +267,6 @@ class RunData:
         except UserError as error:
             self.log(" ".join(str(error).split()))
             return {}
-
-
-def find_value(tree: Any, path: str) -> Any:
-    """Return the value of a setting in a tree; None if it is not known."""
-    for key in path.split("."):
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def read_run(folder: Path) -> RunData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from algorithm.program import get_command
 from algorithm.runs.commands import (
@@ -88,28 +88,22 @@ class TuneCommand(Command):
             done = sum(trial.state != "running" for trial in trials)
             output.save_note = f" Finished trials ({done}) are kept in {search.folder}; continue with the same command."
             output.result = {"study": search.folder.as_posix(), "trials": [vars(trial) for trial in trials]}
-        output.print_table(make_trial_table(search, trials))
+        _print_best(search, trials, output)
         best = search.save_best()
         output.result |= {"best": best and best.number, "variant": best and search.save_as}
         if best:
             output.log(f"train with it: {get_command()} {options.env} -c {search.save_as}")
 
 
-def make_trial_table(search: Search, trials: Sequence[TrialRecord]) -> Any:
-    """Return a table of the best trials, the best first."""
-    from rich.table import Table
-
+def _print_best(search: Search, trials: Sequence[TrialRecord], output: Output) -> None:
+    """Print a table of the best trials, the best first."""
     from algorithm.config.yaml_layers import format_value
     from algorithm.training.metrics import format_number
 
-    table, paths = Table(), [dimension.path for dimension in search.space.dimensions]
-    table.add_column("trial", justify="right")
-    table.add_column(search.objective.unit, justify="right")
-    for path in paths:
-        table.add_column(path, justify="right", overflow="fold")
+    paths, rows = [dimension.path for dimension in search.space.dimensions], []
     ranked = sorted((trial for trial in trials if trial.value is not None), key=search.study.make_rank)
     for trial in ranked[:MAX_ROWS]:
         values = [trial.settings.get(path, "") for path in paths]
         shown = [value if isinstance(value, str) else format_value(value) for value in values]
-        table.add_row(str(trial.number), format_number(trial.value), *shown)
-    return table
+        rows.append((str(trial.number), format_number(trial.value), *shown))
+    output.print_table((), ("trial", search.objective.unit, *paths), rows)

@@ -18,12 +18,11 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
-from algorithm.adapters.unity import scene_process
+from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.unity.launch import LaunchConfig
-from algorithm.adapters.unity.os_process import find_free_port
+from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
 from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
-from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
+from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
 from tests.adapters.unity.played import ENVIRONMENT, has_ended, press_play
@@ -46,7 +45,7 @@ def opened():
 @pytest.fixture
 def at_once(monkeypatch):
     """Remove the pause before a restart."""
-    monkeypatch.setattr(scene_process, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(unity_adapter, "FIRST_PAUSE", 0.0)
 
 
 def play(adapter, ticks, seed=0):

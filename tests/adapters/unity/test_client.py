@@ -17,7 +17,7 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.unity import client as client_module  # noqa: E402
 from algorithm.adapters.unity import launch, watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
-from algorithm.adapters.unity.os_process import find_free_port  # noqa: E402
+from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
 from tests.adapters.unity.played import ENVIRONMENT, act, alive, has_ended, press_play, start, wait_for  # noqa: E402
 from tests.unity_player.launcher import make_player  # noqa: E402
 

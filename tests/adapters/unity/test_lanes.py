@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import LaneAssignment, TooManyAgents
+from algorithm.adapters.unity.lanes import LaneAssignment
 from algorithm.adapters.unity.scene_tick import Batch
 from algorithm.training.actor import Actor
 from algorithm.training.invalid_values import Episode
@@ -47,6 +47,10 @@ SCENE = [
     ([(3, 60, 0.5), (7, 31, 9)], []),
     ([(7, 32, 1), (3, 61, 2)], []),
 ]
+
+
+class TooManyAgents(Exception):
+    """An error for more agents than lanes."""
 
 
 def reject(lanes: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import launch, os_process  # noqa: E402
+from algorithm.adapters.unity import launch  # noqa: E402
 from algorithm.adapters.unity.launch import find_player  # noqa: E402
 
 
@@ -75,9 +75,9 @@ def test_a_port_that_is_taken_is_reported_with_its_holder(host):
             with pytest.raises(EnvironmentStartError, match=f"^{port} is taken by .*: end it, or take another$"):
                 launch.check_ports([port], "take another")
         if sys.platform == "linux":  # other systems do not report it
-            assert os_process.describe_holder(port).endswith(f"(process {os.getpid()})")
+            assert launch.describe_holder(port).endswith(f"(process {os.getpid()})")
     assert launch.check_ports([port], "") == f"{port} is free"
-    assert os_process.describe_holder(port) == "another program"
+    assert launch.describe_holder(port) == "another program"
 
 
 def test_a_port_beyond_the_last_is_an_error():

@@ -1,7 +1,7 @@
 """Metrics by their names in ML-Agents."""
 
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.wrappers.adapter_wrapper import AdapterWrapper
+from algorithm.adapters.wrappers import AdapterWrapper
 
 
 def test_metrics_of_each_role_have_the_names_of_ml_agents():

@@ -6,7 +6,7 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.adapter_wrapper import OnDemand
+from algorithm.adapters.wrappers import OnDemand
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract
 from tests.fakes import TwoRoles

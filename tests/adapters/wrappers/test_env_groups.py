@@ -17,8 +17,7 @@ from gymnasium.vector import AutoresetMode
 from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.adapter_wrapper import RestartOnFailure
-from algorithm.adapters.wrappers.env_groups import EnvGroups
+from algorithm.adapters.wrappers import EnvGroups, RestartOnFailure
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract, play_lanes
 from tests.adapters.counted import CountedEpisodes

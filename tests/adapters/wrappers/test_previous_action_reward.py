@@ -7,7 +7,7 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.previous_action_reward import PreviousActionReward, PreviousTracker
+from algorithm.adapters.wrappers import PreviousActionReward, PreviousTracker
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract

@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.adapters.wrappers.shared_agents import SharedAgents
+from algorithm.adapters.wrappers import SharedAgents
 from algorithm.specs import ObsSpec
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract

@@ -10,18 +10,17 @@ from algorithm.replay import Replay
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import ReplayScheduler
 from algorithm.training.learner import Learner
+from tests.agents.acer.test_critics import literal_targets
 from tests.builders import (
     PAIRS,
     compute_gradient,
     make_acer,
     make_exact_acer,
     make_role,
-    make_step,
     random_rollout,
     to_float64,
     update,
 )
-from tests.oracles import retrace_by_definition, softmax, vtrace_by_definition
 
 # Exact in float32, the dtype of a bool times a float.
 GAMMA = 0.875
@@ -45,20 +44,10 @@ def forward(network, obs):
     return outputs[..., :3], outputs[..., 3:]
 
 
-def literal_targets(s, rollout, taken, v, rho, prob_taken):
+def literal_row_targets(s, rollout, taken, v, rho, prob_taken):
     """Return the targets of policy and critic for each row; NaN for invalid rows."""
     episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), s.gamma)
-    ones = np.ones_like(rho)
-    trace = {
-        "retrace": np.minimum(s.trace_clip, rho),
-        "tree_backup": prob_taken,
-        "q_lambda": ones,
-    }.get(s.estimator)
-    if trace is not None:
-        target = retrace_by_definition(*episodes, taken, v, s.trace_lambda * trace)
-        return target, target
-    ratios = [np.minimum(clip, rho) for clip in (s.rho_clip, s.trace_clip)] if s.estimator == "vtrace" else [ones] * 2
-    of_state, of_action = vtrace_by_definition(*episodes, v, *ratios, s.trace_lambda)
+    of_action, _, of_state = literal_targets(s, episodes, taken, v, rho, rho, prob_taken)
     return of_action, of_action if s.critic == "action_value" else of_state
 
 
@@ -76,7 +65,7 @@ def literal_loss(agent, rollout):
     rho = (pi[:-1] / mu).gather(-1, action).squeeze(-1)
     prob_taken = pi[:-1].gather(-1, action).squeeze(-1)
     numbers = (x.detach().numpy() for x in (taken, v, rho, prob_taken))
-    target, regressed = literal_targets(s, rollout, *numbers)
+    target, regressed = literal_row_targets(s, rollout, *numbers)
     loss, learned, bound = 0.0, 0, 0
     for t, b in np.argwhere(~np.isnan(target)):
         a = action[t, b, 0]
@@ -213,7 +202,7 @@ def test_td_errors_of_a_column_are_from_its_valid_rows():
     taken, v = q[:-1].gather(-1, action).squeeze(-1), (pi * q).sum(-1)
     rho = (pi[:-1] / rollout.behavior.softmax(-1)).gather(-1, action).squeeze(-1)
     numbers = (x.detach().numpy() for x in (taken, v, rho, rho))
-    error = abs(literal_targets(agent.settings, rollout, *numbers)[1] - taken.detach().numpy())
+    error = abs(literal_row_targets(agent.settings, rollout, *numbers)[1] - taken.detach().numpy())
     largest, mean = agent.loss(rollout)[1].compute_td_errors()
     assert (largest[0], mean[0]) == (0, 0) and np.isnan(error[1, 1])
     np.testing.assert_allclose(largest[1:], np.nanmax(error[:, 1:], 0), rtol=1e-10)
@@ -239,72 +228,6 @@ def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
     assert critic.eq(0).all() and policy.ne(0).any()
 
 
-def one_hot(rollout):
-    """Return the record with one-hot observations of the row, so that a linear layer has a column for each row."""
-    rows, columns = rollout.first.shape
-    rollout.obs = {"obs": np.eye(rows * columns, dtype=np.float32).reshape(rows, columns, -1)}
-    return to_float64(rollout)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 5), (7, 4)])
-def test_exactly_the_valid_rows_change_their_own_value(rows, columns):
-    rollout = one_hot(random_rollout(np.random.default_rng(1), rows, columns))
-    rollout.first[1:, 0] = False  # a column without ends of episodes
-    agent = make_exact_acer(make_role(columns, (rows + 1) * columns), value_coef=0.5)
-    agent.loss(rollout)[0]["acer"].backward()
-    by_row = agent.policy.heads.linear.weight.grad.T.unflatten(0, (rows + 1, columns))
-    policy, critic = by_row.split(3, -1)
-
-    taken = torch.nn.functional.one_hot(rollout.raw_action.long().squeeze(-1), 3).bool() & rollout.valid.unsqueeze(-1)
-    assert taken.any()
-    assert critic[:-1].ne(0).equal(taken) and critic[-1].eq(0).all()
-    assert policy[:-1].ne(0).any(-1).equal(rollout.valid) and policy[-1].eq(0).all()
-
-
-@pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
-def test_repeating_columns_changes_nothing(region):
-    agent = make_exact_acer(body=Mlp(16), **region)
-    rollout = random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
-    twice = np.tile(np.arange(COLUMNS), 2)
-    fields = ("first", "raw_action", "reward", "alive", "behavior")
-    doubled = replace(
-        rollout,
-        obs={"obs": rollout.obs["obs"][:, twice]},
-        **{name: getattr(rollout, name)[:, twice] for name in fields},
-        **{
-            name: getattr(rollout, name)[twice]
-            for name in ("memory", "lane", "continues_previous", "weight", "index", "version")
-        },
-    )
-    (once, report), (again, repeated) = agent.loss(to_float64(rollout)), agent.loss(to_float64(doubled))
-    torch.testing.assert_close(again["acer"], once["acer"], rtol=0, atol=1e-12)
-    expected = compute_gradient(once["acer"], agent.policy)
-    torch.testing.assert_close(compute_gradient(again["acer"], agent.policy), expected, rtol=0, atol=1e-12)
-    for name, value in report.compute_metrics().items():
-        torch.testing.assert_close(repeated.compute_metrics()[name], value, rtol=0, atol=1e-12)
-
-
-def test_burn_in_rows_have_no_loss():
-    agent = make_exact_acer(body=Mlp(16))
-    rollout = to_float64(random_rollout(np.random.default_rng(0), 9, COLUMNS))
-    rest = replace(
-        rollout,
-        obs={"obs": rollout.obs["obs"][3:]},
-        **{name: getattr(rollout, name)[3:] for name in ("first", "raw_action", "reward", "alive", "behavior")},
-    )
-    actual = loss_gradients(agent, replace(rollout, burn_in=3))
-    torch.testing.assert_close(actual, loss_gradients(agent, rest), rtol=0, atol=1e-12)
-
-
-def test_without_valid_rows_the_gradient_is_0():
-    agent = make_exact_acer(body=Mlp(16))
-    rollout = to_float64(random_rollout(np.random.default_rng(0), 1, COLUMNS))
-    rollout.first[:], rollout.alive[:] = True, True
-    losses, report = agent.loss(rollout)
-    assert losses["acer"] == 0 and compute_gradient(losses["acer"], agent.policy).eq(0).all()
-    assert all(value == 0 for value in report.compute_metrics().values())
-
-
 @pytest.mark.parametrize("region", [OFF, LOGITS, PROBS], ids=["off", "logits", "probs"])
 def test_actions_with_behavior_probability_0_give_finite_gradients(region):
     agent = make_exact_acer(body=Mlp(16), gamma=GAMMA, **region)
@@ -321,19 +244,6 @@ def test_a_taken_action_with_a_tiny_probability_gives_finite_gradients(logit):
     rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
     rollout.behavior.scatter_(-1, rollout.raw_action.long(), logit)
     assert loss_gradients(agent, rollout).isfinite().all()
-
-
-def critic_loss(agent, rollout):
-    return agent.loss(rollout)[1].compute_metrics()["train/critic_loss"].item()
-
-
-def test_the_trace_and_the_policy_gradient_have_separate_clips():
-    rollout = to_float64(random_rollout(np.random.default_rng(0), ROWS, COLUMNS))
-    default = critic_loss(make_exact_acer(body=Mlp(16)), rollout)
-    for clip in (0.5, 5.0, 1e9):
-        assert critic_loss(make_exact_acer(body=Mlp(16), importance_clip=clip), rollout) == default
-    assert critic_loss(make_exact_acer(body=Mlp(16), trace_clip=10.0), rollout) != pytest.approx(default, rel=1e-3)
-    assert critic_loss(make_exact_acer(body=Mlp(16), trace_lambda=0.5), rollout) != pytest.approx(default, rel=1e-3)
 
 
 def learner(**changes):
@@ -366,22 +276,6 @@ def test_gradients_of_two_equal_batches_do_not_accumulate():
     torch.testing.assert_close(student.parameters.gradient, first, rtol=1e-5, atol=1e-7)
 
 
-def test_acting_samples_from_the_statistics_it_reports():
-    agent, n = make_acer(), 5000
-    torch.nn.init.normal_(agent.policy.heads.linear.weight)
-    obs, memory = np.tile(np.float32([0.3, -1, 0.5]), (n, 1)), np.zeros((n, 0), np.float32)
-    step = make_step({"obs": obs})
-    decision, best = agent.act(step, memory), agent.greedy(step, memory)
-
-    statistics = agent.policy({"obs": torch.from_numpy(obs)}, torch.from_numpy(memory))[0].detach().numpy()
-    for behavior in (decision.behavior, best.behavior):
-        np.testing.assert_allclose(behavior, statistics, rtol=0, atol=1e-5)
-    probs = softmax(statistics[0])
-    frequency = np.bincount(decision.raw_action[:, 0].astype(int), minlength=3) / n
-    assert (np.abs(frequency - probs) <= 3 * np.sqrt(probs * (1 - probs) / n)).all()
-    assert (best.action == probs.argmax()).all()
-
-
 def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     schedule = replace(make_acer(replay_ratio=4.0).schedule, sequence_length=2, batch_size=1, learning_starts=0)
     rng = np.random.default_rng(0)
@@ -394,16 +288,6 @@ def test_replayed_batches_are_poisson_distributed_around_the_ratio():
     assert abs((counts == 0).mean() - none) <= 3 * np.sqrt(none * (1 - none) / n)
     # The variance of the sample variance of n Poisson numbers is (4 + 2 * 4^2) / n.
     assert abs(counts.var() - 4) <= 3 * np.sqrt(36 / n)
-
-
-def test_the_number_of_replayed_batches_follows_the_rows_of_a_rollout_without_a_ratio():
-    schedule = replace(make_acer(replay_ratio=None).schedule, sequence_length=2, batch_size=8, learning_starts=0)
-    rng = np.random.default_rng(0)
-    feed = ReplayScheduler(Replay(capacity=64, lanes=COLUMNS, chunk=ROWS, length=2, rng=rng), schedule, rng)
-    rollout, n = random_rollout(rng, ROWS, COLUMNS), 500
-    counts = np.array([sum(1 for _ in feed(rollout)) - 1 for _ in range(n)])
-    mean = 32 * ROWS * COLUMNS / 16
-    assert abs(counts.mean() - mean) <= 3 * np.sqrt(mean / n)
 
 
 def test_learning_does_not_change_the_collected_rollout():

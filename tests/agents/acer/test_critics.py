@@ -315,18 +315,6 @@ def test_the_policy_objective_of_a_stochastic_dueling_critic_corrects_a_sample()
     torch.testing.assert_close(output.policy_objective(weight, family(mu), clip), expected)
 
 
-def test_truncation_and_correction_together_are_unbiased():
-    """E_mu[min(c, rho) f] + E_pi[[1 - c / rho]_+ f] = E_pi[f], here for f = (a - 0.2)^2."""
-    torch.manual_seed(0)
-    n, c = 1_000_000, 0.8
-    policy, behavior = Normal(0.4, 0.5), Normal(-0.1, 0.8)
-    a, other = behavior.sample((n,)), policy.sample((n,))
-    rho, rho_other = ((policy.log_prob(x) - behavior.log_prob(x)).exp() for x in (a, other))
-    f = lambda x: (x - 0.2) ** 2  # noqa: E731
-    terms = rho.clamp(max=c) * f(a) + (1 - c / rho_other).relu() * f(other)
-    assert abs(terms.mean() - (0.5**2 + 0.2**2)).item() < 3 * terms.std().item() / n**0.5
-
-
 def test_the_ratio_per_dimension_of_21_dimensions_is_finite():
     """The ratios are far above 1e3, and their logarithms have both signs."""
     spec = ActionSpec(continuous=21)
@@ -367,12 +355,3 @@ def test_trust_region_space_probs_needs_a_single_branch():
     for spec in SPECS.values():
         with pytest.raises(ValueError, match="trust_region_space probs needs a single discrete branch"):
             make_agent(spec, trust_region_space="probs")
-
-
-def test_rows_and_columns_are_not_mixed_up():
-    """T and B differ, since with T = B a wrong shape [T, T] would go unnoticed."""
-    spec = ActionSpec(continuous=1)
-    agent = make_agent(spec)
-    rollout = make_rollout(agent, spec)
-    losses, report = agent.loss(replace(rollout, weight=torch.ones(COLUMNS).double()))
-    assert losses["acer"].shape == () and report.compute_td_errors().shape == (2, COLUMNS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -33,25 +32,6 @@ def test_the_target_network_is_copied_exactly_after_every_interval(interval):
         assert not any(map(torch.equal, current, expected))
         expected = expected if count % interval else current
     assert all(map(torch.equal, target.parameters(), expected))
-
-
-def test_updates_fit_the_values_of_a_batch():
-    """Both critics learn the returns of a bandit, and the policy prefers the best action."""
-    for critic in ("categorical", "scalar"):
-        role = make_role(32)
-        changes = {"v_min": -1.0, "v_max": 2.0, "reward_normalization": None, "update_target_per_step": 1}
-        agent = make_reactor(role, critic=critic, learning_rate=0.01, **changes)
-        learner, rewards = Learner(agent, role, {}, None), np.array([0.25, 1.5, -0.5], np.float32)
-        for seed in range(150):
-            rollout = random_rollout_of(agent, role, seed)
-            rollout.behavior[:] = 0
-            rollout.raw_action = np.random.default_rng(seed).integers(3, size=(6, 32, 1)).astype(np.float32)
-            rollout.alive[:], rollout.first[:] = False, True
-            rollout.reward = rewards[rollout.raw_action[..., 0].astype(int)]
-            report = update(learner, rollout)
-        assert agent.policy.act({"obs": np.zeros((1, 3), np.float32)}, np.zeros((1, 0), np.float32))[0].argmax() == 1
-        assert report.compute_td_errors()[1].mean() < 0.15
-        assert report.compute_metrics()["train/value"] == pytest.approx(1.5, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -124,16 +104,3 @@ def test_burn_in_needs_any_memory(parts):
 def test_burn_in_without_a_memory_is_rejected(blueprint):
     with pytest.raises(ValueError, match="^burn_in_step is 3, but the network has no memory after its body$"):
         make_reactor(blueprint=blueprint, burn_in_step=3)
-
-
-def test_acting_and_learning_are_decoupled():
-    schedule = make_reactor(rollout_length=5, sequence_length=32, batch_size=4, replay_ratio=2.5).schedule
-    assert schedule.uses_replay and not schedule.on_policy_updates
-    assert (schedule.rollout_length, schedule.sequence_length, schedule.batch_size) == (5, 32, 4)
-    assert (schedule.replay_ratio, schedule.replay_count_distribution) == (2.5, "fixed")
-
-
-def test_the_optimizer_is_that_of_the_settings():
-    group = make_reactor().groups["reactor"]
-    assert (group.optimizer, group.optimizer_beta1, group.optimizer_decay) == ("adam", 0.0, 0.999)
-    assert make_reactor(optimizer_beta1=0.7).groups["reactor"].optimizer_beta1 == 0.7

@@ -215,24 +215,6 @@ def test_targets_are_from_the_target_network_and_the_present_policy():
     assert all(gradient is None for gradient in gradients)
 
 
-@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
-def test_an_action_of_an_invalid_row_has_no_effect(critic):
-    agent, _, rollout = make_case(**critic)
-    other = replace(rollout, raw_action=rollout.raw_action.clone(), reward=rollout.reward.clone())
-    other.raw_action[~rollout.valid] = (other.raw_action[~rollout.valid] + 1) % 3
-    other.reward[~rollout.valid] = 1e6
-    gradients = [compute_gradient(agent.loss(each)[0]["reactor"], agent.policy) for each in (rollout, other)]
-    torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
-def test_a_batch_without_valid_rows_has_no_gradient(critic):
-    agent, _, rollout = make_case(**critic)
-    rollout = replace(rollout, first=torch.ones_like(rollout.first), alive=torch.ones_like(rollout.alive))
-    assert compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy).eq(0).all()
-    assert agent.loss(rollout)[1].compute_td_errors().eq(0).all()
-
-
 @pytest.mark.parametrize("fraction", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1e3, 1e8, 1e20])
 @pytest.mark.parametrize("estimator", ["leave_one_out", "truncated_importance"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -89,24 +87,6 @@ def test_critics_of_all_actions_normalize_each_row_once(rows):
     torch.testing.assert_close(outputs[0], expected[:-1], rtol=1e-4, atol=1e-5)
     expected = literal_critic(agent.target.network.critics[0], obs.flatten(0, 1), counts.flatten())
     torch.testing.assert_close(next_outputs[0], expected.unflatten(0, counts.shape)[1:], rtol=1e-4, atol=1e-5)
-
-
-def test_rows_that_are_learned_from_are_states_and_their_successors():
-    agent = make(SPECS[1])
-    rollout = make_rollout(agent, SPECS[1], 5)
-    first = torch.zeros(6, COLUMNS, dtype=torch.bool)
-    alive = torch.ones(5, COLUMNS, dtype=torch.bool)
-    first[3, 1] = first[5, 3] = first[3, 2] = True
-    alive[2, 2] = False  # a termination in row 2 of column 2, truncations in columns 1 and 3
-    rows = select_statistics_rows(replace(rollout, first=first, alive=alive))
-    expected = torch.ones(6, COLUMNS, dtype=torch.bool)
-    # Row 2 of column 1 is not valid, but the successor of row 1; row 3 of column 1 begins an episode, and is valid.
-    expected[5, 3] = False
-    assert rows.equal(expected)
-    alive[4, 4] = False
-    first[5, 4] = True
-    expected[5, 4] = False  # after a termination
-    assert select_statistics_rows(replace(rollout, first=first, alive=alive)).equal(expected)
 
 
 @every_spec

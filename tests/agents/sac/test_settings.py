@@ -1,31 +1,11 @@
 """The settings of SAC in the agent's parts."""
 
-from dataclasses import asdict
-
 import pytest
 
-from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_sac, sac_settings
 
-# No two of them are equal.
-SCHEDULE = {
-    "rollout_length": 5,
-    "sequence_length": 7,
-    "batch_size": 3,
-    "replay_ratio": 1.5,
-    "learning_starts": 11,
-}
 GROUPS = ("critic", "policy", "alpha")
-
-
-def test_the_schedule_follows_the_settings():
-    blueprint = Blueprint(encoders={"*": FrameStack(3, Vector())}, body=Mlp(4), memory=Gru(2))
-    schedule = asdict(make_sac(blueprint=blueprint, burn_in_step=4, **SCHEDULE).schedule)
-    # A stack of 3 frames needs the 2 rows before a sequence, in addition to the burn-in of the memory.
-    others = {"replay_count_distribution": "fixed", "on_policy_updates": False, "burn_in": 6, "warmup_rows": 2}
-    without_replay = {"uses_replay": True, "epochs": None, "minibatches": 1, "replays": 0.0}
-    assert schedule == {**SCHEDULE, **others, **without_replay}
 
 
 def test_the_parameter_groups_follow_the_settings():
@@ -82,11 +62,6 @@ def test_random_steps_of_continuous_actions_exclude_importance_ratios(spec):
     assert make_sac(role, random_steps=9, **several, use_n_step_is=False).random_steps == 9
     assert make_sac(role, random_steps=9).random_steps == 9
     assert make_sac(random_steps=9, **several).random_steps == 9
-
-
-def test_checkpoints_name_the_target_network():
-    assert list(make_sac().target_networks) == ["target"]
-    assert list(make_sac(target="none").target_networks) == []
 
 
 def test_a_clipped_error_needs_target_critics():

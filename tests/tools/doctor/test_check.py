@@ -15,43 +15,31 @@ from algorithm.tools.doctor.check import (
     Check,
     Finding,
     SubprocessFailed,
-    SubprocessTimeout,
     run_in_subprocess,
 )
 
-
-def test_a_check_returns_the_line_of_its_function():
-    assert Check("a", lambda: (OK, "all\n is well"))() == Finding("a", OK, "all is well")
+NEVER = threading.Event()
 
 
-def test_a_check_that_raises_is_broken_in_one_line():
-    assert Check("a", lambda: {}["b"])() == Finding("a", BROKEN, "KeyError: 'b'")
-
-    def wrong():
-        raise UserError("set b to 1")
-
-    assert Check("a", wrong)() == Finding("a", BROKEN, "set b to 1")
+def fail(error: Exception):
+    raise error
 
 
-def test_a_check_that_hangs_is_a_timeout():
-    never = threading.Event()
-    late = "no answer within 0.05 s: try again when the machine is less busy"
-    assert Check("a", never.wait, limit=0.05)() == Finding("a", TIMEOUT, late)
-    never.set()
-
-
-def test_a_check_that_raises_a_timeout_is_a_timeout():
-    def wait():
-        raise SubprocessTimeout("no answer within 1 s")
-
-    assert Check("a", wait).as_required()() == Finding("a", TIMEOUT, "no answer within 1 s")
-
-
-def test_a_requested_package_that_is_missing_is_broken():
-    check = Check("a", lambda: (MISSING, "get it"))
-    assert check() == Finding("a", MISSING, "get it")
-    assert check.as_required()() == Finding("a", BROKEN, "get it")
-    assert Check("a", lambda: (OK, "")).as_required()().state == OK
+@pytest.mark.parametrize(
+    ("run", "state", "line"),
+    [
+        (lambda: (OK, "all\n is well"), OK, "all is well"),
+        (lambda: (MISSING, "get it"), MISSING, "get it"),
+        (lambda: {}["b"], BROKEN, "KeyError: 'b'"),
+        (lambda: fail(UserError("set b to 1")), BROKEN, "set b to 1"),
+        (lambda: fail(TimeoutError("no answer within 1 s")), TIMEOUT, "no answer within 1 s"),
+        (NEVER.wait, TIMEOUT, "no answer within 0.5 s: try again when the machine is less busy"),
+    ],
+)
+def test_a_check_has_a_state_and_one_line_and_what_is_missing_is_broken_if_required(run, state, line):
+    check = Check("a", run, limit=0.5)
+    assert check() == Finding("a", state, line)
+    assert check.as_required()() == Finding("a", BROKEN if state == MISSING else state, line)
 
 
 def test_an_answer_is_a_json_value():
@@ -92,5 +80,5 @@ def test_a_crash_is_reported():
 
 
 def test_a_process_that_hangs_is_ended():
-    with pytest.raises(SubprocessTimeout, match="no answer within 0.5 s: try again when the machine is less busy"):
+    with pytest.raises(TimeoutError, match="no answer within 0.5 s: try again when the machine is less busy"):
         run_in_subprocess("time:sleep", 600, limit=0.5)

@@ -8,7 +8,7 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, StartCheck
 from algorithm.tools.doctor import requirements
-from algorithm.tools.doctor.check import BROKEN, MISSING, OK, TIMEOUT, SubprocessTimeout
+from algorithm.tools.doctor.check import BROKEN, MISSING, OK, TIMEOUT
 from algorithm.tools.doctor.requirements import (
     check_installed,
     list_adapter_checks,
@@ -87,19 +87,9 @@ def test_a_version_out_of_range_is_broken_with_the_reason(shim, name, version, n
     assert requirements.VERSION_NOTES[name] in line
 
 
-def test_old_packages_break_the_core(shim):
-    shim("protobuf", "3.20.3")
-    shim("numpy", "1.26.4")
-    shim("mlagents_envs", "1.1.0")
-    core = {check.name: check for check in list_core_checks()}
-    assert core["protobuf"]().state == BROKEN and "protobuf 3.20.3 is not >=4.25" in core["protobuf"]().line
-    assert core["mlagents-envs"]().state == BROKEN and core["numpy"]().state == BROKEN
-    assert core["pyyaml"]().state == OK
-
-
 def test_a_package_that_is_slow_to_import_is_a_timeout_and_not_broken(monkeypatch):
     def wait(function, *arguments):
-        raise SubprocessTimeout("no answer within 60 s")
+        raise TimeoutError("no answer within 60 s")
 
     monkeypatch.setattr(requirements, "run_in_subprocess", wait)
     requirements.find_import_error.cache_clear()

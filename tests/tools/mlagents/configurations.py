@@ -5,31 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 
 @dataclass(frozen=True)
 class Example:
-    """A trainer configuration, with the expected `settings` of some folders and all keys without a counterpart."""
+    """A trainer configuration, with the settings expected in some folders as YAML, and all keys without a counterpart.
+
+    `below` is the start of these keys, and `nn` is what nn.py must contain.
+    """
 
     text: str
-    settings: dict[str, dict[str, Any]]
-    lost: set[str]
-    nn: dict[str, str] = field(default_factory=dict)  # what nn.py must contain
+    settings: dict[str, str]
+    keys: set[str] = field(default_factory=set)
+    below: str = ""
+    nn: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> set[str]:
+        return {f"{self.below}{key}" for key in self.keys}
 
 
-BALL = Example(
-    """
+EXAMPLES = {
+    "3DBall": Example(
+        """
 behaviors:
   3DBall:
     trainer_type: ppo
     hyperparameters:
-      batch_size: 96
-      buffer_size: 9600
-      learning_rate: 0.00025
-      beta: 0.002
-      epsilon: 0.2
-      lambd: 0.98
-      num_epoch: 4
-      learning_rate_schedule: constant
+      {batch_size: 96, buffer_size: 9600, learning_rate: 0.00025, beta: 0.002, epsilon: 0.2, lambd: 0.98, num_epoch: 4,
+       learning_rate_schedule: constant}
     network_settings: {normalize: true, hidden_units: 64, num_layers: 2, vis_encode_type: simple}
     reward_signals: {extrinsic: {gamma: 0.98, strength: 1.0}}
     keep_checkpoints: 7
@@ -37,33 +42,19 @@ behaviors:
     time_horizon: 900
     summary_freq: 10000
 """,
-    {
-        "3DBall": {
-            "base_config.max_step": 400_000,
-            "base_config.log_every": 10_000,
-            "base_config.keep_checkpoints": 7,
-            "base_config.n_envs": 1,
-            "base_config.unity_args.build_path": "editor",
-            "ppo_config.learning_rate": 0.00025,
-            "ppo_config.learning_rate_schedule": "constant",
-            "ppo_config.gamma": 0.98,
-            "ppo_config.entropy_coef": 0.002,
-            "ppo_config.reward_normalization": "return_std",
-            "ppo_config.minibatches": 100,
-            "ppo_config.epochs": 4,
-            "ppo_config.clip_ratio": 0.2,
-            "ppo_config.value_clip": 0.2,
-            "ppo_config.clip_ratio_final_fraction": 0.5,
-            "ppo_config.entropy_coef_final_fraction": 0.005,
-            "ppo_config.gae_lambda": 0.98,
-            "ppo_config.rollout_length": 900,
-        }
-    },
-    set(),
-    {"3DBall": "blueprint(units: int = 64, layers: int = 2)"},
-)
-RANDOMIZED = Example(
-    """
+        {
+            "3DBall": """
+base_config: {max_step: 400000, log_every: 10000, keep_checkpoints: 7, n_envs: 1, unity_args: {build_path: editor}}
+ppo_config:
+  {learning_rate: 0.00025, learning_rate_schedule: constant, gamma: 0.98, gae_lambda: 0.98, rollout_length: 900,
+   reward_normalization: return_std, minibatches: 100, epochs: 4, clip_ratio: 0.2, value_clip: 0.2,
+   clip_ratio_final_fraction: 0.5, entropy_coef: 0.002, entropy_coef_final_fraction: 0.005}
+"""
+        },
+        nn={"3DBall": "blueprint(units: int = 64, layers: int = 2)"},
+    ),
+    "3DBall_randomize": Example(
+        """
 behaviors:
   3DBall:
     trainer_type: ppo
@@ -76,45 +67,29 @@ environment_parameters:
   drag: {sampler_type: constant, sampler_parameters: {value: 0.1}}
   friction: 2
 """,
-    {
-        "3DBall": {
-            "base_config.max_step": 500_000,
-            "ppo_config.learning_rate_schedule": "linear",
-            "reset_config": {
-                "mass": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.4, "max_value": 9}},
-                "gravity": {"sampler_type": "gaussian", "sampler_parameters": {"mean": 9.5, "st_dev": 0.4}},
-                "scale": {
-                    "sampler_type": "multirangeuniform",
-                    "sampler_parameters": {"intervals": [[0.5, 1], [2, 3]]},
-                },
-                "drag": 0.1,
-                "friction": 2,
-            },
-        }
-    },
-    {
-        "behaviors.3DBall.threaded",
-        "environment_parameters.gravity.sampler_parameters.seed",
-    },
-    {"3DBall": "blueprint(units: int = 128, layers: int = 2)"},
-)
-WALKER = Example(
-    """
+        {
+            "3DBall": """
+base_config: {max_step: 500000}
+ppo_config: {learning_rate_schedule: linear}
+reset_config:
+  mass: {sampler_type: uniform, sampler_parameters: {min_value: 0.4, max_value: 9}}
+  gravity: {sampler_type: gaussian, sampler_parameters: {mean: 9.5, st_dev: 0.4}}
+  scale: {sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0.5, 1], [2, 3]]}}
+  drag: 0.1
+  friction: 2
+"""
+        },
+        {"behaviors.3DBall.threaded", "environment_parameters.gravity.sampler_parameters.seed"},
+        nn={"3DBall": "blueprint(units: int = 128, layers: int = 2)"},
+    ),
+    "Walker": Example(
+        """
 behaviors:
   Walker:
     trainer_type: ppo
     hyperparameters:
-      batch_size: 2048
-      buffer_size: 20480
-      learning_rate: 0.0004
-      beta: 0.004
-      beta_schedule: linear
-      epsilon: 0.2
-      epsilon_schedule: linear
-      lambd: 0.95
-      num_epoch: 3
-      shared_critic: true
-      learning_rate_schedule: linear
+      {batch_size: 2048, buffer_size: 20480, learning_rate: 0.0004, learning_rate_schedule: linear, beta: 0.004,
+       beta_schedule: linear, epsilon: 0.2, epsilon_schedule: linear, lambd: 0.95, num_epoch: 3, shared_critic: true}
     network_settings: {normalize: true, hidden_units: 256, num_layers: 3, deterministic: false}
     reward_signals: {extrinsic: {gamma: 0.995, strength: 0.5}}
     checkpoint_interval: 250000
@@ -129,32 +104,20 @@ torch_settings: {device: cuda}
 checkpoint_settings: {run_id: first, results_dir: results, resume: false, force: true}
 debug: false
 """,
-    {
-        "Walker": {
-            "base_config.n_envs": 4,
-            "base_config.seed": 12,
-            "base_config.name": "first",
-            "base_config.device": "cuda",
-            "base_config.save_every": 250_000,
-            "base_config.unity_args.build_path": "builds/Walker",
-            "base_config.unity_args.base_port": 5100,
-            "base_config.unity_args.additional_args": ["-quiet", "3"],
-            "base_config.unity_args.timeout_wait": 90,
-            "base_config.unity_args.time_scale": 50,
-            "base_config.unity_args.width": 100,
-            "base_config.unity_args.height": 60,
-            "base_config.unity_args.quality_level": 3,
-            "base_config.unity_args.target_frame_rate": 30,
-            "base_config.unity_args.no_graphics": False,
-            "ppo_config.reward_scale": 0.5,
-            "ppo_config.gamma": 0.995,
-        }
-    },
-    {"checkpoint_settings.force"},
-    {"Walker": "body=hidden)"},
-)
-WALL_JUMP = Example(
-    """
+        {
+            "Walker": """
+base_config:
+  {n_envs: 4, seed: 12, name: first, device: cuda, save_every: 250000, unity_args:
+   {build_path: builds/Walker, base_port: 5100, additional_args: [-quiet, "3"], timeout_wait: 90, time_scale: 50,
+    width: 100, height: 60, quality_level: 3, target_frame_rate: 30, no_graphics: false}}
+ppo_config: {reward_scale: 0.5, gamma: 0.995}
+"""
+        },
+        {"checkpoint_settings.force"},
+        nn={"Walker": "body=hidden)"},
+    ),
+    "WallJump": Example(
+        """
 default_settings:
   trainer_type: ppo
   hyperparameters: {learning_rate: 0.0002, num_epoch: 3}
@@ -189,74 +152,45 @@ environment_parameters:
       - {name: B, value: 2.5, completion_criteria: {measure: progress, behavior: SmallWallJump, threshold: 0.4}}
       - {name: C, value: 4.0}
 """,
-    {
-        "BigWallJump": {
-            "base_config.max_step": 20_000_000,
-            "ppo_config.learning_rate": 0.0002,
-            "ppo_config.rollout_length": 64,
-            "ppo_config.minibatches": 1,
-            "reset_config": {
-                "big_wall_height": {
-                    "curriculum": [
-                        {
-                            "name": "Low",
-                            "value": {
-                                "sampler_type": "uniform",
-                                "sampler_parameters": {"min_value": 0, "max_value": 3},
-                            },
-                            "completion_criteria": {
-                                "measure": "reward",
-                                "behavior": "BigWallJump",
-                                "min_lesson_length": 80,
-                                "threshold": 0.3,
-                            },
-                        },
-                        {
-                            "name": "Middle",
-                            "value": 5,
-                            "completion_criteria": {
-                                "measure": "reward",
-                                "behavior": "BigWallJump",
-                                "min_lesson_length": 1,
-                                "threshold": 0.6,
-                            },
-                        },
-                        {"name": "High", "value": 8.0},
-                    ]
-                },
-                "small_wall_height": {
-                    "curriculum": [
-                        {
-                            "name": name,
-                            "value": value,
-                            "completion_criteria": {
-                                "measure": "progress",
-                                "behavior": "SmallWallJump",
-                                "min_lesson_length": length,
-                                "threshold": threshold,
-                            },
-                        }
-                        for name, value, length, threshold in (("A", 1.5, 100, 0.1), ("B", 2.5, 1, 0.4))
-                    ]
-                    + [{"name": "C", "value": 4.0}]
-                },
-            },
+        {
+            "BigWallJump": """
+base_config: {max_step: 20000000}
+ppo_config: {learning_rate: 0.0002, rollout_length: 64, minibatches: 1}
+reset_config:
+  big_wall_height:
+    curriculum:
+      - name: Low
+        value: {sampler_type: uniform, sampler_parameters: {min_value: 0, max_value: 3}}
+        completion_criteria: {measure: reward, behavior: BigWallJump, min_lesson_length: 80, threshold: 0.3}
+      - name: Middle
+        value: 5
+        completion_criteria: {measure: reward, behavior: BigWallJump, min_lesson_length: 1, threshold: 0.6}
+      - {name: High, value: 8.0}
+  small_wall_height:
+    curriculum:
+      - name: A
+        value: 1.5
+        completion_criteria: {measure: progress, behavior: SmallWallJump, min_lesson_length: 100, threshold: 0.1}
+      - name: B
+        value: 2.5
+        completion_criteria: {measure: progress, behavior: SmallWallJump, min_lesson_length: 1, threshold: 0.4}
+      - {name: C, value: 4.0}
+""",
+            "SmallWallJump": """
+base_config: {max_step: 10000000}
+ppo_config: {learning_rate: 0.0001, minibatches: 10}
+""",
         },
-        "SmallWallJump": {
-            "base_config.max_step": 10_000_000,
-            "ppo_config.learning_rate": 0.0001,
-            "ppo_config.minibatches": 10,
+        {
+            "[0].completion_criteria.signal_smoothing",
+            "[1].completion_criteria.require_reset",
+            "[2].completion_criteria",
         },
-    },
-    {
-        "environment_parameters.big_wall_height.curriculum[0].completion_criteria.signal_smoothing",
-        "environment_parameters.big_wall_height.curriculum[1].completion_criteria.require_reset",
-        "environment_parameters.big_wall_height.curriculum[2].completion_criteria",
-    },
-    {"BigWallJump": "body=hidden, memory=Lstm(32)", "SmallWallJump": "policy=hidden, critic=hidden"},
-)
-HALLWAY = Example(
-    """
+        "environment_parameters.big_wall_height.curriculum",
+        {"BigWallJump": "body=hidden, memory=Lstm(32)", "SmallWallJump": "policy=hidden, critic=hidden"},
+    ),
+    "Hallway": Example(
+        """
 behaviors:
   Hallway:
     trainer_type: ppo
@@ -270,23 +204,23 @@ behaviors:
       extrinsic: {gamma: 0.99, strength: 1.0}
       curiosity: {gamma: 0.99, strength: 0.02, network_settings: {hidden_units: 256}, learning_rate: 0.0003}
 """,
-    {
-        "Hallway": {
-            "ppo_config.minibatches": 1,
-            "ppo_config.entropy_coef": 0.01,
-            "auxiliaries.curiosity": {"strength": 0.02, "learning_rate": 0.0003},
-        }
-    },
-    {
-        "behaviors.Hallway.network_settings.memory.sequence_length",
-        "behaviors.Hallway.network_settings.goal_conditioning_type",
-        "behaviors.Hallway.reward_signals.curiosity.gamma",
-        "behaviors.Hallway.reward_signals.curiosity.network_settings.hidden_units",
-    },
-    {"Hallway": "memory=Lstm(64)"},
-)
-GRID_WORLD = Example(
-    """
+        {
+            "Hallway": """
+ppo_config: {minibatches: 1, entropy_coef: 0.01}
+auxiliaries: {curiosity: {strength: 0.02, learning_rate: 0.0003}}
+"""
+        },
+        {
+            "network_settings.memory.sequence_length",
+            "network_settings.goal_conditioning_type",
+            "reward_signals.curiosity.gamma",
+            "reward_signals.curiosity.network_settings.hidden_units",
+        },
+        "behaviors.Hallway.",
+        {"Hallway": "memory=Lstm(64)"},
+    ),
+    "GridWorld": Example(
+        """
 behaviors:
   GridWorld:
     trainer_type: ppo
@@ -297,55 +231,28 @@ behaviors:
     init_path: results/old/GridWorld/checkpoint.pt
 engine_settings: {no_graphics: false}
 """,
-    {
-        "GridWorld": {
-            "base_config.unity_args.no_graphics": False,
-            "base_config.save_every": 125_000,
-            "base_config.keep_checkpoints": 4,
-        }
-    },
-    {"behaviors.GridWorld.init_path"},
-    {"GridWorld": "image = NatureCnn(units)"},
-)
-SOCCER = Example(
-    """
+        {"GridWorld": "base_config: {unity_args: {no_graphics: false}, save_every: 125000, keep_checkpoints: 4}"},
+        {"behaviors.GridWorld.init_path"},
+        nn={"GridWorld": "image = NatureCnn(units)"},
+    ),
+    "SoccerTwos": Example(
+        """
 behaviors:
   SoccerTwos:
     trainer_type: poca
     hyperparameters:
-      batch_size: 2048
-      buffer_size: 20480
-      learning_rate: 0.0003
-      beta: 0.005
-      epsilon: 0.2
-      lambd: 0.95
-      num_epoch: 3
-      learning_rate_schedule: constant
+      {batch_size: 2048, buffer_size: 20480, learning_rate: 0.0003, beta: 0.005, epsilon: 0.2, lambd: 0.95,
+       num_epoch: 3, learning_rate_schedule: constant}
     network_settings: {normalize: false, hidden_units: 512, num_layers: 2}
     reward_signals: {extrinsic: {gamma: 0.99, strength: 1.0}}
-    self_play:
-      save_steps: 50000
-      team_change: 200000
-      swap_steps: 2000
-      window: 10
-      play_against_latest_model_ratio: 0.5
-      initial_elo: 1200.0
+    self_play: {save_steps: 50000, team_change: 200000, swap_steps: 2000, window: 10, initial_elo: 1200.0}
 """,
-    {"SoccerTwos": {"ppo_config.learning_rate_schedule": "constant", "ppo_config.entropy_coef": 0.005}},
-    {
-        f"behaviors.SoccerTwos.self_play.{key}"
-        for key in (
-            "save_steps",
-            "team_change",
-            "swap_steps",
-            "window",
-            "play_against_latest_model_ratio",
-            "initial_elo",
-        )
-    },
-)
-PYRAMIDS = Example(
-    """
+        {"SoccerTwos": "ppo_config: {learning_rate_schedule: constant, entropy_coef: 0.005}"},
+        {"save_steps", "team_change", "swap_steps", "window", "initial_elo"},
+        "behaviors.SoccerTwos.self_play.",
+    ),
+    "Pyramids": Example(
+        """
 behaviors:
   Pyramids:
     trainer_type: ppo
@@ -356,73 +263,50 @@ behaviors:
     behavioral_cloning: {demo_path: Demos/ExpertPyramid.demo, strength: 0.5, steps: 150000}
     time_horizon: 128
 """,
-    {
-        "Pyramids": {
-            "ppo_config.gamma": 0.99,
-            "ppo_config.reward_scale": 1.0,
-            "ppo_config.rollout_length": 128,
-            "auxiliaries.rnd": {
-                "strength": 0.01,
-                "gamma": 0.99,
-                "learning_rate": 0.0001,
-                "units": 128,
-                "outputs": 128,
-            },
-        }
-    },
-    {
-        "behaviors.Pyramids.reward_signals",
-        "behaviors.Pyramids.reward_signals.gail.strength",
-        "behaviors.Pyramids.reward_signals.gail.demo_path",
-        "behaviors.Pyramids.reward_signals.gail.use_actions",
-        "behaviors.Pyramids.behavioral_cloning.demo_path",
-        "behaviors.Pyramids.behavioral_cloning.strength",
-        "behaviors.Pyramids.behavioral_cloning.steps",
-    },
-    {"Pyramids": "image = ImpalaResNet(units=units)"},
-)
-CRAWLER = Example(
-    """
+        {
+            "Pyramids": """
+ppo_config: {gamma: 0.99, reward_scale: 1.0, rollout_length: 128}
+auxiliaries: {rnd: {strength: 0.01, gamma: 0.99, learning_rate: 0.0001, units: 128, outputs: 128}}
+"""
+        },
+        {
+            "reward_signals",
+            "reward_signals.gail.strength",
+            "reward_signals.gail.demo_path",
+            "reward_signals.gail.use_actions",
+            "behavioral_cloning.demo_path",
+            "behavioral_cloning.strength",
+            "behavioral_cloning.steps",
+        },
+        "behaviors.Pyramids.",
+        {"Pyramids": "image = ImpalaResNet(units=units)"},
+    ),
+    "Crawler": Example(
+        """
 behaviors:
   Crawler:
     trainer_type: sac
     hyperparameters:
-      learning_rate: 0.0003
-      learning_rate_schedule: constant
-      batch_size: 256
-      buffer_size: 500000
-      buffer_init_steps: 2000
-      tau: 0.005
-      steps_per_update: 20.0
-      save_replay_buffer: false
-      init_entcoef: 1.0
-      reward_signal_steps_per_update: 20.0
+      {learning_rate: 0.0003, learning_rate_schedule: constant, batch_size: 256, buffer_size: 500000, tau: 0.005,
+       buffer_init_steps: 2000, steps_per_update: 20.0, save_replay_buffer: false, init_entcoef: 1.0,
+       reward_signal_steps_per_update: 20.0}
     network_settings: {normalize: true, hidden_units: 512, num_layers: 3}
     max_steps: 5000000
 """,
-    {
-        "Crawler": {
-            "base_config.algorithm": "SAC",
-            "sac_config.batch_size": 256,
-            "sac_config.sequence_length": 1,
-            "sac_config.burn_in_step": 0,
-            "sac_config.learning_starts": 2000,
-            "sac_config.replay_ratio": 1.0,
-            "sac_config.learning_rate_schedule": "constant",
-            "sac_config.init_log_alpha": 0.0,
-            "sac_config.target_d_alpha": 0.2,
-            "sac_config.reward_normalization": None,
-            "replay_config.capacity": 500_000,
-        }
-    },
-    {
-        "behaviors.Crawler.hyperparameters.steps_per_update",
-        "behaviors.Crawler.hyperparameters.save_replay_buffer",
-        "behaviors.Crawler.hyperparameters.reward_signal_steps_per_update",
-    },
-)
-FOOD_COLLECTOR = Example(
-    """
+        {
+            "Crawler": """
+base_config: {algorithm: SAC}
+sac_config:
+  {batch_size: 256, sequence_length: 1, burn_in_step: 0, learning_starts: 2000, replay_ratio: 1.0, target_d_alpha: 0.2,
+   learning_rate_schedule: constant, init_log_alpha: 0.0, reward_normalization: null}
+replay_config: {capacity: 500000}
+"""
+        },
+        {"steps_per_update", "save_replay_buffer", "reward_signal_steps_per_update"},
+        "behaviors.Crawler.hyperparameters.",
+    ),
+    "FoodCollector": Example(
+        """
 behaviors:
   GridFoodCollector:
     trainer_type: sac
@@ -432,29 +316,29 @@ behaviors:
 env_settings: {env_path: builds/Food, num_envs: 3, num_areas: 4, max_lifetime_restarts: -1, restarts_rate_limit_n: 2}
 torch_settings: {device: xpu}
 """,
-    {
-        "GridFoodCollector": {
-            "sac_config.batch_size": 8,  # sequences of 32 rows
-            "sac_config.sequence_length": 32,
-            "sac_config.burn_in_step": 16,
-            "sac_config.replay_ratio": 1.5,  # 1 row of 3 environments, an update for 2
-            "sac_config.learning_starts": 256,  # a batch, in rows
-            "sac_config.learning_rate_schedule": "constant",
-            "sac_config.learning_rate_critic": 0.0003,
-            "base_config.max_env_restarts": None,
-            "base_config.device": "auto",
-        }
-    },
-    {
-        "behaviors.GridFoodCollector.reward_signals.extrinsic.network_settings.hidden_units",
-        "env_settings.num_areas",
-        "env_settings.restarts_rate_limit_n",
-        "torch_settings.device",
-    },
-    {"GridFoodCollector": "memory=Lstm(64)"},
-)
-MATCH3 = Example(
-    """
+        {
+            "GridFoodCollector": """
+sac_config:
+  batch_size: 8  # sequences of 32 rows
+  sequence_length: 32
+  burn_in_step: 16
+  replay_ratio: 1.5  # 1 row of 3 environments, an update for 2
+  learning_starts: 256  # a batch, in rows
+  learning_rate_schedule: constant
+  learning_rate_critic: 0.0003
+base_config: {max_env_restarts: null, device: auto}
+"""
+        },
+        {
+            "behaviors.GridFoodCollector.reward_signals.extrinsic.network_settings.hidden_units",
+            "env_settings.num_areas",
+            "env_settings.restarts_rate_limit_n",
+            "torch_settings.device",
+        },
+        nn={"GridFoodCollector": "memory=Lstm(64)"},
+    ),
+    "Match3": Example(
+        """
 behaviors:
   Match3VectorObs:
     trainer_type: ppo
@@ -465,142 +349,63 @@ behaviors:
     network_settings: {vis_encode_type: fully_connected, num_layers: 0}
 checkpoint_settings: {run_id: "a/b", initialize_from: older}
 """,
-    {"Match3VectorObs": {"base_config.name": "{time}"}, "Match3VisualObs": {"base_config.max_step": 500_000}},
-    {
-        "behaviors.Match3VectorObs.network_settings.num_layer",  # which ML-Agents ignores
-        "checkpoint_settings.run_id",
-        "checkpoint_settings.initialize_from",
-    },
-    {
-        "Match3VectorObs": "Conv((35, 3, 1), (144, 3, 1), units=units)",
-        "Match3VisualObs": "layers: int = 1",
-    },
-)
-EXAMPLES = {
-    "3DBall": BALL,
-    "3DBall_randomize": RANDOMIZED,
-    "Walker": WALKER,
-    "WallJump": WALL_JUMP,
-    "Hallway": HALLWAY,
-    "GridWorld": GRID_WORLD,
-    "SoccerTwos": SOCCER,
-    "Pyramids": PYRAMIDS,
-    "Crawler": CRAWLER,
-    "FoodCollector": FOOD_COLLECTOR,
-    "Match3": MATCH3,
+        {
+            "Match3VectorObs": "base_config: {name: '{time}'}",
+            "Match3VisualObs": "base_config: {max_step: 500000}",
+        },
+        {
+            "behaviors.Match3VectorObs.network_settings.num_layer",  # which ML-Agents ignores
+            "checkpoint_settings.run_id",
+            "checkpoint_settings.initialize_from",
+        },
+        nn={
+            "Match3VectorObs": "Conv((35, 3, 1), (144, 3, 1), units=units)",
+            "Match3VisualObs": "layers: int = 1",
+        },
+    ),
 }
 
-# Every key that ML-Agents 1.1 has, with a value that is not its default.
-NETWORK: dict[str, Any] = {
-    "normalize": True,
-    "hidden_units": 77,
-    "num_layers": 5,
-    "vis_encode_type": "resnet",
-    "memory": {"sequence_length": 40, "memory_size": 90},
-    "goal_conditioning_type": "hyper",
-    "deterministic": True,
-}
-INTRINSIC: dict[str, Any] = {
-    "gamma": 0.9,
-    "strength": 0.3,
-    "network_settings": NETWORK,
-    "learning_rate": 0.1,
-    "encoding_size": 9,
-}
-OF_ANY: dict[str, Any] = {
-    "network_settings": NETWORK,
-    "reward_signals": {
-        "extrinsic": {"gamma": 0.9, "strength": 0.3, "network_settings": NETWORK},
-        "curiosity": INTRINSIC,
-        "rnd": INTRINSIC,
-        "gail": {**INTRINSIC, "use_actions": True, "use_vail": True, "demo_path": "a.demo"},
-    },
-    "init_path": "a.pt",
-    "keep_checkpoints": 9,
-    "even_checkpoints": True,
-    "checkpoint_interval": 777,
-    "max_steps": 7777,
-    "time_horizon": 77,
-    "summary_freq": 777,
-    "threaded": False,
-    "self_play": {
-        "save_steps": 7,
-        "team_change": 7,
-        "swap_steps": 7,
-        "window": 7,
-        "play_against_latest_model_ratio": 0.7,
-        "initial_elo": 7.0,
-    },
-    "behavioral_cloning": {
-        "demo_path": "a.demo",
-        "steps": 7,
-        "strength": 0.7,
-        "samples_per_update": 7,
-        "num_epoch": 7,
-        "batch_size": 7,
-    },
-}
-ON_POLICY: dict[str, Any] = {
-    "batch_size": 70,
-    "buffer_size": 700,
-    "learning_rate": 0.007,
-    "learning_rate_schedule": "constant",
-    "num_epoch": 7,
-    "beta": 0.07,
-    "epsilon": 0.7,
-    "lambd": 0.7,
-    "beta_schedule": "constant",
-    "epsilon_schedule": "constant",
-}
-HYPERPARAMETERS: dict[str, dict[str, Any]] = {
-    "ppo": {**ON_POLICY, "shared_critic": True},
-    "poca": ON_POLICY,
-    "sac": {
-        "batch_size": 700,
-        "buffer_size": 70_000,
-        "learning_rate": 0.007,
-        "learning_rate_schedule": "linear",
-        "buffer_init_steps": 7_000,
-        "tau": 0.07,
-        "steps_per_update": 0.7,
-        "save_replay_buffer": False,
-        "init_entcoef": 0.7,
-        "reward_signal_steps_per_update": 7,
-    },
-}
-OF_RUN: dict[str, Any] = {
-    "env_settings": {
-        "env_path": "builds/A",
-        "env_args": ["-a"],
-        "base_port": 7777,
-        "num_envs": 7,
-        "num_areas": 7,
-        "timeout_wait": 77,
-        "seed": 7,
-        "max_lifetime_restarts": 7,
-        "restarts_rate_limit_n": 7,
-        "restarts_rate_limit_period_s": 7,
-    },
-    "engine_settings": {
-        "width": 77,
-        "height": 77,
-        "quality_level": 4,
-        "time_scale": 7,
-        "target_frame_rate": 7,
-        "capture_frame_rate": 7,
-        "no_graphics": False,
-        "no_graphics_monitor": True,
-    },
-    "torch_settings": {"device": "cuda:0"},
-    "checkpoint_settings": {
-        "run_id": "seven",
-        "initialize_from": "six",
-        "load_model": True,
-        "resume": True,
-        "force": True,
-        "train_model": True,
-        "inference": True,
-        "results_dir": "elsewhere",
-    },
-    "debug": True,
-}
+# Every key that ML-Agents 1.1 has, with a value that is not its default: of a behavior, of trainers, of a run.
+OF_ANY: dict[str, Any] = yaml.safe_load("""
+network_settings: &network
+  {normalize: true, hidden_units: 77, num_layers: 5, vis_encode_type: resnet, goal_conditioning_type: hyper,
+   memory: {sequence_length: 40, memory_size: 90}, deterministic: true}
+reward_signals:
+  extrinsic: {gamma: 0.9, strength: 0.3, network_settings: *network}
+  curiosity: &intrinsic {gamma: 0.9, strength: 0.3, network_settings: *network, learning_rate: 0.1, encoding_size: 9}
+  rnd: *intrinsic
+  gail: {<<: *intrinsic, use_actions: true, use_vail: true, demo_path: a.demo}
+init_path: a.pt
+keep_checkpoints: 9
+even_checkpoints: true
+checkpoint_interval: 777
+max_steps: 7777
+time_horizon: 77
+summary_freq: 777
+threaded: false
+self_play:
+  {save_steps: 7, team_change: 7, swap_steps: 7, window: 7, play_against_latest_model_ratio: 0.7, initial_elo: 7.0}
+behavioral_cloning: {demo_path: a.demo, steps: 7, strength: 0.7, samples_per_update: 7, num_epoch: 7, batch_size: 7}
+""")
+HYPERPARAMETERS: dict[str, dict[str, Any]] = yaml.safe_load("""
+poca: &poca
+  {batch_size: 70, buffer_size: 700, learning_rate: 0.007, learning_rate_schedule: constant, num_epoch: 7, beta: 0.07,
+   beta_schedule: constant, epsilon: 0.7, epsilon_schedule: constant, lambd: 0.7}
+ppo: {<<: *poca, shared_critic: true}
+sac:
+  {batch_size: 700, buffer_size: 70000, learning_rate: 0.007, learning_rate_schedule: linear, buffer_init_steps: 7000,
+   tau: 0.07, steps_per_update: 0.7, save_replay_buffer: false, init_entcoef: 0.7, reward_signal_steps_per_update: 7}
+""")
+OF_RUN: dict[str, Any] = yaml.safe_load("""
+env_settings:
+  {env_path: builds/A, env_args: [-a], base_port: 7777, num_envs: 7, num_areas: 7, timeout_wait: 77, seed: 7,
+   max_lifetime_restarts: 7, restarts_rate_limit_n: 7, restarts_rate_limit_period_s: 7}
+engine_settings:
+  {width: 77, height: 77, quality_level: 4, time_scale: 7, target_frame_rate: 7, capture_frame_rate: 7,
+   no_graphics: false, no_graphics_monitor: true}
+torch_settings: {device: "cuda:0"}
+checkpoint_settings:
+  {run_id: seven, initialize_from: six, load_model: true, resume: true, force: true, train_model: true,
+   inference: true, results_dir: elsewhere}
+debug: true
+""")

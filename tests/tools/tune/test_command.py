@@ -1,10 +1,6 @@
 """The command tune: trials, the best variant, interruption, failed trials, several processes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +8,8 @@ import pytest
 from algorithm.cli import main
 from algorithm.config.yaml_layers import read_yaml
 from algorithm.tools.tune.study import Study
-from algorithm.training.run_end import Diverged
+from algorithm.training.updates import Diverged
 
-ROOT = Path(__file__).resolve().parents[3]
 CONFIG = """# A probe.
 default:
   base_config: {env_type: PROBE, env_name: choice, max_step: 40, log_every: 40, n_envs: 2}
@@ -182,17 +177,14 @@ def test_a_run_has_no_settings_of_a_search(capsys):
     assert "--set: tune has no effect without the command tune" in lines
 
 
-def test_two_processes_of_the_same_command_share_a_study_and_one_is_killed():
-    """The killed process leaves an unfinished trial, which the other one trains."""
-    command = [sys.executable, str(ROOT / "main.py"), "tune", "mine/task", "--trials", "2", "--json"]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
-    for line in first.stderr:
-        if line.startswith("trial 0"):
-            break
-    second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables)
-    first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=100)
-    record = json.loads(second.communicate(timeout=100)[0])
+def test_the_last_process_of_a_study_writes_the_variant(capsys):
+    """The other process of the study is this one, which holds a trial."""
+    call("tune mine/task --trials 1", capsys)
+    with Study(STUDY.absolute(), True, 0).take_trial(2):
+        record, lines = call("tune mine/task --trials 2 --save-as last", capsys)
+    assert [trial["state"] for trial in record["trials"]] == ["complete", "running"] and record["variant"] is None
+    assert "1 of 2 trials are not finished: the last process of the study writes the variant last" in lines
+    assert "last" not in variants()
+    record, _ = call("tune mine/task --trials 2 --save-as last", capsys)
     assert [trial["state"] for trial in record["trials"]] == ["complete"] * 2
-    assert record["variant"] == "tuned" and "tuned" in variants()
+    assert record["variant"] == "last" and "last" in variants()

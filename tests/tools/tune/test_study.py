@@ -209,11 +209,14 @@ def test_changed_bits_never_stop_a_study(journal):
             pass
 
 
-def test_a_process_that_was_killed_leaves_no_lock(tmp_path):
+def test_a_process_that_was_killed_leaves_no_lock_and_its_trial_is_trained_again():
     study = Study(Path("study"), False, 0)
     (study.folder / "journal.log.lock").touch()  # Optuna's own lock, which is not used
-    hold = "from pathlib import Path; from algorithm.tools.tune.study import StudyLock; import os, signal; "
-    hold += "StudyLock(Path('study')).acquire(); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", hold], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-    run(study, 1)
-    assert len(study.list_trials()) == 1
+    hold = "from pathlib import Path; from algorithm.tools.tune.study import Study; import os; "
+    hold += "study = Study(Path('study'), False, 0); trial = study.take_trial(9).__enter__(); "
+    hold += "print(trial.suggest_float('x', 0.0, 1.0)); study.lock.acquire(); os.kill(os.getpid(), 9)"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    killed = subprocess.run([sys.executable, "-c", hold], env=variables, stdout=subprocess.PIPE, check=False)
+    assert killed.returncode == -9 and [trial.state for trial in study.list_trials()] == ["running"]
+    assert finish_one(study, 1) == float(killed.stdout)
+    assert [trial.state for trial in study.list_trials()] == ["complete"]

@@ -6,11 +6,11 @@ import pytest
 
 from algorithm.checkpointing.store import CheckpointStore
 from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.cli import run_result as module
+from algorithm.cli.run_result import report_result
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import RunResult
-from algorithm.tools.reports import run_result as module
-from algorithm.tools.reports.run_result import report_result
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Counters

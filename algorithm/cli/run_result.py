@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import isnan
 from typing import TYPE_CHECKING
 
+from algorithm.config.registry import find_run_tool
 from algorithm.program import get_command, role_suffix
-from algorithm.tools.reports.run_figures import draw_curve
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:  # imports of torch, which take seconds
@@ -23,7 +23,8 @@ def report_result(log: Callable[[str], None], environment: str, folder: RunFolde
     for line in _describe_result(result):
         log(line)
     goal = folder.load_settings().goal
-    curve = draw_curve(folder.path, goal.return_ if goal else None, log)
+    draw_curve = find_run_tool("curve")
+    curve = draw_curve(folder.path, goal.return_ if goal else None, log) if draw_curve else None
     run = [*get_command().split(), environment, "-n", folder.path.name]
     log(f"run folder: {folder}")
     if curve:

@@ -1,1 +1,0 @@
-"""Wrappers around an adapter."""
