@@ -19,7 +19,7 @@ from algorithm.errors import UserError
 from algorithm.parts.components_builder import get_agent_settings, make_explorer
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.host import Failure
 from algorithm.processes.service import (
     Service,
@@ -103,7 +103,7 @@ class CollectorService(Service):
         parameters = EnvironmentParameters(settings.reset, lambda: self._request.fraction_done)
         adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
         self.training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
-        self._actor = Actor(self.training, seeds.get_training_seed(self.task.env_steps))
+        self._actor = Actor(self.training, seeds.get_seed(TRAINING, self.task.env_steps))
         for name, role in adapter.roles.items():  # those of Unity are known after the first reset
             self.training.by_role[name] = self._build_components(seeds, folder, name, role)
         self._has_undecided_step = False

@@ -31,7 +31,7 @@ from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.make_env import Environments
-from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
 from algorithm.processes.host import Failure, ServiceSpec
 from algorithm.processes.process_host import ProcessHost
@@ -120,7 +120,7 @@ class WorkerService(Service):
         self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
         for name, role in adapter.roles.items():
             self._training.by_role[name] = builder(name, role)
-        seed = self._seeds.get_training_seed(counters.env_steps)
+        seed = self._seeds.get_seed(TRAINING, counters.env_steps)
         self._actor = Actor(self._training, seed, counters.iterations)
         if checkpoint:
             checkpoint.restore_process(self._actor)

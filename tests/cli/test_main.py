@@ -19,6 +19,7 @@ from algorithm import load
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.cli import main
+from algorithm.config import registry
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.faults import STATUSES, describe_end
 from algorithm.training.evaluator import Evaluator
@@ -68,8 +69,9 @@ def test_training_then_playing(capsys):
     assert f"python main.py gym/cartpole -n {folder.path.name} --resume" in shown
     assert f"tensorboard --logdir {folder}" in shown
     assert "last evaluation: return" in shown and "95% interval" in shown
-    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints", "curve.png"):
+    for name in ("config.yaml", "nn.py", "metrics.csv", "tensorboard", "checkpoints"):
         assert (folder.path / name).exists(), name
+    assert (folder.path / "curve.png").exists() == ("curve" in registry.RUN_TOOLS)
     assert len(list((folder.path / "checkpoints").iterdir())) >= 2
     assert "rollout/return" in (folder.path / "metrics.csv").read_text().splitlines()[0]
 
