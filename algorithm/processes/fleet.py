@@ -20,7 +20,7 @@ from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
@@ -165,7 +165,7 @@ class LocalFleet(Fleet):
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
         self.training = training
         seeds = RunSeeds(self.settings.base.seed)
-        self._actor = Actor(training, seeds.get_training_seed(self.counters.env_steps))
+        self._actor = Actor(training, seeds.get_seed(TRAINING, self.counters.env_steps))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self._actor)
