@@ -77,7 +77,7 @@ class Reporter:
 
     def record_update(self, role: str, report: LossResult) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
-        if is_sampled(self._sampled[role], self.history.counters.updates):
+        if is_sampled(bool(self._sampled[role]), self.history.counters.updates):
             self._sampled[role].append(report.compute_metrics())
             if "actions" in self.histograms and report.raw_action is not None:
                 self._actions[role] = report.raw_action
@@ -283,9 +283,9 @@ class Reporter:
         )
 
 
-def is_sampled(sampled: Sequence[object], updates: int) -> bool:
-    """Return whether the metrics of update number `updates` are computed, if `sampled` are those since the last row."""
-    return not sampled or updates % SAMPLE_INTERVAL == 0
+def is_sampled(has_samples: bool, updates: int) -> bool:
+    """Return whether metrics of update number `updates` are computed; `has_samples`: some were since the last row."""
+    return not has_samples or updates % SAMPLE_INTERVAL == 0
 
 
 def _is_displayed(name: str) -> bool:
