@@ -17,10 +17,11 @@ from algorithm.parts.env_folder import locate_environment
 from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import preserve_working_directory
+from algorithm.records_io import write_json
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
 from algorithm.runs.faults import describe_end
-from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin, write_record
+from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin
 from algorithm.runs.run_requests import RunRequest, create_run, plan_runs, resume_run
 
 SOURCE = "settings"  # of the settings that a program passes, in messages
@@ -152,7 +153,7 @@ def run_training(
     finally:
         if recorder.result and folder.has_learned():
             origin = describe_provenance(environment, settings.base, variant)
-            write_record(folder.path, {**origin, **make_record(recorder.result, status, failure)})
+            write_json(folder.path / RESULT_FILE, {**origin, **make_record(recorder.result, status, failure)})
             if exporter:
                 exporter.export_best()
             if settings.report.report and pause_at is None and (write_report := find_run_tool("report")):

@@ -31,7 +31,7 @@ from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
-from tests.adapters.unity.scenes import SECTION
+from tests.adapters.unity.played import SECTION
 from tests.unity_player.launcher import make_player
 
 UNITY_ARGS = {**SECTION, "timeout_wait": 30.0}

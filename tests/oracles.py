@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
+
+
+def tensor(*values) -> Tensor:
+    """Return numbers as a tensor in float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual: Tensor, expected: Tensor, atol: float = 1e-10) -> None:
+    """Assert that two tensors are equal up to an absolute difference."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 def reverse_loop(a: np.ndarray, b: np.ndarray) -> np.ndarray:

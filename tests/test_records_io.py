@@ -19,7 +19,8 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
-from algorithm.parts.run_records import read_roles
+from algorithm.parts.provenance import read_sessions
+from algorithm.parts.run_folder import RunFolder
 from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.records_io import (
     OpenRecord,
@@ -32,7 +33,6 @@ from algorithm.records_io import (
     write_json,
     write_json_lines,
 )
-from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import read_record
 from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
 from algorithm.tools.reports.report_files import Fact
@@ -155,7 +155,7 @@ def files(tmp_path_factory) -> dict[str, RecordFile]:
     return {
         "result.json": RecordFile(run / "result.json", lambda log: read_record(run, log)),
         "sessions.jsonl": RecordFile(run / "sessions.jsonl", lambda log: read_sessions(run, log)),
-        "roles.json": RecordFile(run / "roles.json", lambda log: read_roles(run / "roles.json"), is_sealed=True),
+        "roles.json": RecordFile(run / "roles.json", lambda log: RunFolder(run).read_roles(), is_sealed=True),
         "networks.json": RecordFile(run / "networks.json", lambda log: _read_networks(run, log), is_sealed=True),
         "metrics.csv": RecordFile(run / "metrics.csv", lambda log: read_record(run, log)),
         "config.yaml": RecordFile(run / "config.yaml", lambda log: _read_networks(run, log)),

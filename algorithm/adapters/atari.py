@@ -174,6 +174,7 @@ class AtariFrames(VectorWrapper):
     A seed may be any integer; ALE's are int32. It steps by `send` and `recv` only, as the environments inside do.
     """
 
+    env: Any
     steps_in_background = True
 
     def __init__(self, env: Any, settings: Mapping[str, Any]):
@@ -214,6 +215,8 @@ class VectorTimeLimit(VectorWrapper):
 
     ALE's own limit counts frames, including those before the first step.
     """
+
+    env: Any
 
     def __init__(self, env: Any, limit: int):
         super().__init__(env)

@@ -152,7 +152,7 @@ class GymAdapter(Adapter):
         self._record_errors(info)
         has_final, final = truncated & ~terminated & ~lost, {}
         if has_final.any():
-            final_lanes = np.flatnonzero(has_final)
+            final_lanes = np.flatnonzero(has_final).tolist()
             masks = self._list_masks(info.get("final_info", {}))
             final = self._spaces(
                 [info["final_obs"][lane] for lane in final_lanes], [masks[lane] for lane in final_lanes]

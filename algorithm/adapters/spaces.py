@@ -196,11 +196,8 @@ def _check_observable(leaves: Mapping[str, spaces.Space]) -> None:
 def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
     if name == ACTION_MASK:
         return _make_mask_spec(leaf, branches)
-    if isinstance(leaf, spaces.Discrete):
-        n = int(leaf.n)
-        return ObsSpec(shape=(n,), dtype="uint8", env_shape=(), n_values=(n,), start=(int(leaf.start),))
-    if isinstance(leaf, spaces.MultiDiscrete):
-        counts, start = _to_integers(leaf.nvec), _to_integers(leaf.start)
+    if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
+        counts, start = _read_integers(leaf)
         return ObsSpec(shape=(sum(counts),), dtype="uint8", env_shape=leaf.shape, n_values=counts, start=start)
     assert isinstance(leaf, (spaces.Box, spaces.MultiBinary)), leaf
     is_uint8 = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
@@ -239,11 +236,9 @@ def _make_mask_spec(leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:
 
 
 def _make_action_part(key: Key, leaf: spaces.Space, unbounded_limit: float | None) -> ActionPart:
-    if isinstance(leaf, spaces.Discrete):
-        return ActionPart(key=key, shape=(), dtype=str(leaf.dtype), n_values=(int(leaf.n),), start=(int(leaf.start),))
-    if isinstance(leaf, spaces.MultiDiscrete):
-        counts, start = _to_integers(leaf.nvec), _to_integers(leaf.start)
-        return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=counts, start=start)
+    if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
+        counts, start = _read_integers(leaf)
+        return ActionPart(key=key, shape=leaf.shape or (), dtype=str(leaf.dtype), n_values=counts, start=start)
     if isinstance(leaf, spaces.MultiBinary):
         size = int(np.prod(leaf.shape))
         return ActionPart(key=key, shape=leaf.shape, dtype=str(leaf.dtype), n_values=(2,) * size, start=(0,) * size)
@@ -277,5 +272,7 @@ def _describe_action(key: Key) -> str:
     return "the action space" if key is None else f"action {key!r}"
 
 
-def _to_integers(values: np.ndarray) -> tuple[int, ...]:
-    return tuple(np.ravel(values).astype(int).tolist())
+def _read_integers(leaf: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the number of values of each integer, and the smallest value of each."""
+    counts = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
+    return tuple(np.ravel(counts).astype(int).tolist()), tuple(np.ravel(leaf.start).astype(int).tolist())

@@ -113,7 +113,7 @@ def _train_run(
             output.close_log_file()
             if source:
                 output.removed_folders[str(folder.path)] = str(source)
-            if folder.replacement.has_backup:
+            if folder.is_replacement:
                 output.log(f"the new run has no checkpoint: {folder} is again the run that it was to replace")
     report_result(output.log, options.env, folder, result)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,8 @@ class ExportedAction(NamedTuple):
     indices: tuple[Tensor, ...]  # one for each branch, [B, 1] int64 each
 
 
-class Selection(NamedTuple):
+@dataclass(frozen=True)
+class Selection:
     """The selection of an exported action."""
 
     index: Callable[[Tensor], Tensor]  # of the logits [B, A] of a branch -> [B, 1] int64

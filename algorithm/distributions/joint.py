@@ -128,7 +128,7 @@ class JointFamily(DistributionFamily[JointDistribution]):
         pieces = split_columns(statistics, self.statistics_sizes)
         masks = split_columns(mask, [sum(family.branches) for family in self.families])
         parts = zip(self.families, pieces, masks, strict=True)
-        actions = [family.export_action(*arguments, selection) for family, *arguments in parts]
+        actions = [family.export_action(piece, allowed, selection) for family, piece, allowed in parts]
         return ExportedAction(
             tuple(part for action in actions for part in action.continuous),
             tuple(part for action in actions for part in action.indices),

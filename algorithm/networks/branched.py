@@ -35,8 +35,8 @@ class Branch(nn.Module):
     def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
         super().__init__()
         self.precision = torch.float32
-        self.layers: Any = build_module(factory, inputs) if factory else nn.Identity()
-        self.has_memory = is_memory(self.layers)
+        layers: Any = build_module(factory, inputs) if factory else nn.Identity()
+        self.layers, self.has_memory = layers, is_memory(layers)
         self.state_size: int = self.layers.state_size if self.has_memory else 0
         self.head = SharedHeads(getattr(self.layers, "size", inputs), head)
 

@@ -231,5 +231,6 @@ def make_manual_stack(layers: nn.Module, head: nn.Linear, *, by_output: bool = F
     if isinstance(layers, nn.Identity):
         return ManualStack([head], by_output=by_output)
     if isinstance(layers, LayerStack) and {type(part) for part in layers.parts} == {Linear, Relu}:
-        return ManualStack([*layers.layers, head], by_output=by_output)
+        linears = [part for part in layers.parts if isinstance(part, Linear)]
+        return ManualStack([*linears, head], by_output=by_output)
     return None

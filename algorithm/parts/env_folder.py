@@ -127,7 +127,11 @@ def find_run_path(environment: str, name: str | None) -> Path:
     runs = [path.parent for path in group.glob(f"[!.]*/{CONFIG_FILE}") if is_run_of(path.parent, environment)]
     if name is None:
         if not runs:
-            raise UserError(f"there is no run under {group} yet; {describe_first_step(environment)}")
+            if find_folder(environment) is None and not is_id(environment):
+                advice = str(make_unknown_error(environment))
+            else:
+                advice = f"train one with: {get_command()} {environment}"
+            raise UserError(f"there is no run under {group} yet; {advice}")
         run = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
     else:
         run = group / name
@@ -137,13 +141,6 @@ def find_run_path(environment: str, name: str | None) -> Path:
             raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
     check_format(run)
     return run
-
-
-def describe_first_step(environment: str) -> str:
-    """Return advice for an environment without runs: train one, or name a folder that exists."""
-    if find_folder(environment) is None and not is_id(environment):
-        return str(make_unknown_error(environment))
-    return f"train one with: {get_command()} {environment}"
 
 
 def make_unknown_error(text: str) -> UserError:
@@ -175,7 +172,7 @@ def make_init_command(env_id: str) -> str:
 def find_similar_folders(text: str) -> list[str]:
     """Return the folders that `text` may refer to: with this id, this name without its version, or a similar name."""
     ids = {name: _read_ids(find_folder(name)) for name in list_environments()}
-    exact = [name for name in ids if text in ids[name]]
+    exact = find_folders_of_id(text)
     alike = [name for name in ids if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
     return exact or alike or ([] if IDENTIFIER.fullmatch(text) else get_close_matches(text, ids, 1))
 

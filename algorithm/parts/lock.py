@@ -1,4 +1,4 @@
-"""Exclusive use of folders: the lock of a run folder, links, the replacement of a run, and temporary folders."""
+"""Exclusive use of folders: the lock of a run folder, links, and temporary folders."""
 
 from __future__ import annotations
 
@@ -139,45 +139,6 @@ def check_links(folder: Path) -> None:
                 f"{path} is a link to {path.resolve()}, and a run writes only into its own folder: move there what the "
                 "link leads to, or make the whole run folder a link"
             ) from error
-
-
-class RunReplacement:
-    """The replacement of a run, which restores the old run if the new one ends before it has a checkpoint.
-
-    Args:
-        path: Folder of the run.
-        root: Folder of all runs, which is never removed.
-    """
-
-    def __init__(self, path: Path, root: Path):
-        self.path, self.root = path, root
-        self.backup = path.with_name(f".{path.name}")  # the name of a run never starts with a dot
-
-    @property
-    def has_backup(self) -> bool:
-        """Return whether the old run is set aside."""
-        return self.backup.exists()
-
-    def set_aside(self) -> None:
-        """Rename the folder of the old run."""
-        self.discard()
-        self.path.rename(self.backup)
-
-    def discard(self) -> None:
-        """Remove the old run."""
-        if self.has_backup:
-            shutil.rmtree(self.backup)
-
-    def restore(self) -> None:
-        """Remove the new run, and put back the old one; parent folders below `root` that are empty are removed."""
-        if self.path.exists():  # not if the process was killed between the two
-            shutil.rmtree(self.path)
-        if self.has_backup:
-            self.backup.rename(self.path)
-        with suppress(OSError):  # raised for the first folder that is not empty
-            for parent in self.path.parents:
-                if self.root in (parent, *parent.parents):
-                    parent.rmdir()
 
 
 def make_temporary_folder(prefix: str) -> Path:

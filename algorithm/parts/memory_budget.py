@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.config.loader import Settings
 from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
+from algorithm.parts.provenance import measure_total_memory
 from algorithm.program import role_suffix
 from algorithm.replay import SAMPLERS, ReplaySize, compute_replay_size
 from algorithm.specs import Role
@@ -134,8 +134,4 @@ def measure_free_memory() -> int | None:
         lines = MEMINFO.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        pass  # not Linux, or a very old kernel
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+        return measure_total_memory()  # not Linux, or a very old kernel

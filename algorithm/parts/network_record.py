@@ -106,19 +106,16 @@ class _Graph:
         if id(torso) not in self._torsos:
             outputs = []
             for name, encoder in zip(torso.names, torso.encoders, strict=True):
-                outputs.append(self._add("encoder", [encoder], [self._add_observation(name, torso)]))
+                if name not in self._observations:
+                    spec = torso.obs_specs[name]
+                    self._observations[name] = self._append(name, spec.dtype, [], _join_sizes(spec.shape))
+                outputs.append(self._add("encoder", [encoder], [self._observations[name]]))
             for name, part in (("body", torso.body), ("memory", torso.memory)):
                 if part:
                     outputs = [self._add(name, [part], outputs)]
             self._torsos[id(torso)] = outputs
             self.features = self.features or outputs
         return self._torsos[id(torso)]
-
-    def _add_observation(self, name: str, torso: Torso) -> int:
-        if name not in self._observations:
-            spec = torso.obs_specs[name]
-            self._observations[name] = self._append(name, spec.dtype, [], _join_sizes(spec.shape))
-        return self._observations[name]
 
     def _add(self, name: str, parts: Sequence[nn.Module], inputs: list[int], count: int = 1) -> int:
         """Add a node for parts in a row, and return its index."""

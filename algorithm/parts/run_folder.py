@@ -1,15 +1,20 @@
-"""The folder of a run, runs/<environment>/<name>/, with all files that playing or resuming needs."""
+"""The folder of a run, runs/<environment>/<name>/, with all files that playing or resuming needs and compares with."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, name_host, resolve
+from algorithm.config.unused_settings import find_failure, iterate_annotations
 from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
@@ -26,8 +31,8 @@ from algorithm.parts.env_folder import (
     make_unknown_error,
     write_origin,
 )
-from algorithm.parts.lock import FolderLock, RunReplacement
-from algorithm.parts.run_records import ConfigHistory, check_specs, read_roles, write_roles
+from algorithm.parts.lock import FolderLock
+from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
 
@@ -69,6 +74,53 @@ def format_run_name(name: str, start: float) -> str:
     return filled
 
 
+class ConfigHistory:
+    """The files configs/<env steps>.yaml of a run: the settings that it used from this env step on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def read_last(self) -> Tree:
+        """Return the settings that the run used last; empty if there is no file."""
+        files = self._files()
+        return name_host(read_yaml(files[-1])) if files else {}
+
+    def read_all(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
+        """Return the env steps and settings of every file, oldest first; `log` receives a line for a damaged one."""
+        found = []
+        for path in self._files():
+            try:
+                found.append((int(path.stem), read_yaml(path)))
+            except UserError as error:
+                log(" ".join(str(error).split()))
+        return found
+
+    def record(self, tree: Tree, env_steps: int) -> None:
+        """Write the settings that the run uses from `env_steps` on, if they are new."""
+        self.folder.mkdir(exist_ok=True)
+        for path in self._files():
+            if int(path.stem) > env_steps:  # belongs to checkpoints that were set aside
+                path.unlink()
+        files, text = self._files(), format_yaml(tree)
+        # Texts are compared first, since YAML is slow to read.
+        if not files or (files[-1].read_bytes() != text.encode() and self.read_last() != tree):
+            replace_text(self.folder / f"{env_steps:012d}.yaml", text)
+
+    def recover(self, log: Callable[[str], None]) -> None:
+        """Set aside every damaged file; `log` receives a line for each file, and a line if no file is left."""
+        for path in self._files():
+            try:
+                read_yaml(path)
+            except UserError as error:
+                log(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
+        if not self._files():
+            log(f"{self.folder} has no settings to compare with: config.yaml is used as it is")
+
+    def _files(self) -> list[Path]:
+        """Return the files, oldest first."""
+        return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())
+
+
 class RunFolder:
     """A folder runs/<environment>/<name>/.
 
@@ -83,7 +135,8 @@ class RunFolder:
         self.given_path = path
         self.path = path.absolute()
         self.nn_from = (nn_from or path).absolute()
-        self.replacement = RunReplacement(self.path, RUNS.absolute())
+        self._runs = RUNS.absolute()
+        self._replaced = self.path.with_name(f".{self.path.name}")  # the name of a run never starts with a dot
         self.lock = FolderLock(self.path, str(path))  # a process holds it during training
         self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
         self.history = ConfigHistory(self.path / "configs")
@@ -116,7 +169,7 @@ class RunFolder:
                 shutil.copy2(code, folder.path / code.name)
             folder.record_settings(tree, env_steps=0)
         except BaseException:  # Ctrl-C too
-            folder.replacement.restore()
+            folder.remove()
             raise
         return folder
 
@@ -184,8 +237,46 @@ class RunFolder:
 
     def has_learned(self) -> bool:
         """Return whether the run is kept when it ends: it has a checkpoint, or metrics and replaces no other run."""
-        has_metrics = (self.path / TABLE_FILE).exists() and not self.replacement.has_backup
+        has_metrics = (self.path / TABLE_FILE).exists() and not self.is_replacement
         return has_metrics or bool(self.checkpoints(keep=1))
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether an old run of this name is set aside until this one has a checkpoint."""
+        return self._replaced.exists()
+
+    def set_aside(self) -> None:
+        """Rename the folder, so that a new run can replace this one."""
+        self._discard_replaced()
+        self.path.rename(self._replaced)
+
+    def settle(self) -> bool:
+        """Keep the run and remove the one that it replaces, if it has learned; otherwise remove it.
+
+        Returns:
+            Whether it is kept.
+        """
+        is_kept = self.has_learned()
+        if is_kept:
+            self._discard_replaced()
+        else:
+            self.remove()
+        return is_kept
+
+    def remove(self) -> None:
+        """Remove the run, put back the one that it replaces, if any, and remove empty parent folders below runs/."""
+        if self.path.exists():  # not if the process was killed between the two
+            shutil.rmtree(self.path)
+        if self.is_replacement:
+            self._replaced.rename(self.path)
+        with suppress(OSError):  # raised for the first folder that is not empty
+            for parent in self.path.parents:
+                if self._runs in (parent, *parent.parents):
+                    parent.rmdir()
+
+    def _discard_replaced(self) -> None:
+        if self.is_replacement:
+            shutil.rmtree(self._replaced)
 
     def checkpoints(self, keep: int) -> CheckpointStore:
         """Return the checkpoints of the run, of which `keep` are kept."""
@@ -271,17 +362,24 @@ class RunFolder:
     def read_roles(self) -> Mapping[str, Role]:
         """Return the roles that have appeared in this run. Raises UserError if they cannot be read."""
         if self._roles is None:
-            self._roles = read_roles(self._roles_file)
+            try:
+                self._roles = read_json(self._roles_file, dict[str, Role]) or {}
+            except RecordError as error:
+                raise UserError(f"{error}, or of another version of this program: --resume writes it again") from error
         return self._roles
 
     def check_role(self, name: str, role: Role | None) -> Role:
-        """Return a role; the recorded one if it has not appeared yet. Raises UserError if the two differ."""
+        """Return a role; the recorded one if it has not appeared yet.
+
+        Raises UserError if the observations or actions of the two differ; their numbers of lanes may differ.
+        """
         recorded = self.read_roles().get(name)
         if role is None:
             assert recorded is not None, name  # roles of a checkpoint are recorded
             return recorded
-        if recorded:
-            check_specs(self.path, recorded, role)
+        if recorded and (recorded.obs_specs, recorded.action_spec) != (role.obs_specs, role.action_spec):
+            before, now = _describe_specs(recorded), _describe_specs(role)
+            raise UserError(f"{self.path} was created for {before}; the environment has {now}: train a new run")
         return role
 
     def add_role(self, name: str, role: Role) -> None:
@@ -289,4 +387,68 @@ class RunFolder:
         roles = self.read_roles()
         if name not in roles or roles[name].lanes < role.lanes:
             self._roles = {**roles, name: role}
-            write_roles(self._roles_file, self._roles)
+            write_json(self._roles_file, {name: asdict(role) for name, role in self._roles.items()}, is_sealed=True)
+
+
+def _describe_specs(role: Role) -> str:
+    observed = ", ".join(
+        f"{name} {list(spec.shape)}{f' of {list(spec.env_shape)}' if spec.env_shape is not None else ''} {spec.dtype}"
+        for name, spec in role.obs_specs.items()
+    )
+    return f"observations {observed}, actions {role.action_spec}"
+
+
+def list_changes(last: Tree, settings: Settings) -> list[str]:
+    """Return a line for each setting that differs from the settings that a run used last.
+
+    Args:
+        last: Settings that the run used last; empty if they are not known, which gives no line.
+        settings: Settings of the run's config.yaml, which may have been edited, with the command line on top.
+
+    Raises:
+        UserError: A change is not possible, or has no effect.
+    """
+    if not last:
+        return []
+    lines = _list_section_changes(last, settings.tree, settings, "")
+    old_roles, new_roles = last.get("ma_config") or {}, settings.tree["ma_config"]
+    for role in {**old_roles, **new_roles}:
+        old, new = old_roles.get(role) or {}, new_roles.get(role) or {}
+        lines += _list_section_changes(old, new, settings.for_role(role), f"ma_config.{role}.")
+    return lines
+
+
+def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settings: Settings, prefix: str) -> list[str]:
+    """Return a line for each difference between two trees, without the sections of roles."""
+    lines = []
+    for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
+        line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
+        for note, owner in iterate_annotations(settings, path):
+            if isinstance(note, FixedOnResume) and note.forbids(before, after, owner):
+                raise UserError(f"{line} is not possible with --resume: {note.reason}; train a new run instead")
+        # A null may mean that an older version of this program, without this setting, wrote the settings.
+        if before is not None and (failure := find_failure(settings, path)):
+            raise UserError(f"{line} {failure}")
+        lines.append(line)
+    return lines
+
+
+def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield path, old and new value of every setting that differs.
+
+    A missing setting has the value null; words match without case.
+    """
+    for key in {**old, **new}:
+        path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
+        if all(value is None or isinstance(value, Mapping) for value in (before, after)):
+            yield from find_changes(before or {}, after or {}, f"{path}.")
+        elif _fold_case(before) != _fold_case(after):
+            yield path, before, after
+
+
+def _fold_case(value: Any) -> Any:
+    return value.casefold() if isinstance(value, str) else value
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

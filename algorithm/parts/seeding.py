@@ -41,24 +41,19 @@ class RunSeeds:
         """Return the seed of the generators of the process."""
         return draw_seed(self._make_sequence(PROCESS))
 
-    def get_training_seed(self, env_steps: int) -> int:
-        """Return the seed of the training environments that are started at `env_steps`."""
-        return draw_seed(self._make_sequence(TRAINING, env_steps))
+    def get_seed(self, purpose: int, env_steps: int) -> int:
+        """Return the seed of what starts at `env_steps`: TRAINING environments, an EVALUATION or its CONFIRMATION.
 
-    def get_evaluation_seed(self, env_steps: int) -> int:
-        """Return the seed of an evaluation at `env_steps`; the same in a resumed run as in an uninterrupted one."""
-        return draw_seed(self._make_sequence(EVALUATION, env_steps))
-
-    def get_confirmation_seed(self, env_steps: int) -> int:
-        """Return the seed of the episodes that confirm the goal at `env_steps`, likewise."""
-        return draw_seed(self._make_sequence(CONFIRMATION, env_steps))
+        It is the same in a resumed run as in an uninterrupted one.
+        """
+        return draw_seed(self._make_sequence(purpose, env_steps))
 
     def make_component_seeds(self, role: str) -> np.random.SeedSequence:
         """Return the seeds of the components of a role, independent of the order in which roles appear."""
         return self._make_sequence(COMPONENTS, *role.encode())
 
     def make_play_seeds(self) -> np.random.SeedSequence:
-        """Return the seeds of a trained agent, and of episodes that evaluation does not play."""
+        """Return the seeds of a trained agent."""
         return self._make_sequence(PLAY)
 
     def _make_sequence(self, *purpose: int) -> np.random.SeedSequence:

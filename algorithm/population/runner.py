@@ -20,8 +20,7 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin
 from algorithm.parts.lock import check_links
 from algorithm.parts.make_env import check_several_processes
-from algorithm.parts.run_folder import RunFolder, find_environment_folder
-from algorithm.parts.run_records import list_changes
+from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_changes
 from algorithm.population.exchange import CopyBest, DrawWeights, Exchange, rank_members, transfer_checkpoints
 from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.population.member import MemberFailed, Members, RunTraining, make_member_tree
@@ -66,7 +65,7 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
             shutil.rmtree(folder.path)
             for member in folder.members:
                 if member.path.exists():
-                    member.replacement.restore()  # removes it, and parent folders that are empty
+                    member.remove()
 
 
 @contextmanager

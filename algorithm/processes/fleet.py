@@ -13,15 +13,14 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.checkpoint import Checkpoint, write_all
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.writer import write_all
 from algorithm.config.loader import Settings
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
@@ -166,7 +165,7 @@ class LocalFleet(Fleet):
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
         self.training = training
         seeds = RunSeeds(self.settings.base.seed)
-        self._actor = Actor(training, seeds.get_training_seed(self.counters.env_steps))
+        self._actor = Actor(training, seeds.get_seed(TRAINING, self.counters.env_steps))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self._actor)

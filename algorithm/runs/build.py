@@ -10,23 +10,22 @@ from time import process_time
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
 from algorithm.config.unused_settings import check_effects, list_unknown_roles
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
+from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.service import forbid_new_role
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.playing import VideoRecorder, prepare_videos
-from algorithm.runs.process_history import record_session
 from algorithm.runs.results import make_record
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
@@ -175,9 +174,9 @@ def _plan_episodes(limits: Limits, seeds: RunSeeds, counters: Counters, confirma
     """Return the episodes of an evaluation that starts now, whose seeds depend on the env steps only."""
     return EpisodePlan(
         episodes=limits.evaluation_episodes,
-        seed=seeds.get_evaluation_seed(counters.env_steps),
+        seed=seeds.get_seed(EVALUATION, counters.env_steps),
         confirmation_episodes=confirmation_episodes,
-        confirmation_seed=seeds.get_confirmation_seed(counters.env_steps),
+        confirmation_seed=seeds.get_seed(CONFIRMATION, counters.env_steps),
     )
 
 

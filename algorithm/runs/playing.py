@@ -18,7 +18,7 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import VIDEO_FOLDER
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, draw_seed
+from algorithm.parts.seeding import EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.trained_agent import load_agent
@@ -44,7 +44,6 @@ def play(
     ckpt: str | None = None,
     n_envs: int | None = None,
     log: Callable[[str], None] = print,
-    new_episodes: bool = False,
     video: bool = False,
     show: ShowPlaying | None = None,
 ) -> dict[str, EvaluationResult]:
@@ -61,7 +60,6 @@ def play(
         ckpt: the checkpoint, by its env steps or its folder; None for the best.
         n_envs: the number of environments; None for the number that an evaluation uses.
         log: receives lines for the user.
-        new_episodes: whether the episodes differ from the episodes of the evaluation.
         video: whether videos of the best, the median and the worst episode are recorded.
         show: receives the progress; None for no one.
 
@@ -72,8 +70,7 @@ def play(
     checkpoint = folder.find_checkpoint(ckpt, log)
     env_steps = checkpoint.counters.env_steps
     log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
-    seeds = RunSeeds(settings.base.seed)
-    seed = draw_seed(seeds.make_play_seeds()) if new_episodes else seeds.get_evaluation_seed(env_steps)
+    seed = RunSeeds(settings.base.seed).get_seed(EVALUATION, env_steps)
     environments = Environments(settings, folder)
     n = n_envs or environments.count_evaluation_envs()
     agents: dict[str, Agent] = {}
@@ -194,7 +191,7 @@ class VideoRecorder(Callback):
         """Play the episodes of an evaluation."""
         base, n_envs = self.settings.base, self.environments.count_evaluation_envs()
         episodes = count_evaluation_episodes(self.settings.goal)
-        seed = RunSeeds(base.seed).get_evaluation_seed(self.counters.env_steps)
+        seed = RunSeeds(base.seed).get_seed(EVALUATION, self.counters.env_steps)
         with closing(self.environments.open_recorded(n_envs, recording)) as adapter:
 
             def get_agent(role: str) -> Agent:

@@ -95,14 +95,11 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
     }
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Write a record into a run folder, completely or not at all."""
-    write_json(folder / RESULT_FILE, record)
-
-
 def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> None:
     """Write the origin of a new run into its folder, with a result whose `status` is null."""
-    write_record(folder, {**origin, **_read_progress(folder, read_table_if_present(folder / TABLE_FILE), log)})
+    write_json(
+        folder / RESULT_FILE, {**origin, **_read_progress(folder, read_table_if_present(folder / TABLE_FILE), log)}
+    )
 
 
 def read_record(folder: Path, log: Callable[[str], None], table: NumberTable | None = None) -> Record:

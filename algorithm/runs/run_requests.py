@@ -28,8 +28,8 @@ from algorithm.parts.env_folder import (
     locate_environment,
 )
 from algorithm.parts.lock import check_links
-from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
-from algorithm.parts.run_records import list_changes
+from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name, list_changes
+from algorithm.parts.user_code import write_env_file, write_network_file
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
@@ -189,12 +189,7 @@ def _settle_replacement(env: str, name: str, log: Log) -> None:
     `log` receives a line if the old run is put back, since the new one has no checkpoint.
     """
     folder = RunFolder(RUNS / get_run_group(env) / name)
-    if not folder.replacement.has_backup or folder.lock.is_held_elsewhere():
-        return
-    if folder.has_learned():
-        folder.replacement.discard()
-    else:
-        folder.replacement.restore()
+    if folder.is_replacement and not folder.lock.is_held_elsewhere() and not folder.settle():
         log(f"{folder} is the run from before --force, which was killed before the new run had a checkpoint")
 
 
@@ -256,11 +251,9 @@ def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[R
     loaded and resumed. A block that ends before the run has learned leaves everything as it was; a run that replaces
     another has learned once it has a checkpoint.
     """
-    from algorithm.parts.given_code import write_env_file, write_network_file  # imports torch
-
     source = find_environment_folder(request.env) if request.has_folder else None
     if request.replace and (old := RunFolder.find_replaceable(request.env, name)):
-        old.replacement.set_aside()
+        old.set_aside()
     folder = RunFolder.create(request.env, source, name, settings.tree)
     try:
         with folder.lock:
@@ -271,10 +264,7 @@ def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[R
                 write_network_file(folder.path, request.blueprint)
             yield folder
     finally:
-        if folder.has_learned():
-            folder.replacement.discard()
-        else:
-            folder.replacement.restore()
+        folder.settle()
 
 
 @contextmanager

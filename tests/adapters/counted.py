@@ -1,10 +1,18 @@
-"""Environments with predictable episodes. Worker processes import this module, so it imports little."""
+"""Environments with predictable episodes, some of which raise, exit, hang or wait.
+
+Worker processes import this module, so it imports little.
+"""
 
 from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 TRUNCATED, TERMINATED, BOTH = "truncated", "terminated", "both"
 KINDS = (TRUNCATED, TERMINATED, BOTH)
@@ -47,27 +55,28 @@ class CountedEpisodes(gymnasium.Env):
         return np.array([1000 * self.name + 10 * self.episode + self.t], np.float32)
 
 
-class EchoingActions(gymnasium.Env):
-    """An environment that observes its last action; episodes are truncated after two steps."""
+class Ticks(VectorEnv):
+    """A vector environment that observes the number of steps of its episodes, which terminate after `length` steps."""
 
-    def __init__(self, observation_space, action_space, render_mode=None):
-        self.observation_space, self.action_space = observation_space, action_space
-        self.render_mode = render_mode
+    single_observation_space, single_action_space = spaces.Box(0, np.inf, (1,)), spaces.Discrete(2)
+
+    def __init__(self, num_envs=1, length=3, mode=AutoresetMode.NEXT_STEP, **_):
+        self.num_envs, self.length = num_envs, length
+        self.metadata = {"autoreset_mode": mode}
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(0), {}
+        self.count = np.zeros(self.num_envs)
+        return self._observe()
 
-    def step(self, action):
-        self.t += 1
-        return self._obs(action), 0.0, False, self.t == 2, {}
+    def step(self, actions):
+        over = self.count == self.length
+        self.count = np.where(over, 0, self.count + 1)
+        obs, info = self._observe()
+        reward = np.where(over, 0.0, actions)
+        return obs, reward, self.count == self.length, np.zeros(self.num_envs, bool), info
 
-    def _obs(self, action):
-        space = self.observation_space
-        if isinstance(space, spaces.Dict):
-            return {name: np.full(part.shape, action, part.dtype) for name, part in space.spaces.items()}
-        return np.full(space.shape, action, space.dtype)
+    def _observe(self):
+        return self.count[:, None].astype(np.float32), {}
 
 
 class NeverStarts(gymnasium.Env):
@@ -85,6 +94,94 @@ class NeverResets(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         raise RuntimeError("the level is missing")
+
+
+class Raising(CountedEpisodes):
+    """An environment that fails in its `at`-th step or reset if its seed is `culprit`; drawn seeds are 100 to 899."""
+
+    def __init__(self, ends=((9, TRUNCATED),), culprit=0, at=3, where="step", how="raise", mark=None, render_mode=None):
+        super().__init__(ends, render_mode)
+        self.culprit, self.at, self.where, self.how, self.mark = culprit, at, where, how, mark
+        self.calls = {"step": 0, "reset": 0}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.name = self.name if self.name < 1000 else 100 + self.name % 800
+        self._fail("reset")
+        return self._obs(), {}
+
+    def step(self, action):
+        self._fail("step")
+        return super().step(action)
+
+    def _fail(self, where):
+        self.calls[where] += 1
+        if where != self.where or self.name != self.culprit or self.calls[where] != self.at or self._failed_before():
+            return
+        if self.how == "exit":
+            os._exit(7)
+        if self.how == "hang":
+            time.sleep(1000)
+        raise ArithmeticError("the ground gave way")
+
+    def _failed_before(self) -> bool:
+        """Return whether any process has failed before, which the file `mark` records."""
+        if self.mark is None:
+            return False
+        before = Path(self.mark).exists()
+        Path(self.mark).touch()
+        return before
+
+
+class NowAndThenRaising(CountedEpisodes):
+    """An environment whose seventh step raises."""
+
+    def step(self, action):
+        if self.executed == 6:
+            raise ArithmeticError("the ground gave way")
+        return super().step(action)
+
+
+class AlwaysRaising(CountedEpisodes):
+    """An environment whose every step raises."""
+
+    def step(self, action):
+        raise ArithmeticError("the ground gave way")
+
+
+class Marking(CountedEpisodes):
+    """An environment that creates the file `mark` when a step has ended."""
+
+    def __init__(self, mark, ends=((9, TRUNCATED),), render_mode=None):
+        super().__init__(ends, render_mode)
+        self.mark = Path(mark)
+
+    def step(self, action):
+        try:
+            return super().step(action)
+        finally:
+            self.mark.touch()
+
+
+class Slow(CountedEpisodes):
+    """An environment whose step takes `seconds`."""
+
+    def __init__(self, seconds, ends=((9, TRUNCATED),), render_mode=None):
+        super().__init__(ends, render_mode)
+        self.seconds = seconds
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class Large(CountedEpisodes):
+    """An environment whose observation of a megabyte does not fit into a pipe."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (250_000,), np.float32)
+
+    def _obs(self):
+        return np.broadcast_to(super()._obs(), self.observation_space.shape)
 
 
 gymnasium.register("CountedEpisodes-v0", CountedEpisodes, kwargs={"ends": ((2, TRUNCATED),)})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
 
-from tests.adapters.counted import CountedEpisodes
+from tests.adapters.counted import CountedEpisodes, Ticks
 
 BRANCHES = (3, 2)
 
@@ -83,31 +82,24 @@ class MaskedLate(Masked):
         return super().reset(seed=seed, options=options)[0], {}
 
 
-class NativeMasked(VectorEnv):
-    """A vector environment that observes the number of ticks, with the masks of these numbers."""
+class NativeMasked(Ticks):
+    """A vector environment whose environments count from their own numbers, with the masks of these counts."""
 
-    def __init__(self, num_envs=1, render_mode=None, max_episode_steps=None):
-        self.num_envs, self.render_mode = num_envs, render_mode
-        self.single_observation_space = CountedEpisodes.observation_space
-        self.single_action_space = Masked.action_space
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    single_action_space = Masked.action_space
 
     def reset(self, *, seed=None, options=None):
-        self.number = np.arange(self.num_envs)
+        self.count = np.arange(self.num_envs)
         return self._observe()
 
     def step(self, actions):
         assert actions.shape == (self.num_envs, 2)
-        self.number = self.number + 1
-        none = np.zeros(self.num_envs, bool)
-        obs, info = self._observe()
-        return obs, np.zeros(self.num_envs), none, none, info
+        return super().step(actions[:, 0])
 
     def _observe(self):
-        return self.number[:, None].astype(np.float32), {"action_mask": np.stack([allowed(n) for n in self.number])}
+        return super()._observe()[0], {"action_mask": np.stack([allowed(n) for n in self.count])}
 
 
-gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=NativeMasked)
+gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=lambda **args: NativeMasked(**args, length=99))
 MISSION = spaces.Dict({"mission": spaces.Text(9), "image": spaces.Box(0, 255, (7, 7, 3), np.uint8)})
 CAMERA = spaces.Box(0, 255, (90, 96, 3), np.uint8)
 BUTTON = spaces.Discrete(2)

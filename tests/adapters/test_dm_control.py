@@ -27,14 +27,6 @@ def test_observations_are_named_and_float32(name):
     adapter.close()
 
 
-def test_a_scalar_is_a_vector_of_one_value():
-    adapter = DmControlAdapter(config("walker-stand", 1, {}))
-    step = adapter.reset(0)["agent"]
-    assert step.obs["height"].shape == (1, 1)
-    assert adapter.roles["agent"].action_spec.continuous == 6
-    adapter.close()
-
-
 def test_1000_steps_end_in_truncation():
     """The discount of the suite is 1 at the time limit."""
     adapter = DmControlAdapter(config("cartpole-swingup", 1, {}))

@@ -1,10 +1,5 @@
 """Errors of environments with a missing package, and of ids that need another env_type."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from gymnasium.error import NamespaceNotFound
 
@@ -13,23 +8,14 @@ from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.env_errors import make_missing_error
 from algorithm.adapters.gym import GymAdapter
 from tests.adapters.configs import config
+from tests.missing_packages import run_without
 
-ROOT = Path(__file__).resolve().parents[2]
-WITHOUT = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == sys.argv[1]:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocked())
+OPEN = """
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.config.registry import find_class
 
 try:
-    mode = {"vectorization_mode": sys.argv[4]} if sys.argv[4] else {}
-    find_class("env_type", sys.argv[3])(EnvConfig(name=sys.argv[2], args=mode))
+    find_class("env_type", {env_type!r})(EnvConfig(name={env_name!r}, args={args}))
 except UnsupportedEnvironment as error:
     print(error)
 """
@@ -57,14 +43,9 @@ except UnsupportedEnvironment as error:
 def test_a_missing_package_is_one_line_with_the_extra(package, env_name, env_type, how, extra, needed):
     if needed:
         pytest.importorskip(needed)
-    process = subprocess.run(
-        [sys.executable, "-c", WITHOUT, package, env_name, env_type, how],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    start, _, end = process.stdout.strip().partition(" (No module named ")
+    args = {"vectorization_mode": how} if how else {}
+    message = run_without(package, OPEN.format(env_type=env_type, env_name=env_name, args=args))
+    start, _, end = message.partition(" (No module named ")
     name = f"dm_control/{env_name}" if env_type == "DM_CONTROL" else env_name
     assert start == f"the environment {name!r} needs the extra {extra}"
     assert end.endswith(f'): pip install -e ".[{extra}]"')

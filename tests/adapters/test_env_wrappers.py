@@ -11,7 +11,7 @@ from algorithm.adapters.env_wrappers import apply_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from tests.adapters.configs import config
-from tests.adapters.raising import Raising
+from tests.adapters.counted import Raising
 from tests.adapters.spaced import Sampling
 
 REWARD = ("gymnasium.wrappers:ClipReward", {"max_reward": 0.25})

@@ -21,9 +21,7 @@ from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract
-from tests.adapters.counted import TRUNCATED, NeverResets, NeverStarts
-from tests.adapters.raising import AlwaysRaising, NowAndThenRaising, Raising
-from tests.adapters.waiting import Slow
+from tests.adapters.counted import TRUNCATED, AlwaysRaising, NeverResets, NeverStarts, NowAndThenRaising, Raising, Slow
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -103,10 +101,10 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
     assert re.match(
-        r"environment 0 raised ArithmeticError: the ground gave way \(\S+raising.py, line \d+\) in a step", line
+        r"environment 0 raised ArithmeticError: the ground gave way \(\S+counted.py, line \d+\) in a step", line
     )
     assert adapter.last_error == details.splitlines()[-1] and adapter.last_error in line
-    assert details.startswith("Traceback") and "raising.py" in details
+    assert details.startswith("Traceback") and "counted.py" in details
 
 
 def test_a_worker_process_whose_step_raises_continues():
@@ -174,7 +172,7 @@ def test_a_reset_that_raises_twice_is_a_crash():
     adapter.env.envs[0].env.culprit = SEED
     adapter.env.envs[0].env.at = 3
     adapter.env.envs[0]._make = NeverResets
-    with pytest.raises(EnvironmentCrashed, match="raising.py' crashed: RuntimeError: the level is missing"):
+    with pytest.raises(EnvironmentCrashed, match="counted.py' crashed: RuntimeError: the level is missing"):
         for _ in range(3):
             adapter.step({"agent": np.zeros((1, 1), np.float32)})
 

@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
@@ -22,10 +21,11 @@ from tests.adapters.counted import (
     TERMINATED,
     TRUNCATED,
     CountedEpisodes,
-    EchoingActions,
+    Large,
+    Marking,
     NeverStarts,
+    Ticks,
 )
-from tests.adapters.waiting import Large, Marking
 from tests.doubles import ParityAgent, join_lanes, make_components
 
 MODES = list(AutoresetMode)
@@ -252,36 +252,6 @@ def test_a_native_vector_environment_is_used_if_it_is_faster():
     assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_dict_of_boxes_keeps_its_names_and_dtypes(mode):
-    space = spaces.Dict(
-        {"camera": spaces.Box(0, 255, (3, 2, 3), np.uint8), "speed": spaces.Box(-9, 9, (4,), np.float64)}
-    )
-    make = {"observation_space": space, "action_space": spaces.Discrete(3), **vectorized("sync", mode)}
-    adapter = GymAdapter(config(EchoingActions, 2, make))
-    specs = adapter.roles["agent"].obs_specs
-    assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
-        "camera": ((3, 3, 2), "uint8"),
-        "speed": ((4,), "float32"),
-    }
-    step = adapter.reset(seed=0)["agent"]
-    for action in (1, 2):
-        step = adapter.step({"agent": np.full((2, 1), action, np.float32)})["agent"]
-        for name, spec in specs.items():
-            assert step.obs[name].dtype == spec.dtype
-            np.testing.assert_array_equal(step.obs[name], np.full((2, *spec.shape), action))
-    assert step.is_bootstrap_row.all()
-
-
-def test_actions_are_converted_to_the_environments_values():
-    make = {"observation_space": spaces.Box(-9, 9, (1,)), "action_space": spaces.Discrete(3, start=-1)}
-    adapter = GymAdapter(config(EchoingActions, 3, make))
-    assert adapter.roles["agent"].action_spec.branches == (3,)
-    adapter.reset(seed=0)
-    step = adapter.step({"agent": np.array([[0], [1], [2]], np.float32)})["agent"]
-    assert step.obs["obs"].ravel().tolist() == [-1, 0, 1]
-
-
 def test_a_name_may_have_the_prefix_of_its_module():
     adapter = GymAdapter(config("tests.adapters.counted:CountedEpisodes-v0", 2, {}))
     assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
@@ -322,27 +292,6 @@ def test_env_args_of_the_caller_are_not_modified():
     before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
     GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
     assert env_args == before
-
-
-class Ticks(VectorEnv):
-    """A vector environment of an env.py that observes the number of steps of its episodes."""
-
-    def __init__(self, num_envs, length=3, mode=AutoresetMode.NEXT_STEP):
-        self.num_envs, self.length = num_envs, length
-        self.single_observation_space = spaces.Box(0, np.inf, (1,))
-        self.single_action_space = spaces.Discrete(2)
-        self.metadata = {"autoreset_mode": mode}
-
-    def reset(self, *, seed=None, options=None):
-        self.count = np.zeros(self.num_envs)
-        return self.count[:, None].astype(np.float32), {}
-
-    def step(self, actions):
-        over = self.count == self.length
-        self.count = np.where(over, 0, self.count + 1)
-        none = np.zeros(self.num_envs, bool)
-        reward = np.where(over, 0.0, actions)
-        return self.count[:, None].astype(np.float32), reward, self.count == self.length, none, {}
 
 
 TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))

@@ -10,10 +10,6 @@ def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def close(actual, expected, atol=1e-10):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
-
-
 def gradient(function, at):
     """Return the gradient of a sum over rows, by autograd."""
     at = at.clone().requires_grad_()

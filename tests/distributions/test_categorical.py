@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from algorithm.distributions import MASKED_LOGIT, Categorical, CategoricalFamily
-from tests.distributions.oracles import DRAWS, close, gradient, one_hot, random, within_noise
-from tests.oracles import softmax
+from tests.distributions.oracles import DRAWS, gradient, one_hot, random, within_noise
+from tests.oracles import close, softmax
 
 LOGITS, AVERAGE, WEIGHT = (2 * random(5, 2, 4, seed=seed) for seed in (1, 2, 3))
 SAMPLE = torch.from_numpy(np.random.default_rng(0).integers(4, size=(5, 2, 1)))

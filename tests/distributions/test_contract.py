@@ -19,12 +19,13 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from tests.distributions.oracles import DRAWS, close, fisher_product, gradient, random, within_noise
+from tests.distributions.oracles import DRAWS, fisher_product, gradient, random, within_noise
+from tests.oracles import close
 
 LEADING = (2, 3)  # rows and columns; their numbers differ from the sizes of an action
 FAMILIES = {
     "branch": make_family(0, (3,), ClippedGaussianFamily, Gaussian),
-    "clipped": ClippedGaussianFamily(2, Gaussian),
+    "clipped": ClippedGaussianFamily(3, Gaussian),
     "tanh, fixed std": TanhGaussianFamily(2, FixedStdGaussian),
     "joint": make_family(2, (3, 2), ClippedGaussianFamily, Gaussian),
     "joint, tanh, fixed std": make_family(2, (3, 2), TanhGaussianFamily, FixedStdGaussian),

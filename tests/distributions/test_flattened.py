@@ -20,8 +20,8 @@ from algorithm.distributions import (
     make_flattened_family,
 )
 from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
-from tests.distributions.oracles import DRAWS, close, random, within_noise
-from tests.oracles import softmax
+from tests.distributions.oracles import DRAWS, random, within_noise
+from tests.oracles import close, softmax
 
 BRANCHES = [(2, 3), (3, 2), (2, 2, 2), (4, 1, 3)]
 every_family = pytest.mark.parametrize("family", [FlattenedFamily(b) for b in BRANCHES], ids=map(str, BRANCHES))

@@ -5,7 +5,8 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
 from algorithm.losses import trust_region_multiplier
-from tests.distributions.oracles import DRAWS, close, random, within_noise
+from tests.distributions.oracles import DRAWS, random, within_noise
+from tests.oracles import close, tensor
 
 STATISTICS, AVERAGE = (0.7 * random(5, 2, 6, seed=seed) for seed in (1, 2))
 SAMPLE, WEIGHT = random(5, 2, 3, seed=3), random(5, 2, seed=4)
@@ -16,10 +17,6 @@ FAMILIES = [ClippedGaussianFamily, TanhGaussianFamily]
 def theirs(statistics):
     mean, log_std = statistics.chunk(2, -1)
     return Independent(Normal(mean, log_std.exp()), 1)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def with_std(std, *mean):

@@ -8,8 +8,8 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
-from tests.distributions.oracles import DRAWS, close, gradient, random, within_noise
-from tests.oracles import softmax
+from tests.distributions.oracles import DRAWS, gradient, random, within_noise
+from tests.oracles import close, softmax
 
 SPACES = {
     "continuous": (2, ()),

@@ -18,8 +18,8 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from tests.distributions.oracles import DRAWS, close, one_hot, random, within_noise
-from tests.oracles import softmax
+from tests.distributions.oracles import DRAWS, one_hot, random, within_noise
+from tests.oracles import close, softmax
 
 # Two continuous dimensions, branches of 3 and 2: statistics are 2 means, 2 log std, 3 logits, 2 logits.
 HYBRID = make_family(2, (3, 2), ClippedGaussianFamily, Gaussian)

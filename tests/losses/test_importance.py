@@ -3,12 +3,9 @@ import torch
 
 from algorithm.distributions import Categorical
 from algorithm.losses import bias_correction, clipped_importance, sampled_bias_correction, truncated_importance
+from tests.oracles import tensor
 
 CLIPS = [0.0, 1.0, 3.0, 1e9]
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def policy_gradient(pi, mu, q, action, target, clip):

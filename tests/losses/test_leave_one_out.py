@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithm.losses import leave_one_out
+from tests.oracles import tensor
 
 MAX_ACTIONS = 6
 BETAS = {
@@ -13,10 +14,6 @@ BETAS = {
     "inverse": lambda mu: 1 / mu,
     "truncated": lambda mu: (1 / mu).clamp(max=3),
 }
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def estimate(q, return_taken, action, beta):

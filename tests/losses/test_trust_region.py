@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -6,12 +8,11 @@ from hypothesis.extra import numpy as arrays
 
 from algorithm.distributions import Categorical
 from algorithm.losses import surrogate_loss, trust_region_multiplier
+from tests.oracles import close as assert_close
+from tests.oracles import tensor
 
+close = partial(assert_close, atol=1e-6)
 PI, AVERAGE = (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def directions(pi, average, action, advantage):
@@ -35,10 +36,6 @@ def step_in_logits(pi, average, action, advantage, space, delta=1.0):
 def project_gradient(gradient, kl_gradient, delta):
     """Return z of Eq. 12."""
     return gradient - trust_region_multiplier(gradient, kl_gradient, delta) * kl_gradient
-
-
-def close(actual, expected, atol=1e-6):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 def test_known_answers_for_a_step_away_from_the_average():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, RandomShift, Torso, Vector, random_shift
 from algorithm.networks.precision import Placement
-from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac, random_rollout_of, update
@@ -81,15 +80,6 @@ def test_a_shift_of_0_pixels_changes_and_draws_nothing():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_seed_of_torch_determines_the_shifts():
-    images = random_images(50)
-    results = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        results.append(random_shift(images, 3))
-    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
-
-
 def test_the_memory_layout_of_an_image_changes_no_pixel():
     images = random_images(5)
     last = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
@@ -132,29 +122,6 @@ def test_encoding_and_steps_shift_nothing():
     assert torch.equal(torso.encode(rows), plain.encode(rows))
     assert torch.equal(torso.step(rows, torch.zeros(20, 0))[0], plain.step(rows, torch.zeros(20, 0))[0])
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("encoder", [ENCODERS["image"], Vector()], ids=["in torch", "in numpy"])
-@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS.keys())
-def test_acting_is_unchanged_bit_for_bit_also_in_training_mode(make, encoder):
-    decisions = []
-    encoders = {"image": encoder, "*": Vector()}
-    for blueprint in (Blueprint(encoders), Blueprint(encoders, augmentations=SHIFT)):
-        agent = make(ROLE, blueprint)
-        Learner(agent, ROLE, {}, None)
-        assert agent.policy.training
-        obs = {name: value[0].numpy() for name, value in random_obs(1, 4).items()}
-        obs["vector"] = np.ones((4, 3), np.float32)
-        none = np.zeros(4, bool)
-        step = Step(
-            lane=np.arange(4), obs=obs, first=none, is_bootstrap_row=none, reward=np.zeros(4, np.float32), alive=~none
-        )
-        state, memory = torch.get_rng_state(), np.zeros((4, 0), np.float32)
-        decisions += [agent.act(step, memory), agent.greedy(step, memory)]
-        assert torch.equal(torch.get_rng_state(), state)
-    for plain, shifted in zip(decisions[:2], decisions[2:], strict=True):
-        np.testing.assert_array_equal(shifted.behavior, plain.behavior)
-        np.testing.assert_array_equal(shifted.action, plain.action)
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["after the start", "at the start"])

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Blueprint, FlatParameters, Mlp, RunningMoments, TargetNetwork
+from algorithm.networks import (
+    Blueprint,
+    Conv,
+    FlatParameters,
+    ImpalaResNet,
+    Mlp,
+    RunningMoments,
+    TargetNetwork,
+    Vector,
+)
 from algorithm.networks.flat_parameters import choose_dtype
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout, update
+from tests.builders import make_acer, random_rollout_of, update
 
 
 def two_groups(size: int = 3) -> tuple[dict[str, nn.Module], dict[str, TargetNetwork], dict[str, nn.Module]]:
@@ -68,17 +80,6 @@ def test_modules_are_views_of_the_flat_tensors_and_keep_their_values():
     assert (parameters.vector.dtype, parameters.statistics.dtype) == (torch.float32, torch.float64)
 
 
-def test_groups_are_consecutive():
-    parameters = FlatParameters(*two_groups())
-    for flat, slices in parameters.named_slices().values():
-        ends = [0]
-        for where in slices.values():
-            assert where.start == ends[-1]
-            ends.append(where.stop)
-        assert ends[-1] == len(flat)
-    assert list(parameters.group_slices) == ["policy", "critic"]
-
-
 def test_loading_changes_values_and_moves_no_tensor():
     parts = two_groups()
     parameters, other = FlatParameters(*parts), FlatParameters(*two_groups())
@@ -89,21 +90,24 @@ def test_loading_changes_values_and_moves_no_tensor():
         assert torch.equal(own, saved)
 
 
+@pytest.mark.parametrize("encoder", [Vector(), Conv((4, 3, 1), units=8), ImpalaResNet((4,), units=8)])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_updates_change_values_and_move_no_tensor(optimizer):
-    agent = make_acer(
-        blueprint=Blueprint(body=Mlp(8), critic=Mlp(4)), optimizer=optimizer, reward_normalization="return_std"
-    )
-    learner = Learner(agent, make_role(), {}, max_step=None)
+def test_updates_change_values_and_move_no_tensor(optimizer, encoder):
+    role = Role(4, {"obs": ObsSpec((2, 9, 9), "uint8", high=255)}, ActionSpec(branches=(3,)))
+    blueprint = Blueprint({"*": encoder}, body=Mlp(8), critic=Mlp(4))
+    agent = make_acer(role, blueprint, optimizer=optimizer, reward_normalization="return_std")
+    learner = Learner(agent, role, {}, max_step=None)
     groups = {name: group.module for name, group in agent.groups.items()}
     statistics = {"returns": learner.reward_normalizer.moments}
     before = everything(learner.parameters)
     assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
     for seed in range(3):
-        rollout = random_rollout(np.random.default_rng(seed))
+        rollout, rng = random_rollout_of(agent, role, seed), np.random.default_rng(seed)
+        rollout = replace(rollout, obs={"obs": rng.integers(256, size=(7, 4, 2, 9, 9)).astype(np.uint8)})
         learner.observe(rollout)
         update(learner, rollout)
         assert_laid_out(learner.parameters, groups, agent.target_networks, statistics)
+    assert learner.skipped_updates == 0
     for old, new in zip(before, everything(learner.parameters), strict=True):
         assert not torch.equal(old, new)
 

@@ -1,4 +1,4 @@
-"""Standard deviations of each kind, and statistics with masks: the same in numpy and in torch."""
+"""Standard deviations and temperatures, and statistics with masks: the same in numpy and in torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from algorithm.distributions import MASKED_LOGIT
-from algorithm.networks import ActorCritic, Blueprint, Mlp, StdHead
+from algorithm.networks import ActorCritic, Blueprint, Mlp, StdHead, Temperature
 from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.fakes import RunningSum
 
@@ -100,3 +100,19 @@ def test_acting_and_learning_compute_the_same_statistics(kind, way):
     # In learning there may be fewer rows of statistics than of observations.
     masked = network.mask_logits(columns[:2], tensors)
     np.testing.assert_allclose(masked, statistics[:2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_temperatures_start_at_the_given_logarithms(learned):
+    temperature = Temperature(2, -2.3, learned)
+    torch.testing.assert_close(temperature.alpha(), torch.tensor([-2.3, -2.3]).exp())
+    assert temperature.log_alpha.requires_grad == learned and not temperature.alpha().requires_grad
+
+
+def test_alpha_is_bounded_and_its_learned_logarithm_is_not():
+    temperature = Temperature(3, 0.0, True)
+    with torch.no_grad():
+        temperature.log_alpha.copy_(torch.tensor([-1e4, 1e4, 1.0]))
+    torch.testing.assert_close(temperature.alpha(), torch.tensor([-20.0, 5.0, 1.0]).exp())
+    assert (temperature.alpha() > 0).all() and temperature.alpha().isfinite().all()
+    assert temperature.log_alpha.abs().max() == 1e4

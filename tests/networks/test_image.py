@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, Mlp, NatureCnn, Vector
+from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, NatureCnn
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout, update
+from tests.builders import make_acer
 
 FRAMES = ObsSpec((4, 84, 84), "uint8", high=255)
 SMALL = ObsSpec((3, 10, 12), "uint8", high=255)
@@ -133,33 +130,6 @@ def test_invalid_layers_and_observations_are_rejected(make, message):
 
 def test_the_smallest_image_of_nature_cnn_has_36_pixels():
     assert NatureCnn(8)(ObsSpec((1, 36, 36), "uint8"))(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).shape == (2, 8)
-
-
-@every_encoder
-def test_updates_do_not_move_the_parameters(factory):
-    specs = {"image": SMALL, "other": ObsSpec((1, 9, 9), "uint8", env_shape=(9, 9)), "vector": ObsSpec((3,))}
-    role = Role(2, specs, ActionSpec(branches=(3,)))
-    blueprint = Blueprint(encoders={"vector": Vector(), "*": factory}, body=Mlp(16))
-    learner = Learner(make_acer(role, blueprint), role, {}, None)
-    shown = {name: pixels(spec, rows=15).unflatten(0, (5, 3)).numpy() for name, spec in specs.items()}
-    rollout = replace(random_rollout(np.random.default_rng(0), rows=4, columns=3), obs=shown)
-    before = learner.parameters.vector.clone()
-
-    def places():
-        parameters = [*learner.agent.policy.parameters(), *learner.agent.average_policy.network.parameters()]
-        gradients = [parameter.grad for parameter in learner.agent.policy.parameters()]
-        return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in (*parameters, *gradients)]
-
-    laid_out = places()
-    for _ in range(2):
-        update(learner, rollout)
-    assert places() == laid_out
-    assert learner.skipped_updates == 0
-    assert (learner.parameters.vector != before).float().mean() > 0.5
-    assert all(tensor.is_contiguous() for tensor in learner.agent.policy.parameters())
-    state = learner.parameters.state()
-    learner.parameters.load(state)
-    assert places() == laid_out
 
 
 def test_acting_and_learning_encode_an_image_equally():

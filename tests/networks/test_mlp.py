@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.networks import Blueprint, Mlp, Noise, NoisyMlp
+from algorithm.networks import Blueprint, Mlp, NoisyMlp
 from algorithm.networks.mlp import NoisyLinear, scale_noise
 from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
@@ -59,19 +59,6 @@ def test_weights_start_within_the_bounds_of_the_paper():
     assert layer.mean.bias.abs().max() <= 0.1
     for sigma in layer.sigma.parameters():
         torch.testing.assert_close(sigma, torch.full_like(sigma, 0.05))
-
-
-def test_the_average_of_many_noisy_layers_is_the_mean():
-    torch.manual_seed(0)
-    layer = NoisyLinear(3, 4, std=0.5)
-    noise, x = Noise([layer]), torch.from_numpy(OBS)
-    outputs = []
-    for _ in range(4000):
-        noise.resample()
-        outputs.append(layer(x).detach())
-    outputs = torch.stack(outputs)
-    error = outputs.std(0) / 4000**0.5
-    assert ((outputs.mean(0) - layer.eval()(x)).abs() < 4.5 * error).all()
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)

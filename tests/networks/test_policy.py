@@ -26,10 +26,9 @@ from algorithm.networks import (
 )
 from algorithm.networks.encoders import Scale
 from algorithm.networks.precision import CPU, Placement
-from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, update
+from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, random_rollout_of, update
 from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
 
 # The same CPU for torch, another device for a placement.
@@ -60,14 +59,14 @@ class SeparateDevices:
     """An agent that acts with a copy of its policy, and its learner."""
 
     def __init__(self, name: str = "plain", kind: str = "acer"):
-        role, make = AGENTS[kind]
-        self.agent = make(role, {**BLUEPRINTS, **BRANCH_MEMORIES}[name])
-        self.learner = Learner(self.agent, role, {}, None, SEPARATE)
+        self.role, make = AGENTS[kind]
+        self.agent = make(self.role, {**BLUEPRINTS, **BRANCH_MEMORIES}[name])
+        self.learner = Learner(self.agent, self.role, {}, None, SEPARATE)
         self.seed = 0
 
     def learn(self) -> None:
         self.seed += 1
-        rollout = rollout_of(self.agent, np.random.default_rng(self.seed))
+        rollout = random_rollout_of(self.agent, self.role, self.seed)
         self.learner.observe(rollout)
         update(self.learner, rollout)
 
@@ -77,19 +76,6 @@ class SeparateDevices:
     def exact(self) -> np.ndarray:
         policy = self.agent.policy
         return policy(tensors(observations(ONE, 6)), torch.ones(6, policy.state_size))[0].detach().numpy()
-
-
-def rollout_of(agent, rng: np.random.Generator) -> Rollout:
-    """Return a collected rollout with actions, statistics and memory of the shapes of this agent."""
-    rollout = random_rollout(rng)
-    indices = rollout.raw_action if agent.family.branches else rollout.raw_action[..., :0]
-    numbers = agent.family.size - len(agent.family.branches)
-    rollout.raw_action = np.zeros((6, 4, agent.family.size), np.float32)
-    rollout.raw_action[..., :numbers] = rng.normal(size=(6, 4, numbers))
-    rollout.raw_action[..., numbers : numbers + 1] = indices
-    rollout.behavior = rng.normal(size=(6, 4, agent.family.statistics_size)).astype(np.float32)
-    rollout.memory = np.zeros((4, agent.state_size), np.float32)
-    return rollout
 
 
 @pytest.mark.parametrize(
@@ -219,8 +205,7 @@ def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, chan
     for module in agent.policy.modules():
         if isinstance(module, Scale):
             module.scale = torch.ones(2)
-    rng = np.random.default_rng(0)
-    rollout = rollout_of(agent, rng)
+    rng, rollout = np.random.default_rng(0), random_rollout_of(agent, role)
     rollout.obs = {name: rng.normal(size=(7, 4, size)).astype(np.float32) for name, size in sizes.items()}
     rollout.obs |= {name: np.ones((7, 4, *spec.shape), np.uint8) for name, spec in masks.items()}
     learner.observe(rollout)

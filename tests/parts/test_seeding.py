@@ -1,11 +1,11 @@
 """The seeds of runs and of workers."""
 
-from algorithm.parts.seeding import RunSeeds
+from algorithm.parts.seeding import TRAINING, RunSeeds
 
 
 def list_seeds(seeds: RunSeeds) -> list[int]:
     components = [int(child.generate_state(1)[0]) for child in seeds.make_component_seeds("agent").spawn(4)]
-    return [seeds.process, seeds.get_training_seed(0), seeds.get_training_seed(1000), *components]
+    return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
 
 
 def test_the_first_worker_has_the_seeds_of_a_run_without_workers():

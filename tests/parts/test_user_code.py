@@ -1,13 +1,32 @@
-"""The code in the folder of an environment."""
+"""The code in the folder of an environment, and networks of a program that are written as an nn.py."""
 
 import inspect
 import pickle
 import sys
+from pathlib import Path
 
 import pytest
 
 from algorithm.errors import UserError
-from algorithm.parts.user_code import import_file, load_environment
+from algorithm.networks import (
+    Attention,
+    Blueprint,
+    Chain,
+    Conv,
+    FrameStack,
+    Gru,
+    ImpalaResNet,
+    Lstm,
+    Mlp,
+    NatureCnn,
+    NoisyMlp,
+    OneHot,
+    RandomShift,
+    Residual,
+    UnitSphere,
+    Vector,
+)
+from algorithm.parts.user_code import import_file, load_blueprint, load_environment, write_network_file
 
 ENV = """import threading
 LOCK = threading.Lock()
@@ -42,3 +61,80 @@ def test_a_dataclass_whose_annotations_are_text(tmp_path):
     module = import_file(tmp_path / "env.py")
     assert module.Settings(size=4).size == 4
     assert module.__name__ not in sys.modules  # since other processes could not import it by this name
+
+
+OBSERVATIONS = {
+    "a": FrameStack(3, Vector(scale=(1.0, 0.5))),
+    "b[0]": Conv((16, 3, 1), (8, 3, 2), units=None, activation="tanh"),
+    "c": NatureCnn(64),
+    "d": ImpalaResNet((4, 8), spectral_norm=True),
+    "e": OneHot(3, 4),
+    "*": Vector(normalize=True, clip=3.0),
+}
+LAYERS = [
+    Mlp(8, 4, activation="tanh", norm="layer"),
+    NoisyMlp(4, std=0.1),
+    Residual(32, 2, unit_weights=True),
+    UnitSphere(0.3),
+]
+
+
+class Custom:
+    """A factory of a module that can be imported."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+
+class Forgetful:
+    """A factory that does not keep its argument."""
+
+    def __init__(self, size: int):
+        self.kept = size
+
+
+def make_custom(size: int) -> None:
+    """A factory that is a function."""
+
+
+def describe(value: object) -> object:
+    """Return what makes two factories equal."""
+    if isinstance(value, dict):
+        return {name: describe(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(describe, value))
+    return (type(value), describe(vars(value))) if hasattr(value, "__dict__") and not callable_name(value) else value
+
+
+def callable_name(value: object) -> bool:
+    """Return whether a value is a function or a class."""
+    return hasattr(value, "__name__")
+
+
+@pytest.mark.parametrize(
+    "blueprint",
+    [
+        Blueprint(),
+        Blueprint(OBSERVATIONS, augmentations={"c": RandomShift(4)}, body=Chain(*LAYERS), memory=Gru(6)),
+        Blueprint(memory=Lstm(6), policy=Mlp(3), critic=Residual(16, 1, norm=None)),
+        Blueprint(memory=Attention(32, window=8), body=Custom(3), policy=make_custom, critic=Custom),
+    ],
+)
+def test_a_blueprint_is_written_as_code_that_defines_it(blueprint):
+    write_network_file(Path(), blueprint)
+    assert describe(load_blueprint(Path(), "nn.py", {})) == describe(blueprint)
+    write_network_file(Path(), lambda: blueprint)
+    assert describe(load_blueprint(Path(), "nn.py", {})) == describe(blueprint)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (lambda size: None, r"<lambda> cannot be imported by the processes that load the run: define it in a module"),
+        (Forgetful(3), "Forgetful does not keep its argument size as an attribute"),
+    ],
+)
+def test_a_part_that_cannot_be_written_is_an_error(part, message):
+    with pytest.raises(UserError, match=message):
+        write_network_file(Path(), Blueprint(body=part))
+    assert not Path("nn.py").exists()

@@ -19,7 +19,7 @@ from algorithm.returns.distributional_retrace import (
     recursive_distributional_retrace,
 )
 from tests.builders import random_estimator_inputs
-from tests.oracles import retrace_by_definition
+from tests.oracles import close, retrace_by_definition, tensor
 
 GAMMA = 0.9
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
@@ -28,14 +28,6 @@ WIDE = Support(v_min=-30.0, v_max=36.0, n_atoms=23)
 both = pytest.mark.parametrize("estimate", DISTRIBUTIONAL_ESTIMATORS.values(), ids=DISTRIBUTIONAL_ESTIMATORS)
 many = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual, expected, atol=1e-12):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 # Known answers: two rows of an episode that continues after them, with two actions.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from algorithm.returns import ESTIMATORS, EstimatorInputs, TraceClipping, rescale, unscale
 from tests.builders import random_boundaries
+from tests.oracles import tensor
 
 FULL = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=1.0)
 
@@ -115,10 +116,6 @@ def test_invalid_rows_do_not_change_the_targets_of_earlier_rows():
     }
     for name in ESTIMATORS:
         equal(q_target(name, replace(batch, **corrupted)), q_target(name, batch))
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_known_answers():

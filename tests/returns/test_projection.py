@@ -9,19 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithm.returns.distributional_retrace import Support
+from tests.oracles import close, tensor
 
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
 
 many = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual, expected, atol=1e-12):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 def project_by_definition(support, position, mass):

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 
 from algorithm.returns import n_step_return, retrace, reverse_scan, sum_rewards, vtrace
 from tests.builders import random_estimator_inputs
-from tests.oracles import retrace_by_definition, reverse_loop, vtrace_by_definition
+from tests.oracles import retrace_by_definition, reverse_loop, tensor, vtrace_by_definition
 
 GAMMA = 0.9
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(actual, *expected):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from algorithm import load
+from algorithm.agents.agent import Agent
 from algorithm.cli import main
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.parts.run_folder import RunFolder
@@ -70,8 +71,8 @@ def test_statistics_include_all_collected_rows_after_a_resume_too(observed):
         np.testing.assert_allclose(mean, np.mean(observed, 0, dtype=np.float64), rtol=1e-9)
 
 
-def record_evaluated_agents(monkeypatch) -> list:
-    """Return a list to which every evaluation from now on appends its agent."""
+def play_and_load(folder: RunFolder, size: int, monkeypatch) -> list[Agent]:
+    """Return the agent that `--run` plays, and the one that `load` returns after it has acted."""
     agents = []
     play = Evaluator.play
 
@@ -81,29 +82,29 @@ def record_evaluated_agents(monkeypatch) -> list:
         return played
 
     monkeypatch.setattr(Evaluator, "play", watched)
-    return agents
+    run("--run")
+    player = load(folder.path)
+    player.act(np.full((3, size), 2.0))
+    assert len(agents) == 1
+    return [*agents, player.agent]
 
 
 def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(monkeypatch):
     write("normalize=True")
     folder = run()
     saved = folder.find_best().weights("agent")
-    agents = record_evaluated_agents(monkeypatch)
-    run("--run")
-    player = load(folder.path)
-    player.act(np.full((3, NUMBERS), 2.0))
-    for agent in (*agents, player.agent):
+    agents = play_and_load(folder, NUMBERS, monkeypatch)
+    for agent in agents:
         for network in (agent.policy, agent.average_policy.network):
             kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
             assert kept.equal(saved["statistics"]["obs/acer"])
-    assert len(agents) == 1
 
     # Without the statistics, the same weights select other actions.
-    obs = {"obs": np.array([[0.5, 1.0, 0.1]], np.float32)}
-    found = player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0]
-    for buffer in player.agent.policy.buffers():
+    obs, policy = {"obs": np.array([[0.5, 1.0, 0.1]], np.float32)}, agents[-1].policy
+    found = policy.act(obs, np.zeros((1, 0), np.float32))[0]
+    for buffer in policy.buffers():
         buffer.zero_()
-    assert not np.allclose(player.agent.policy.act(obs, np.zeros((1, 0), np.float32))[0], found, rtol=1e-3)
+    assert not np.allclose(policy.act(obs, np.zeros((1, 0), np.float32))[0], found, rtol=1e-3)
 
 
 def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_change_them(monkeypatch):
@@ -111,16 +112,13 @@ def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_chang
     folder = run()
     saved = folder.find_best().weights("agent")["batch_statistics"]
     assert set(saved) == {"acer", "target/average"}
-    agents = record_evaluated_agents(monkeypatch)
-    run("--run")
-    player = load(folder.path)
-    player.act(np.full((3, 4), 2.0))
-    for agent in (*agents, player.agent):
+    agents = play_and_load(folder, 4, monkeypatch)
+    for agent in agents:
         for name, network in (("acer", agent.policy), ("target/average", agent.average_policy.network)):
             norms = find_batch_norms([network])
             assert torch.cat([norm.running for norm in norms]).equal(saved[name])
             assert {float(norm.running[-1]) for norm in norms} == {float(norms[0].running[-1])}
-    assert len(agents) == 1 and player.agent.policy.torso.body.input_norm.running[-1] > 5  # committed batches
+    assert agents[-1].policy.torso.body.input_norm.running[-1] > 5  # committed batches
 
 
 @pytest.mark.parametrize("command", ["--run", "--resume"])

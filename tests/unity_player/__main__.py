@@ -16,8 +16,7 @@ from tests.unity_player.ball import BalanceBall
 from tests.unity_player.faults import KINDS, Faults
 from tests.unity_player.grid import Grid
 from tests.unity_player.scene import Task
-from tests.unity_player.small import Arrivals, Hybrid, Staggered, TwoBehaviors
-from tests.unity_player.teams import Duel
+from tests.unity_player.small import Arrivals, Duel, Hybrid, Staggered, TwoBehaviors
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {

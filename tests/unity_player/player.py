@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.internal.encoder import _VarintBytes
 
 from algorithm.adapters.unity.client import API_VERSION, STATUS_OK, STATUS_QUIT, api
 from algorithm.adapters.unity.self_test import CONNECT_SECONDS, PACKAGE, UnityStub, make_header
@@ -116,7 +117,6 @@ class Player:
 
 
 def _encode_agent(news: News, sensors: tuple[Sensor, ...]) -> Any:
-    observations = [_encode(value, sensor) for value, sensor in zip(news.obs, sensors, strict=False)]  # a fault: fewer
     return api.AgentInfoProto(
         id=news.agent,
         reward=news.reward,
@@ -125,7 +125,7 @@ def _encode_agent(news: News, sensors: tuple[Sensor, ...]) -> Any:
         action_mask=news.mask,
         group_id=news.group,
         group_reward=news.group_reward,
-        observations=observations,
+        observations=[_encode(value, sensor) for value, sensor in zip(news.obs, sensors, strict=True)],
     )
 
 
@@ -142,13 +142,5 @@ def _encode(value: np.ndarray | bytes, sensor: Sensor) -> Any:
     if is_png:
         observation.compressed_data = value
     else:  # the numbers as they are in a message: the only field of this part is a list of them
-        observation.float_data.MergeFromString(bytes([FLOATS]) + _varint(value.nbytes) + value.tobytes())
+        observation.float_data.MergeFromString(bytes([FLOATS]) + _VarintBytes(value.nbytes) + value.tobytes())
     return observation
-
-
-def _varint(number: int) -> bytes:
-    data = b""
-    while number >= 128:
-        data += bytes([number % 128 + 128])
-        number //= 128
-    return data + bytes([number])

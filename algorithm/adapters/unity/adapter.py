@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,19 +29,18 @@ from algorithm.adapters.adapter import (
 )
 from algorithm.adapters.curriculum import EnvironmentParameters, Value
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
-from algorithm.adapters.unity.lanes import LaneAssignment
 from algorithm.adapters.unity.launch import LaunchConfig, find_player, list_start_checks
-from algorithm.adapters.unity.metric_names import rename_metrics
-from algorithm.adapters.unity.scene_tick import (
+from algorithm.adapters.unity.scene import (
     TEAM_SUFFIX,
     AgentSpecs,
     Batch,
+    LaneAssignment,
     PlayerExited,
     SceneTick,
-    StatisticsCollector,
     get_agent_name,
     get_role_name,
 )
+from algorithm.adapters.unity.scene_statistics import StatisticsCollector, rename_metrics
 from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
@@ -123,14 +122,11 @@ class UnityAdapter(Adapter):
         self._request_play()
         ticks: dict[int, SceneTick] = {}
         while len(ticks) < len(self._scenes):
-            self._wait()
-            for scene in self._scenes:
-                message = scene.receive()
+            for scene, message in self._receive_messages():
                 if isinstance(message, PlayerExited):
                     self.close()
                     raise EnvironmentStartError(message.reason)
-                if message is not None:
-                    ticks[scene.number] = message
+                ticks[scene.number] = message
         self._ready_steps = self._make_steps(ticks)
         return self._ready_steps.popleft()
 
@@ -175,27 +171,28 @@ class UnityAdapter(Adapter):
         while time.monotonic() < deadline:
             for scene in self._scenes:
                 scene.start_if_due(self._parameters.current)
-            self._wait()
             has_exited = False
-            for scene in self._scenes:
-                message = scene.receive()
+            for scene, message in self._receive_messages():
                 if isinstance(message, PlayerExited):
                     self._schedule_restart(scene, message)
                     has_exited = True
-                elif message is not None:
+                else:
                     self._ticks[scene.number] = message
             if (self._ticks or has_exited) and not any(scene.is_stepping for scene in self._scenes):
                 return True
         return False
 
-    def _wait(self) -> None:
-        """Wait until a message can be received or a scene needs a call, at most `MAX_WAIT` seconds."""
+    def _receive_messages(self) -> Iterator[tuple[SceneProcess, SceneTick | PlayerExited]]:
+        """Wait for messages, at most `MAX_WAIT` seconds and until a scene needs a call, and yield them."""
         pipes = [scene.pipe for scene in self._scenes if scene.pipe is not None and not scene.awaits_actions]
         timeout = min((scene.wait_seconds for scene in self._scenes if not scene.awaits_actions), default=0.0)
         if pipes:
             wait(pipes, timeout)
         else:  # without pipes, `wait` returns at once on Windows
             time.sleep(timeout)
+        for scene in self._scenes:
+            if (message := scene.receive()) is not None:
+                yield scene, message
 
     def _schedule_restart(self, scene: SceneProcess, player_exited: PlayerExited) -> None:
         self._forget_agents(scene)

@@ -18,7 +18,7 @@ from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.decoding import Decoder
 from algorithm.adapters.unity.launch import LOOPBACK, UnityProcess, describe_holder, is_taken
-from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick
+from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
 
 api = compat.load_api()
 
@@ -144,9 +144,14 @@ class UnityClient:
         self._set_parameters(parameters or {})
         return self._exchange(api.STEP, actions)
 
-    def close(self) -> None:
-        """End the scene, and the player with all its processes. A second call does nothing."""
-        self._close(at_once=False)
+    def close(self, at_once: bool = False) -> None:
+        """End the scene, and the player with all its processes. A second call does nothing.
+
+        The player has some seconds to quit, unless it is killed `at_once`.
+        """
+        self._server.close()
+        if self._process:
+            self._process.close(at_once)
 
     def __enter__(self) -> UnityClient:
         return self
@@ -243,20 +248,15 @@ class UnityClient:
         except SimulatorError as error:
             crashed = isinstance(error, EnvironmentCrashed) and not isinstance(error, PlayerQuit)
             last_output = self._process.last_lines() if self._process and crashed else ""
-            self._close(at_once=not isinstance(error, PlayerQuit))
+            self.close(at_once=not isinstance(error, PlayerQuit))
             raise type(error)(f"{self.name} {error}{last_output}") from error
         except BaseException as error:
-            self._close(at_once=True)
+            self.close(at_once=True)
             if not isinstance(error, Exception):
                 raise
             raise EnvironmentCrashed(
                 f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}"
             ) from error
-
-    def _close(self, at_once: bool) -> None:
-        self._server.close()
-        if self._process:
-            self._process.close(at_once)
 
 
 class Server(api.UnityToExternalProtoServicer):

@@ -15,7 +15,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch
+from algorithm.adapters.unity.scene import AgentSpecs, Batch
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 
 api = compat.load_api()

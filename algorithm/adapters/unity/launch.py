@@ -302,29 +302,17 @@ def describe_holder(port: int) -> str:
     sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
-            if any(_read_link(file) in sockets for file in (process / "fd").iterdir()):
+            if any(file.resolve().name in sockets for file in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
         except OSError:  # a process of another user, or one that has just ended
             continue
     return "another program"
 
 
-def _read_link(file: Path) -> str:
-    """Return what a file descriptor of a process refers to; "" if it has just been closed."""
-    try:
-        return str(file.readlink())
-    except OSError:
-        return ""
-
-
 def _find_inodes(port: int) -> Iterator[str]:
     """Yield the inodes of the sockets that listen on the port."""
-    for table in SOCKET_TABLES:
-        try:
-            lines = table.read_text().splitlines()[1:]
-        except OSError:  # not Linux
-            continue
-        for line in lines:
+    for table in filter(Path.exists, SOCKET_TABLES):  # on Linux
+        for line in table.read_text().splitlines()[1:]:
             fields = line.split()
             if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
                 yield fields[9]

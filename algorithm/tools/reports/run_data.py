@@ -17,15 +17,14 @@ from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.yaml_layers import Tree, find_value, load_defaults, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
-from algorithm.parts.lock import FolderLock
-from algorithm.parts.run_records import ConfigHistory, find_changes, read_roles
+from algorithm.parts.provenance import read_sessions
+from algorithm.parts.run_folder import RunFolder, find_changes
 from algorithm.records_io import NumberTable, OpenRecord, read_json, read_json_lines
-from algorithm.runs.process_history import read_sessions
 from algorithm.runs.results import Record, read_record
 from algorithm.specs import Role
 from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table_if_present
 
-FAULTS_FILE, ROLES_FILE, CONFIGS_FOLDER, NETWORKS_FILE = "faults.log", "roles.json", "configs", "networks.json"
+FAULTS_FILE, NETWORKS_FILE = "faults.log", "networks.json"
 LINEAGE_FILE = "lineage.jsonl"  # in the folder of a population
 RETURN_COLUMN = "rollout/return"
 # Settings without an effect on the run: its name, and what only a search reads.
@@ -156,7 +155,7 @@ class RunData:
     @cached_property
     def roles(self) -> Mapping[str, Role]:
         """The roles that have appeared."""
-        return self._read(lambda: read_roles(self.folder / ROLES_FILE))
+        return self._read(lambda: RunFolder(self.folder).read_roles())
 
     @cached_property
     def metrics(self) -> RunMetrics:
@@ -194,7 +193,7 @@ class RunData:
     @cached_property
     def changes(self) -> Sequence[tuple[int, str, Any, Any]]:
         """The settings that changed when the run was resumed: from which env step on, path, old and new value."""
-        trees = ConfigHistory(self.folder / CONFIGS_FOLDER).read_all(self.log)
+        trees = RunFolder(self.folder).history.read_all(self.log)
         return [
             (env_steps, *change)
             for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)
@@ -244,7 +243,7 @@ class RunData:
     @property
     def in_training(self) -> bool:
         """Whether another process trains the run now."""
-        return FolderLock(self.folder, str(self.folder)).is_held_elsewhere()
+        return RunFolder(self.folder).lock.is_held_elsewhere()
 
     @property
     def algorithm(self) -> str:

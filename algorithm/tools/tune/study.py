@@ -16,7 +16,7 @@ from algorithm.atomic_io import copy_aside, replace_text
 from algorithm.config.yaml_layers import Tree, format_value, format_yaml, parse_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
-from algorithm.parts.run_records import find_changes
+from algorithm.parts.run_folder import find_changes
 from algorithm.program import get_install_command
 from algorithm.records_io import read_json_lines, write_json_lines
 

@@ -1,4 +1,4 @@
-"""Scripted players for tests, and actions for them."""
+"""Scripted players for tests, adapters of them, and actions for them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,27 @@ from pathlib import Path
 
 import numpy as np
 
+from algorithm.adapters.adapter import EnvConfig
+from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import UnityClient
-from algorithm.adapters.unity.scene_tick import SceneTick
+from algorithm.adapters.unity.scene import SceneTick
 from tests.unity_player.launcher import ROOT, make_player
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+SECTION = {
+    "base_port": None,
+    "agents": None,
+    "no_graphics": False,
+    "time_scale": 20,
+    "quality_level": 1,
+    "width": 84,
+    "height": 84,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "additional_args": [],
+    "log_folder": None,
+    "timeout_wait": 20.0,
+}
 
 
 def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> UnityClient:
@@ -60,3 +76,20 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 def has_ended(pid: int) -> bool:
     """Return whether a process ends within some seconds."""
     return wait_for(lambda: not alive(pid))
+
+
+def make_config(path: Path | None, copies: int = 1, parameters=None, ended=None, **section) -> EnvConfig:
+    """Return the configuration of a player, or of the editor for None; `section` changes `unity_args`."""
+    build_path = "editor" if path is None else str(path)
+    return EnvConfig(
+        name="",
+        n_envs=copies,
+        section={"build_path": build_path, **SECTION, **section},
+        parameters=parameters,
+        on_episode_end=ended,
+    )
+
+
+def make_scenes(folder: Path, task: str, *flags: str, **config) -> UnityAdapter:
+    """Return an adapter of a task of the scripted player, whose program is written to `folder`."""
+    return UnityAdapter(make_config(make_player(folder, task, *flags), **config))

@@ -21,12 +21,11 @@ from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
 from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
-from algorithm.adapters.unity.scene_tick import AgentSpecs, Batch, SceneTick, StatisticsCollector
+from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.contract import _random_actions
-from tests.adapters.unity.played import ENVIRONMENT, has_ended, press_play
-from tests.adapters.unity.scenes import make_config, make_scenes
+from tests.adapters.unity.played import ENVIRONMENT, has_ended, make_config, make_scenes, press_play
 from tests.unity_player.launcher import ROOT, make_player
 
 # The contract tests and the test with kill -9 start the processes of scenes as users do.
@@ -206,14 +205,6 @@ def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened
     assert adapter.statistics() == {}
 
 
-def test_statistics_are_aggregated_as_the_scene_requests():
-    statistics = StatisticsCollector()
-    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
-    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
-    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
-    assert statistics.take() == {}
-
-
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
@@ -317,7 +308,7 @@ def descendants(pid):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from tests.adapters.unity.scenes import make_scenes\n"
+        "import sys; from pathlib import Path; from tests.adapters.unity.played import make_scenes\n"
         "if __name__ == '__main__':\n"
         f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'log')!r})\n"
         "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"

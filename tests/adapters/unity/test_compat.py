@@ -10,19 +10,8 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.unity import compat  # noqa: E402
+from tests.missing_packages import ROOT, run_without  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[3]
-BLOCKED = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == sys.argv[1]:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocked())
-sys.path_importer_cache.clear()
-"""
 LOADED = """
 from algorithm.adapters.unity import compat
 api = compat.load_api()
@@ -32,10 +21,10 @@ print(sys.modules[compat.MESSAGES + ".observation_pb2"].__doc__, "distutils" in 
 """
 
 
-def run(code: str, *words: str, path: Path = ROOT) -> subprocess.CompletedProcess:
+def run(code: str, path: Path = ROOT) -> subprocess.CompletedProcess:
     paths = os.pathsep.join([str(path), str(ROOT)])
     return subprocess.run(
-        [sys.executable, "-c", "import sys\n" + code, *words],
+        [sys.executable, "-c", "import sys\n" + code],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
@@ -109,7 +98,7 @@ try:
 except UnsupportedEnvironment as error:
     print(error)
 """
-    message = run(BLOCKED + code, package).stdout.strip()
+    message = run_without(package, code)
     assert message.startswith("env_type UNITY needs a package that is missing (No module named ")
     assert message.endswith(f"): {command}") and "\n" not in message
 

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform  # noqa: E402
-from algorithm.adapters.unity.scene_tick import AVERAGE  # noqa: E402
+from algorithm.adapters.unity.scene_statistics import AVERAGE  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
-from tests.unity_player import ball, grid, small  # noqa: E402
+from tests.unity_player import ball, grid  # noqa: E402
 from tests.unity_player.__main__ import TASKS, parse  # noqa: E402
 from tests.unity_player.launcher import ROOT  # noqa: E402
 from tests.unity_player.scene import Action  # noqa: E402
@@ -70,38 +70,6 @@ def test_reaching_the_goal_gives_one_and_walls_are_masked():
 
     (returns,) = play(task, walk, 40).values()
     assert min(returns) > 0.85 and seen == set(range(5)) - {0}
-
-
-@pytest.mark.parametrize(("png", "scale"), [((), 255), (("--png",), 1)])
-def test_the_camera_shows_the_same_in_either_layout(tmp_path, png, scale):
-    shown = []
-    for layout in ("hwc", "chw"):
-        with start(tmp_path, "grid", "--size", "12", "--seed", "5", "--layout", layout, *png) as client:
-            decisions, _ = client.reset().batches["GridWorld?team=0"]
-            shown.append(decisions.obs["CameraSensor"].copy())
-            assert not decisions.obs["action_mask"].all()
-    assert shown[0].shape[1:] == (3, 12, 12)
-    np.testing.assert_array_equal(*shown)
-    pixels = shown[0].transpose(0, 2, 3, 1).reshape(-1, 3) * scale
-    assert {tuple(pixel) for pixel in pixels.round().astype(int).tolist()} == {(230, 230, 230), *grid.COLORS.values()}
-
-
-def test_the_best_actions_give_two_at_every_decision():
-    def name_it(name, news):
-        vector = news.obs[1]
-        return Action(vector[:2].tolist(), [int(vector[2:4].argmax()), int(vector[4:].argmax())])
-
-    (returns,) = play(make("hybrid"), name_it, 6).values()
-    assert returns == pytest.approx([2.0 * small.Hybrid.limit] * 6)
-
-
-def test_a_second_behavior_appears_later_with_group_rewards():
-    def right(name, news):
-        return Action(news.obs[0].tolist(), []) if "Walker" in name else Action([], [int(news.obs[0].argmax())])
-
-    returns = play(make("two_behaviors"), right, 12)
-    assert returns["Walker?team=0"][:3] == pytest.approx([10.0] * 3)
-    assert returns["Watcher?team=1"][:3] == pytest.approx([15.0] * 3)
 
 
 def test_settings_are_recorded_and_statistics_are_returned(tmp_path):

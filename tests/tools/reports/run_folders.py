@@ -13,9 +13,9 @@ import numpy as np
 from algorithm.config.yaml_layers import Tree, format_yaml, load_defaults, merge
 from algorithm.networks.precision import Placement
 from algorithm.parts.network_record import record_network
-from algorithm.parts.run_records import write_roles
-from algorithm.records_io import append_json_line
-from algorithm.runs.results import write_record
+from algorithm.parts.run_folder import RunFolder
+from algorithm.records_io import append_json_line, write_json
+from algorithm.runs.results import RESULT_FILE
 from tests.builders import make_acer, make_role
 
 SETTINGS: Tree = {
@@ -85,7 +85,7 @@ def write_files(folder: Path, settings: Mapping[str, Any], record: Mapping[str, 
     tree = merge(load_defaults(), settings)
     (folder / "config.yaml").write_text(format_yaml(tree))
     (folder / "environment.txt").write_text(f"{record['environment']}\n")
-    write_record(folder, dict(record))
+    write_json(folder / RESULT_FILE, dict(record))
     (folder / "metrics.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
     return tree
 
@@ -132,7 +132,7 @@ def write_run(folder: Path) -> Path:
     for env_steps, changes in ((0, {"acer_config": {"gamma": 0.9}}), (3000, {})):
         (folder / f"configs/{env_steps}.yaml").write_text(format_yaml(merge(settings, changes)))
     role = make_role(4, 4, 2)
-    write_roles(folder / "roles.json", {"agent": role})
+    RunFolder(folder).add_role("agent", role)
     record_network(folder, "agent", make_acer(role), Placement())
     machine = {"system": "Linux 6", "processor": "Fast <CPU>", "cores": 2, "memory": 2**34}
     session = {"seed": 7, "machine": machine, "versions": VERSIONS, "commit": COMMIT}

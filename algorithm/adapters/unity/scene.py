@@ -1,17 +1,78 @@
-"""Assignment of the agents of a scene, which appear and request decisions at any tick, to lanes."""
+"""The agents of a scene: records of one tick, names of behaviors, and the lanes that agents are assigned to."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.unity.scene_tick import Batch
+from algorithm.adapters.unity.scene_statistics import SceneStatistics
 from algorithm.rollout import Step
+from algorithm.specs import ActionSpec, ObsSpec
 
+TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
 MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
 NO_AGENT = -1
+
+
+@dataclass(frozen=True)
+class AgentSpecs:
+    """The observations and actions of the agents of one behavior."""
+
+    obs_specs: dict[str, ObsSpec]
+    action_spec: ActionSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """Agents of one behavior in one scene at one tick: those that await a decision, or those whose episode ended.
+
+    Attributes:
+        agent: [n] int64, ids of the agents, in the order of the scene.
+        obs: {name: [n, ...]}.
+        reward: [n] float32, the agent's own and its group's rewards since its last decision.
+        interrupted: [n] bool, whether the episode was truncated rather than terminated; meaningless for agents that
+            await a decision.
+    """
+
+    agent: np.ndarray
+    obs: Mapping[str, np.ndarray]
+    reward: np.ndarray
+    interrupted: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.agent)
+
+
+@dataclass
+class SceneTick:
+    """The agents of a scene at one tick: {behavior: (agents that await a decision, agents whose episode ended)}."""
+
+    batches: dict[str, tuple[Batch, Batch]]
+    agent_specs: dict[str, AgentSpecs] = field(default_factory=dict)  # of behaviors that are new at this tick
+    statistics: SceneStatistics = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlayerExited:
+    """The reason why a scene can no longer be used; `stopped` if it was closed by a user rather than by a failure."""
+
+    reason: str
+    stopped: bool = False
+
+
+def get_role_name(behavior: str) -> str:
+    """Return `Name` for `Name?team=0` and `Name-team1` for `Name?team=1`, `_` for characters unfit for a file name."""
+    name = TEAM_SUFFIX.sub(lambda team: "" if int(team[1]) == 0 else f"-team{team[1]}", behavior)
+    return re.sub(r"[^\w .-]", "_", name)
+
+
+def get_agent_name(behavior: str) -> str:
+    """Return the name of the agent for all teams of a behavior: `Name` for `Name?team=0` and `Name?team=1`."""
+    return get_role_name(TEAM_SUFFIX.sub("", behavior))
 
 
 class LaneAssignment:

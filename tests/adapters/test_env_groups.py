@@ -20,9 +20,7 @@ from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers import EnvGroups, RestartOnFailure
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract, play_lanes
-from tests.adapters.counted import CountedEpisodes
-from tests.adapters.raising import NowAndThenRaising, Raising
-from tests.adapters.waiting import Slow
+from tests.adapters.counted import CountedEpisodes, NowAndThenRaising, Raising, Slow
 
 MODES = list(AutoresetMode)
 SEED = 5

@@ -5,8 +5,7 @@ import pytest
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
-from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.run_records import find_changes, list_changes
+from algorithm.parts.run_folder import RunFolder, find_changes, list_changes
 
 
 def make_folder(tmp_path, algorithm="ACER", **agent):

@@ -1,10 +1,10 @@
-"""Metrics by the names that ML-Agents gives to them, for people and programs that read those."""
+"""Statistics of scenes, and metrics by the names that ML-Agents gives to them."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from algorithm.program import DEFAULT_ROLE
 
@@ -22,6 +22,33 @@ METRICS = {
 }
 SCENE, LESSON = "scene/", "scene/lesson/"  # what the names of statistics of a scene, and of its lessons, start with
 LESSON_NAME = "Environment/Lesson Number/"
+# ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
+AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
+
+SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
+
+
+class StatisticsCollector:
+    """A collector of the statistics that scenes record (ML-Agents' StatsRecorder), over all environments and ticks."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, statistics: SceneStatistics) -> None:
+        """Add the statistics of one scene at one tick."""
+        for name, values in statistics.items():
+            for value, aggregation in values:
+                total = 0.0 if aggregation == MOST_RECENT else self._values.get(name, 0.0)
+                self._values[name] = total + value
+                self._counts[name] = self._counts.get(name, 0) + 1 if aggregation in (AVERAGE, HISTOGRAM) else 1
+
+    def take(self) -> dict[str, float]:
+        """Return one number for each statistic that was added since the last call; a histogram becomes its mean."""
+        means = {name: value / self._counts[name] for name, value in self._values.items()}
+        self._values.clear()
+        self._counts.clear()
+        return means
 
 
 def rename_metrics(values: Mapping[str, float]) -> dict[str, dict[str, float]]:

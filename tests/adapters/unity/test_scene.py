@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.lanes import LaneAssignment
-from algorithm.adapters.unity.scene_tick import Batch
+from algorithm.adapters.unity.scene import Batch, LaneAssignment
 from algorithm.training.actor import Actor
 from algorithm.training.invalid_values import Episode
 from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
@@ -55,6 +54,13 @@ class TooManyAgents(Exception):
 
 def reject(lanes: int) -> int:
     raise TooManyAgents
+
+
+def start_two(**how) -> LaneAssignment:
+    """Return two lanes in which the episodes of the agents 1 and 2 have started."""
+    lanes = LaneAssignment(0, 2, reject, **how)
+    lanes(batch((1, 1), (2, 2)), batch())
+    return lanes
 
 
 def ticks(scene, lanes: LaneAssignment) -> list[dict]:
@@ -134,8 +140,7 @@ def test_an_agent_keeps_its_lane_though_others_end_before_it():
 
 
 def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
-    lanes = LaneAssignment(0, 2, reject)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start_two()
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
     assert shown(lanes(batch((9, 4)), batch())[1]) == [(1, 4, True, False, 0, True)]
@@ -146,8 +151,7 @@ def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
 
 
 def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
-    lanes = LaneAssignment(0, 2, reject)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start_two()
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
     assert [row[:2] for row in shown(lanes(batch((9, 4), (2, 5)), batch())[1])] == [(0, 4), (1, 5)]
@@ -186,8 +190,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
 
 
 def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
-    lanes = LaneAssignment(0, 2, reject, max_silent_ticks=3)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start_two(max_silent_ticks=3)
     for _ in range(2):
         lanes(batch((1, 1)), batch())
     assert shown(lanes(batch((1, 1, 1), (5, 7, 3)), batch())[1]) == [
@@ -199,8 +202,7 @@ def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
 
 
 def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
-    lanes = LaneAssignment(0, 2, reject, max_silent_ticks=3)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start_two(max_silent_ticks=3)
     for _ in range(20):
         lanes(batch((1, 1)), batch())
     assert shown(lanes(batch((2, 3, 4)), batch())[1]) == [(1, 3, False, False, 4, True)]
@@ -213,8 +215,7 @@ def test_an_episode_without_a_decision_is_left_out():
 
 
 def test_a_lost_scene_truncates_all_episodes_without_final_rows():
-    lanes = LaneAssignment(0, 2, reject)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start_two()
     lanes.forget_episodes()
     assert lanes(batch(), batch((1, 1, 4)))[0] is None
     assert shown(lanes(batch((2, 5, 9), (1, 6)), batch())[1]) == [

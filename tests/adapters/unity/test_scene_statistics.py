@@ -1,6 +1,7 @@
-"""Metrics by their names in ML-Agents."""
+"""Statistics of scenes, and metrics by their names in ML-Agents."""
 
 from algorithm.adapters.unity.adapter import UnityAdapter
+from algorithm.adapters.unity.scene_statistics import StatisticsCollector
 from algorithm.adapters.wrappers import AdapterWrapper
 
 
@@ -39,3 +40,11 @@ def test_metrics_of_each_role_have_the_names_of_ml_agents():
 
 def test_other_simulators_have_no_other_names():
     assert AdapterWrapper.rename_metrics({"rollout/return": 3.0}) == {}
+
+
+def test_statistics_are_aggregated_as_the_scene_requests():
+    statistics = StatisticsCollector()
+    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
+    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
+    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
+    assert statistics.take() == {}
