@@ -8,7 +8,7 @@ number of rows, B the number of columns (each a sequence of one lane), n the num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,7 @@ class Step:
 
     def take(self, rows: np.ndarray) -> Step:
         """Return the part with these rows, [n] bool."""
-        return Step(
-            lane=self.lane[rows],
-            obs={name: value[rows] for name, value in self.obs.items()},
-            first=self.first[rows],
-            is_bootstrap_row=self.is_bootstrap_row[rows],
-            reward=self.reward[rows],
-            alive=self.alive[rows],
-        )
+        return Step.from_arrays({name: value[rows] for name, value in self.to_arrays().items()})
 
 
 def merge_steps(steps: Sequence[Step]) -> Step:
@@ -91,12 +84,7 @@ class Decision:
 
     def take(self, rows: np.ndarray) -> Decision:
         """Return the part with these rows, [n] bool."""
-        return Decision(
-            raw_action=self.raw_action[rows],
-            action=self.action[rows],
-            behavior=self.behavior[rows],
-            memory=self.memory[rows],
-        )
+        return Decision(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
 
 @dataclass(slots=True, kw_only=True)

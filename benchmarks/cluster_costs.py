@@ -18,7 +18,7 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.collect import Collectors, Experience, Request
+from algorithm.processes.acting import Collectors, Experience, Request
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
 from algorithm.processes.service import pack_weights
@@ -230,23 +230,23 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
     supervisor = Supervisor(host, make_spec(partial(RolloutServer, rows, 1, shape)), name="actor {}".format)
     cluster = resolve([("benchmark", {"cluster_config": {"actors": actors, "timeout": 600.0}})]).cluster
     collectors = Collectors(supervisor, cluster, in_flight=2)
-    collectors.wait_for_start()
+    supervisor.wait_for_start(needed=actors)
     reference = host.put({"agent": np.zeros(1000, np.float32)})
     replay = make_replay(rows, actors, 2)
     seconds = []
     for repeat in range(2 + max(3, min(repeats, 100 // actors))):  # the first ones allocate memory
         collectors.request(lambda: reference, _make_request)
-        wait_for_all(host, [actor.service.calls[0][0] for actor in collectors.actors])
+        wait_for_all(host, [service.calls[0][0] for service in supervisor.services])
         start = thread_time()
         for _ in range(actors):
             _receive(collectors, reference)
             _learn(collectors, replay)
         if repeat >= 2:
             seconds.append((thread_time() - start) / actors)
-        while any(actor.n_in_flight for actor in collectors.actors):
+        while any(service.calls for service in supervisor.services) or any(collectors.waiting):
             collectors.receive(1.0)
-            for actor in collectors.actors:
-                actor.waiting.clear()
+            for waiting in collectors.waiting:
+                waiting.clear()
     ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request()).rollouts
     host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}
@@ -268,8 +268,8 @@ def _receive(collectors: Collectors, reference: Any) -> None:
 def _learn(collectors: Collectors, replay: Replay) -> None:
     """Add the next rollout to the replay."""
     for actor in collectors.find_next(False):
-        ((_, rollout),) = actor.waiting.popleft().rollouts
-        replay.add(replace(rollout, lane=rollout.lane + actor.index))
+        ((_, rollout),) = collectors.waiting[actor].popleft().rollouts
+        replay.add(replace(rollout, lane=rollout.lane + actor))
 
 
 def make_learner(shape: tuple[int, ...], dtype: str) -> Learner:

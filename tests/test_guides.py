@@ -113,8 +113,14 @@ def test_settings_by_their_full_names_exist(guide):
     assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
 
 
-def variant_of(name, tmp_path):
-    """The settings of a variant in a file that the page of other programs calls config.yaml."""
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("acer_torch", {"sequence_length": 1000, "rollout_length": 1000, "trust_region": "off"}),
+        ("advanced_sac", {"clip_epsilon": 0.2, "n_step": 1, "sequence_length": 1}),
+    ],
+)
+def test_the_variants_of_other_programs_resolve(name, expected, tmp_path):
     path = tmp_path / "config.yaml"
     (text,) = [
         code for code in blocks(MIGRATION, "yaml") if code.startswith("# config.yaml\n") and f"\n{name}:" in code
@@ -122,20 +128,7 @@ def variant_of(name, tmp_path):
     path.write_text(text, encoding="utf-8")
     settings = resolve([("config.yaml", read_variant(path, name))])
     check_effects(settings, [("config.yaml", read_own_variant(path, name))])
-    return settings
-
-
-def test_acer_torchs_defaults_resolve(tmp_path):
-    settings = variant_of("acer_torch", tmp_path)
-    assert settings.agent.sequence_length == settings.agent.rollout_length == 1000
-    assert settings.agent.trust_region == "off"
-
-
-def test_advanced_sacs_defaults_resolve(tmp_path):
-    settings = variant_of("advanced_sac", tmp_path)
-    assert settings.base.algorithm == "SAC"
-    assert settings.agent.clip_epsilon == 0.2
-    assert settings.agent.n_step == settings.agent.sequence_length == 1
+    assert {key: getattr(settings.agent, key) for key in expected} == expected
 
 
 def test_names_that_are_the_same_in_advanced_sac_exist():

@@ -1,22 +1,26 @@
-"""One checkpoint: its files, in formats that contain no code."""
+"""One checkpoint: its files, in formats that contain no code, read and written."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
-from algorithm.checkpointing.rng_state import list_generators, set_process_state
+from algorithm.checkpointing.rng_state import get_process_state, list_generators, set_process_state
+from algorithm.errors import summarize_error
 from algorithm.networks.flat_parameters import State
-from algorithm.training.components import AgentComponents
+from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from algorithm.training.progress import Counters
 
@@ -191,7 +195,7 @@ class Checkpoint:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds of errors for a damaged file
-            raise CheckpointError(f"{path}: {type(error).__name__}: {_one_line(error)}") from error
+            raise CheckpointError(f"{path}: {summarize_error(error)}") from error
 
 
 def make_prefix(worker: int) -> str:
@@ -207,8 +211,68 @@ def _convert_errors(place: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except READ_ERRORS as error:
-        raise CheckpointError(f"{place}: {_one_line(error)}") from error
+        raise CheckpointError(f"{place}: {summarize_error(error)}") from error
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def write_all(training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+    """Write the learners and the experience of a run in one process. Return what counters.json has about them."""
+    for role, components in training.by_role.items():
+        write_learner(manifest, role, components.learner)
+    return write_experience(training, actor, manifest)
+
+
+def write_learner(
+    manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
+) -> None:
+    """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
+    write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
+    write_learner_state(manifest, role, {**learner.state(), **own_state})
+
+
+def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Write the state of a learner."""
+    write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
+
+
+def write_experience(
+    training: TrainingComponents, actor: StatefulActor, manifest: Manifest, prefix: str = ""
+) -> dict[str, Any]:
+    """Write the replays of all roles and the state of the actor. Return what counters.json has about them.
+
+    `prefix` is the folder of the files in the checkpoint, with a slash.
+    """
+    for role, components in training.by_role.items():
+        if replay := components.scheduler.replay:
+            _write_arrays(manifest, f"{prefix}{quote(role, safe='')}/{REPLAY}", replay.state())
+    if (state := actor.state()) is not None:
+        _write_arrays(manifest, f"{prefix}{ACTOR}", state)
+    return describe_all(training)
+
+
+def describe_all(training: TrainingComponents) -> dict[str, Any]:
+    """Return what counters.json has about the roles and about the generators of this process."""
+    roles = {}
+    for role, components in training.by_role.items():
+        scheduler, explorer = components.scheduler, components.explorer
+        roles[role] = {
+            "generators": {name: rng.bit_generator.state for name, rng in list_generators(components).items()},
+            "scheduler": scheduler.state(),
+            "explorer": explorer.state() if explorer else {},
+            "lanes": components.role.lanes,
+            "initial_lanes": scheduler.initial_lanes,
+            **({"capacity": scheduler.replay.capacity} if scheduler.replay else {}),
+        }
+    return {"roles": roles, "generators": get_process_state()}
+
+
+def _write_arrays(manifest: Manifest, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    with manifest.open_file(name) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # of `allow_pickle`
+
+
+def write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> None:
+    """Write named tensors to a file of a checkpoint."""
+    memory = io.BytesIO()  # since torch raises no OSError if the disk is full
+    torch.save(state, memory)
+    with manifest.open_file(name) as file:
+        file.write(memory.getbuffer())

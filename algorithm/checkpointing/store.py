@@ -1,21 +1,28 @@
-"""The checkpoints of a run on disk, each of them complete, and the record of the best one."""
+"""The checkpoints of a run on disk, each of them complete: the best one, writing during the run, and copies."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import torch
 from typing_extensions import TypedDict
 
 from algorithm.atomic_io import resolve_inside, set_aside, sync_folder
-from algorithm.checkpointing.checkpoint import WEIGHTS, Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
-from algorithm.records_io import RecordError, read_json, write_json
+from algorithm.checkpointing.checkpoint import LEARNER, METADATA, WEIGHTS, Checkpoint, Stateful, write_tensors
+from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
+from algorithm.networks.flat_parameters import State
+from algorithm.records_io import write_json
 from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table_if_present
+from algorithm.training.progress import Counters
 
 NO_BEST = ("", float("-inf"))
 SAVING = "saving"  # name of the folder of a checkpoint that is not complete yet
@@ -128,12 +135,9 @@ class BestCheckpoint:
     @cached_property
     def _record(self) -> tuple[str, float]:
         """The name and the mean return of the best checkpoint; `NO_BEST` without a file."""
-        try:
-            record = read_json(self.path, BestRecord)
-        except RecordError as error:
-            raise CheckpointError(str(error)) from error
-        if record is None:
+        if not self.path.exists():
             return NO_BEST
+        record = read_part(self.path, BestRecord)
         name = record["checkpoint"]
         if not name.isdecimal() or (self.path.parent / name).is_symlink():
             raise CheckpointError(f"{self.path} is damaged ({name!r} is no checkpoint of this run)")
@@ -258,3 +262,108 @@ class CheckpointStore:
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
+
+
+class CheckpointWriter:
+    """A writer of the checkpoints of a run.
+
+    Args:
+        store: the checkpoints of the run.
+        write_parts: writes the files of roles and environments by a manifest, and returns what counters.json has about
+            them (`write_all`, if everything is in one process).
+        states: {name: part of the run}, whose states are saved as JSON.
+        log: receives a line if a checkpoint cannot be written.
+        on_checkpoint: receives each checkpoint that was written.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        write_parts: Callable[[Manifest], Mapping[str, Any]],
+        states: Mapping[str, Stateful],
+        log: Callable[[str], None],
+        on_checkpoint: Callable[[Checkpoint], object] = lambda checkpoint: None,
+    ):
+        self.store, self.write_parts, self.states = store, write_parts, states
+        self.log, self.on_checkpoint = log, on_checkpoint
+        self.failure: str | None = None  # of the last call
+        self._last_folder: Path | None = None  # of the last checkpoint that was written
+
+    def __call__(self, counters: Counters) -> Checkpoint | None:
+        """Write a checkpoint, unless there was no env step yet. A failure is logged, and the next call tries again.
+
+        Returns:
+            The checkpoint; None if none was written.
+        """
+        if not counters.env_steps:
+            return None
+        try:
+            checkpoint = self.write(counters)
+            self.failure = None
+        except OSError as error:
+            self.failure = (
+                f"the checkpoint of {counters.env_steps:,} env steps cannot be written to {self.store.folder}: "
+                f"{error.strerror or error}; earlier checkpoints are kept"
+            )
+            self.log(f"{self.failure}; the next save tries again")
+            return None
+        if checkpoint.folder != self._last_folder:  # the final checkpoint may be the last one that was written
+            self._last_folder = checkpoint.folder
+            self.on_checkpoint(checkpoint)
+        return checkpoint
+
+    def raise_if_failed(self) -> None:
+        """Raise CheckpointError if the last call failed; at the end of a run, it wrote the final checkpoint."""
+        if self.failure:
+            raise CheckpointError(self.failure)
+
+    def write(self, counters: Counters) -> Checkpoint:
+        """Write a checkpoint, or return the checkpoint of these env steps if it exists.
+
+        Raises:
+            OSError: it cannot be written; the other checkpoints are unchanged.
+        """
+        if existing := self.store.find(str(counters.env_steps)):
+            return existing
+        with self.store.create(counters.env_steps) as manifest:
+            metadata = {
+                "counters": asdict(counters),
+                "states": {name: part.state() for name, part in self.states.items()},
+                **self.write_parts(manifest),
+            }
+            with manifest.open_file(METADATA) as file:
+                file.write(json.dumps(metadata).encode())
+        return Checkpoint(self.store.get_folder(counters.env_steps))
+
+
+def copy_checkpoint(
+    source: Checkpoint, store: CheckpointStore, weights: Mapping[str, State] | None = None
+) -> Checkpoint:
+    """Copy a checkpoint into a store and return the copy, which is then the newest of the store.
+
+    Checkpoints of the store with as many env steps or more are removed, when the copy is complete.
+
+    Args:
+        source: the checkpoint, of this store or of another run of the same networks.
+        store: the store.
+        weights: other weights by role; the moments of the optimizers are then 0. None: those of the source.
+
+    Raises:
+        CheckpointError: the source is damaged.
+        OSError: the copy cannot be written.
+    """
+    source.check()
+    changed: dict[str, Any] = {}
+    for role, state in (weights or {}).items():
+        learner, folder = source.learner_state(role), quote(role, safe="")
+        moments = {name: torch.zeros_like(value) for name, value in learner.items() if name.startswith("moments/")}
+        changed |= {f"{folder}/{WEIGHTS}": state, f"{folder}/{LEARNER}": {**learner, **moments}}
+    env_steps = source.counters.env_steps
+    with store.create(env_steps) as manifest:
+        for name in Manifest.read(source.folder).digests:
+            if name in changed:
+                write_tensors(manifest, name, changed[name])
+            else:
+                with (source.folder / name).open("rb") as original, manifest.open_file(name) as copy:
+                    shutil.copyfileobj(original, copy, 2**22)
+    return Checkpoint(store.get_folder(env_steps))

@@ -47,8 +47,8 @@ def format_line(progress: Progress) -> str:
     """Return the state of a run in one line."""
     texts = [format_steps(progress)]
     for role, role_progress in progress.roles.items():
-        texts += [Text(f"return{role_suffix(role)} ") + format_return(role_progress), *format_length(role_progress)]
-        texts += [*format_metrics(role_progress.policy_metrics), *format_losses(role_progress)]
+        texts += format_return(f"return{role_suffix(role)} ", role_progress)
+        texts += [*format_metrics(role_progress.policy_metrics), *format_metrics(role_progress.losses, " loss")]
     texts += [*format_speed(progress), *format_shares(progress), *format_time_left(progress)]
     return "  ".join(text.plain for text in texts)
 
@@ -59,26 +59,18 @@ def format_steps(progress: Progress) -> Text:
     return Text(f"{progress.counters.env_steps:,}{of} steps")
 
 
-def format_return(role_progress: RoleProgress, goal: float | None = None) -> Text:
-    """Return the mean return and the best one, in another color once the goal is reached."""
+def format_return(label: str, role_progress: RoleProgress, goal: float | None = None) -> Texts:
+    """Return the mean return, in another color once the goal is reached, the best one, and the length of episodes."""
     reached = goal is not None and role_progress.mean >= goal
     best = "" if role_progress.best is None else f" (best {format_number(role_progress.best)})"
-    return Text.assemble((format_number(role_progress.mean), "bold green" if reached else "cyan"), best)
+    mean = (format_number(role_progress.mean), "bold green" if reached else "cyan")
+    length = {} if isnan(role_progress.length) else {"length": role_progress.length}
+    return [Text.assemble(label, mean, best), *format_metrics(length)]
 
 
-def format_length(role_progress: RoleProgress) -> Texts:
-    """Return the mean length of episodes, if it is known."""
-    return [] if isnan(role_progress.length) else format_metrics({"length": role_progress.length})
-
-
-def format_metrics(metrics: Mapping[str, float]) -> Texts:
-    """Return names and values."""
-    return [Text(f"{name} {format_number(value)}") for name, value in metrics.items()]
-
-
-def format_losses(role_progress: RoleProgress) -> Texts:
-    """Return the losses."""
-    return format_metrics({f"{name} loss": value for name, value in role_progress.losses.items()})
+def format_metrics(metrics: Mapping[str, float], kind: str = "") -> Texts:
+    """Return names, each with `kind` after it, and values."""
+    return [Text(f"{name}{kind} {format_number(value)}") for name, value in metrics.items()]
 
 
 def format_speed(progress: Progress) -> Texts:
@@ -173,17 +165,10 @@ def draw_shares(shares: Mapping[str, float], sign: str | None, width: int) -> Te
 
 def draw_sparkline(values: Sequence[float], levels: str, width: int) -> Text:
     """Return the course of a number: a column for each mean of successive values, as high as its rank in the range."""
-    return Text(draw_levels(average_bins(values, width), levels), "cyan", no_wrap=True)
-
-
-def draw_levels(values: Sequence[float], levels: str = LEVELS) -> str:
-    """Return a character for each value: the first level for the smallest one, the last level for the largest one."""
-    if not values:
-        return ""
-    low, high = min(values), max(values)
-    if high <= low:
-        return levels[0] * len(values)
-    return "".join(levels[round((value - low) / (high - low) * (len(levels) - 1))] for value in values)
+    means = average_bins(values, width)
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    parts = ((value - low) / ((high - low) or 1.0) for value in means)
+    return Text("".join(levels[round(part * (len(levels) - 1))] for part in parts), "cyan", no_wrap=True)
 
 
 def average_bins(values: Sequence[float], bins: int) -> list[float]:
@@ -281,19 +266,17 @@ class ProgressPanel:
         if isnan(role_progress.mean):
             yield Row(label, [Text("no episode yet", "dim")])
         else:
-            mean = Text("" if is_only else "return ") + format_return(role_progress, goal)
             draw = partial(draw_sparkline, self.trends.get(role, ()), levels)
-            yield Row(label, [mean, *format_length(role_progress)], draw, is_sparkline=True)
+            texts = format_return("" if is_only else "return ", role_progress, goal)
+            yield Row(label, texts, draw, is_sparkline=True)
         if goal is not None:
             share = compute_goal_fraction(role_progress, goal)
             texts = [Text(f"goal {goal:,.10g}"), Text(f"{100 * min(1.0, max(0.0, share)):.0f}%")]
             yield Row("goal" if is_only else "", texts, partial(draw_bar, share))
-        for name, texts in [
-            ("policy", format_metrics(role_progress.policy_metrics)),
-            ("losses", format_losses(role_progress)),
-        ]:
-            if texts:
-                yield Row(name if is_only else "", texts)
+        if role_progress.policy_metrics:
+            yield Row("policy" if is_only else "", format_metrics(role_progress.policy_metrics))
+        if role_progress.losses:
+            yield Row("losses" if is_only else "", format_metrics(role_progress.losses, " loss"))
 
 
 def make_table(rows: Sequence[Row], width: int) -> Table:

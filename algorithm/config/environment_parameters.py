@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
 from algorithm.annotations import Range
-from algorithm.config.sections import Section
+from algorithm.config.sections import Section, describe_failure
 from algorithm.errors import UserError
 
 Parameter: TypeAlias = Value | tuple[Lesson, ...]
@@ -87,14 +87,8 @@ def _read_lesson(path: str, given: Any, last: bool) -> Lesson:
     criteria = _validate(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
     if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
         raise UserError(f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1")
-    return Lesson(
-        str(given["name"]),
-        value,
-        criteria.behavior,
-        criteria.min_lesson_length,
-        criteria.threshold,
-        criteria.measure,
-    )
+    length = criteria.min_lesson_length
+    return Lesson(str(given["name"]), value, criteria.behavior, length, criteria.threshold, criteria.measure)
 
 
 def _read_value(path: str, given: Any) -> Value:
@@ -120,4 +114,4 @@ def _validate(path: str, model: type[Section], given: Any) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([path, *map(str, first["loc"])])
-        raise UserError(f"{place} is {first['input']!r}; {first['msg'][0].lower()}{first['msg'][1:]}") from error
+        raise UserError(f"{place} is {first['input']!r}; {describe_failure(first['msg'])}") from error

@@ -42,10 +42,10 @@ AUXILIARIES = {
     "byol": "algorithm.auxiliaries.siamese:BootstrapYourOwnLatent",
 }
 EXPLORERS = {
-    "action_noise": "algorithm.exploration.lane_levels:ActionNoise",
-    "action_repeat": "algorithm.exploration.lane_levels:ActionRepeat",
-    "noise_repeat": "algorithm.exploration.noise_repeat:NoiseRepeat",
-    "novel_action": "algorithm.exploration.novel_action:NovelAction",
+    "action_noise": "algorithm.exploration.explorers:ActionNoise",
+    "action_repeat": "algorithm.exploration.explorers:ActionRepeat",
+    "noise_repeat": "algorithm.exploration.explorers:NoiseRepeat",
+    "novel_action": "algorithm.exploration.explorers:NovelAction",
 }
 TRACKERS = {
     "wandb": "algorithm.tracking.trackers:WandbTracker",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from re import Pattern, compile
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -166,24 +166,24 @@ class _Rules(yaml.constructor.SafeConstructor):
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """Return an integer. Raises an error if it is larger than any float."""
         if len(node.value) > MAX_DIGITS:
-            raise _UnsupportedYaml(
-                problem=f"an integer has more than {MAX_DIGITS} digits", problem_mark=node.start_mark
-            )
+            self.reject(node, f"an integer has more than {MAX_DIGITS} digits")
         return int(node.value)
 
     def construct_float(self, node: yaml.ScalarNode) -> float:
         """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
         value = super().construct_yaml_float(node)
         if "e" in node.value.casefold() and abs(value) == float("inf"):
-            raise _UnsupportedYaml(problem=f"{node.value} is larger than any float", problem_mark=node.start_mark)
+            self.reject(node, f"{node.value} is larger than any float")
         return value
 
-    def reject_ambiguous(self, node: yaml.ScalarNode) -> Any:
+    def reject_ambiguous(self, node: yaml.ScalarNode) -> None:
         """Raise an error for a number that YAML 1.1 reads differently than expected."""
-        raise _UnsupportedYaml(
-            problem=f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes",
-            problem_mark=node.start_mark,
-        )
+        self.reject(node, f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes")
+
+    @staticmethod
+    def reject(node: yaml.ScalarNode, problem: str) -> NoReturn:
+        """Raise an error that names the line of a node."""
+        raise _UnsupportedYaml(problem=problem, problem_mark=node.start_mark)
 
 
 _Rules.yaml_constructors = {

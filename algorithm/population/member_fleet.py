@@ -17,8 +17,15 @@ from algorithm.config.loader import Settings
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.folder import LineageRow
-from algorithm.population.member import MemberFailed, MemberReply, Members, MemberService, RemoteMemberService
-from algorithm.population.member_files import read_member, write_member
+from algorithm.population.member import (
+    MemberFailed,
+    MemberReply,
+    Members,
+    MemberService,
+    RemoteMemberService,
+    read_member,
+    write_member,
+)
 from algorithm.processes.host import Failure, Host, ServiceSpec
 from algorithm.processes.process_host import open_host
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor

@@ -27,7 +27,6 @@ from algorithm.agents.agent import LossResult
 from algorithm.errors import LearnerUnreachable, summarize_error
 from algorithm.parts.components_builder import Sharing
 from algorithm.rollout import Rollout
-from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 from algorithm.training.updates import complete_report
@@ -279,36 +278,6 @@ def make_learner_sharing(connection: LearnerConnection) -> Sharing:
     return Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=connection.rank == 0)
 
 
-def learn_together(
-    learner: AveragingLearner,
-    scheduler: BatchScheduler,
-    rollout: Rollout | None,
-    record_update: Callable[[LossResult], object],
-) -> None:
-    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
-
-    All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
-    a learner without one follows the gradients of the others.
-
-    Args:
-        learner: the learner of this process.
-        scheduler: its scheduler.
-        rollout: its rollout; None if it has none.
-        record_update: receives the report of each update from a batch of this learner.
-    """
-    learner.observe(rollout)
-    rollout = None if rollout is None else learner.record(rollout)
-    batches = () if rollout is None else scheduler(rollout)
-    for batch in chain(batches, repeat(None)):
-        report = learner.compute_gradients(batch) if batch is not None else None
-        if not learner.average_gradients(batch, report):
-            return
-        learner.apply_gradients()
-        if rollout is not None and batch is not None and report is not None:
-            complete_report(report, scheduler, batch, rollout)
-            record_update(report)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
     """The report of one learner on a round.
@@ -330,7 +299,10 @@ def learn_round(
     schedule: Mapping[str, Any],
     record_update: Callable[[LossResult], object] = lambda report: None,
 ) -> RoundReport:
-    """Make the updates of a round, in which all learners take part.
+    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
+
+    All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
+    a learner without one follows the gradients of the others.
 
     Args:
         components: the components of the role in this process.
@@ -346,7 +318,17 @@ def learn_round(
     start, waited, updates = perf_counter(), learner.connection.waiting_seconds, learner.updates
     scheduler.rng.bit_generator.state = schedule["generator"]
     scheduler.restore(schedule)
-    learn_together(learner, scheduler, rollout, record_update)
+    learner.observe(rollout)
+    rollout = None if rollout is None else learner.record(rollout)
+    batches = () if rollout is None else scheduler(rollout)
+    for batch in chain(batches, repeat(None)):
+        report = learner.compute_gradients(batch) if batch is not None else None
+        if not learner.average_gradients(batch, report):
+            break
+        learner.apply_gradients()
+        if rollout is not None and batch is not None and report is not None:
+            complete_report(report, scheduler, batch, rollout)
+            record_update(report)
     return RoundReport(
         updates=learner.updates - updates,
         seconds=perf_counter() - start,

@@ -16,16 +16,21 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.checkpoint import Checkpoint, write_all
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.writer import write_all
 from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
+from algorithm.processes.acting import (
+    Collectors,
+    CollectorService,
+    EvaluatorService,
+    Experience,
+    RemoteEvaluations,
+    Request,
+)
 from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
-from algorithm.processes.collect import Collectors, CollectorService, Experience, Request
-from algorithm.processes.evaluate import EvaluatorService, RemoteEvaluations
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.learners import LearnerPeers
@@ -61,7 +66,15 @@ class ClusterFleet(Fleet):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        check_cluster(settings)
+        check_several_processes(settings.base, "base_config.runtime CLUSTER", "use LOCAL")
+        cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
+        if cluster.learners > 1:
+            _check_learners(settings)
+        if cluster.max_lag is not None and not uses_replay(settings) and cluster.max_lag < in_flight - 1:
+            raise UserError(
+                f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
+                f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
+            )
 
     def open(self, evaluates: bool) -> None:
         settings, cluster = self.settings, self.settings.cluster
@@ -127,13 +140,12 @@ class ClusterFleet(Fleet):
         if self._evaluator is None:
             return super().make_evaluations(adapter, make_plan)
         host = self._evaluator.host
-        return RemoteEvaluations(
-            self._evaluator,
-            publish=lambda: host.put(pack_all_weights(self.training.by_role)),
-            make_plan=make_plan,
-            parameters=self.parameters,
-            timeout=self.settings.cluster.evaluation_timeout,
-        )
+
+        def make_arguments(confirmation_episodes: int) -> tuple[Any, EpisodePlan, Any]:
+            weights = host.put(pack_all_weights(self.training.by_role))
+            return weights, make_plan(confirmation_episodes), self.parameters.state()
+
+        return RemoteEvaluations(self._evaluator, make_arguments, self.settings.cluster.evaluation_timeout)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self.adapter)
@@ -275,19 +287,6 @@ class ClusterFleet(Fleet):
             rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
             iterations=counters.iterations,
             fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
-        )
-
-
-def check_cluster(settings: Settings) -> None:
-    """Raise UserError if the settings of a run on a cluster do not fit together."""
-    check_several_processes(settings.base, "base_config.runtime CLUSTER", "use LOCAL")
-    cluster, in_flight = settings.cluster, get_rollouts_in_flight(settings)
-    if cluster.learners > 1:
-        _check_learners(settings)
-    if cluster.max_lag is not None and not uses_replay(settings) and cluster.max_lag < in_flight - 1:
-        raise UserError(
-            f"cluster_config.max_lag is {cluster.max_lag}, but rollouts have a lag of {in_flight - 1} with "
-            f"cluster_config.rollouts_in_flight {in_flight}: set max_lag to at least {in_flight - 1}"
         )
 
 

@@ -41,14 +41,6 @@ class ServiceSpec:
     inherited: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
-class LogRecord:
-    """A message that was logged in another process, with its level."""
-
-    level: int
-    text: str
-
-
 class RemoteTraceback(Exception):
     """The traceback of an exception in another process, as text."""
 
@@ -83,11 +75,11 @@ class Reply:
     Attributes:
         result: what the method has returned; a Failure if it, or the function that makes the service, has raised an
             exception.
-        log: the messages that were logged in the process since the last reply, if it forwards them.
+        log: the messages that were logged in the process since the last reply, if it forwards them, with their levels.
     """
 
     result: Any
-    log: tuple[LogRecord, ...]
+    log: tuple[tuple[int, str], ...]
 
 
 class ServiceProcess:
@@ -116,14 +108,14 @@ class ServiceProcess:
         return Reply(result, log)
 
 
-_forwarded: list[LogRecord] = []  # what was logged in this process since the last reply
+_forwarded: list[tuple[int, str]] = []  # what was logged in this process since the last reply
 
 
 class _ForwardingHandler(logging.Handler):
     """A handler that keeps each message for the next reply."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _forwarded.append(LogRecord(record.levelno, record.getMessage()))
+        _forwarded.append((record.levelno, record.getMessage()))
 
 
 def forward_log() -> None:

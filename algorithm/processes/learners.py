@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import METADATA, Checkpoint, StatefulActor, make_prefix
+from algorithm.checkpointing.checkpoint import (
+    METADATA,
+    Checkpoint,
+    StatefulActor,
+    make_prefix,
+    write_all,
+    write_experience,
+    write_learner_state,
+)
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
-from algorithm.checkpointing.writer import write_all, write_experience, write_learner_state
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.lock import make_temporary_folder

@@ -152,25 +152,23 @@ class Supervisor:
 
         Returns:
             One result, or Failure, of each service that has replied; Lost for each that has ended, or has not replied
-            in time. The first reply of a process states that it is open, and is no result.
-
-        Raises:
-            EnvironmentStartError: a service has other roles than those before it.
+            in time. The first reply of a process states that it is open, and is no result, unless its roles are other
+            ones than those of the services before it: this is a failure.
         """
-        start, polled = time.monotonic(), self.services if services is None else services
-        by_ticket = {each.calls[0][0]: each for each in polled if each.calls}
-        if not by_ticket:
-            return []
-        replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), timeout)]
-        events = [event for each in replied for event in self._receive(each)]
-        now = time.monotonic()
-        for each in by_ticket.values():
-            limit = min(limit for _, limit in each.calls)
-            if now - each.since > limit:
-                reason = f"has not replied for {limit:g} s ({self.time_limit})"
-                events.append((each, self._lose(each, reason)))
-        if replied and not events:  # services have opened
-            return self.poll(max(timeout - (now - start), 0.0), services)
+        polled, deadline = self.services if services is None else services, time.monotonic() + timeout
+        events: list[tuple[Supervised, Any]] = []
+        while not events and (by_ticket := {each.calls[0][0]: each for each in polled if each.calls}):
+            left = max(deadline - time.monotonic(), 0.0)
+            replied = [by_ticket.pop(ticket) for ticket in self.host.wait(list(by_ticket), left)]
+            events += [event for each in replied for event in self._receive(each)]
+            now = time.monotonic()
+            for each in by_ticket.values():
+                limit = min(limit for _, limit in each.calls)
+                if now - each.since > limit:
+                    reason = f"has not replied for {limit:g} s ({self.time_limit})"
+                    events.append((each, self._lose(each, reason)))
+            if not replied:
+                break
         return events
 
     def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> dict[int, Any]:
@@ -245,11 +243,12 @@ class Supervisor:
             return [(service, self._lose(service, str(error)))]
         service.calls.popleft()
         service.since = time.monotonic()
-        for record in reply.log:
-            LOG.log(record.level, f"{self.name(service.index)}: {record.text}")
+        for level, text in reply.log:
+            LOG.log(level, f"{self.name(service.index)}: {text}")
         if service.is_open or isinstance(reply.result, Failure):
             return [(service, reply.result)]
         if self.opened not in (None, reply.result):
-            raise EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+            error = EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+            return [(service, Failure.describe(error))]
         self.opened, service.is_open = reply.result, True
         return []

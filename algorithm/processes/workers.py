@@ -19,14 +19,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint, make_prefix
+from algorithm.checkpointing.checkpoint import (
+    Checkpoint,
+    describe_all,
+    make_prefix,
+    write_experience,
+    write_learner,
+    write_learner_state,
+)
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.checkpointing.writer import describe_all, write_experience, write_learner, write_learner_state
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
@@ -89,8 +94,8 @@ class WorkerService(Service):
         super().__init__(task, index, replacements)
         self.memory = memory
         self._seeds = RunSeeds(task.settings.base.seed, (index, replacements))
-        self._samples: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # of updates since the last row
-        self._reported_samples: dict[str, int] = {}  # by role: the number of samples that were reported
+        self._samples: dict[str, list[dict[str, float]]] = defaultdict(list)  # by role, since the last report
+        self._sampled: set[str] = set()  # the roles with samples since the last row of metrics
         self._rows = 0  # of metrics, at the last call
         self._is_intact = True  # whether no tick has raised an exception
         # The main process ends its workers. Programs that an environment starts do not inherit this handler.
@@ -138,8 +143,7 @@ class WorkerService(Service):
         """
         self._actor.set_iterations(iterations)
         if rows != self._rows:
-            self._samples.clear()
-            self._reported_samples.clear()
+            self._sampled.clear()
         self._rows = rows
         training, actor, memory = self._training, self._actor, self.memory
         training.timer.restart()
@@ -152,18 +156,10 @@ class WorkerService(Service):
             actor.env_steps = 0
             memory.seconds[self.index] = list(training.timer.seconds.values())
         report = Report(
-            episodes=list(actor.episodes),
-            active_lanes=dict(actor.active_lanes),
-            samples={
-                role: [
-                    {name: value.item() for name, value in metrics.items()}
-                    for metrics in found[self._reported_samples.get(role, 0) :]
-                ]
-                for role, found in self._samples.items()
-            },
+            episodes=list(actor.episodes), active_lanes=dict(actor.active_lanes), samples=dict(self._samples)
         )
         actor.episodes.clear()
-        self._reported_samples = {role: len(found) for role, found in self._samples.items()}
+        self._samples.clear()
         return report
 
     def save(self, folder: Path, iterations: int) -> Saved:
@@ -185,8 +181,9 @@ class WorkerService(Service):
 
     def _record_update(self, role: str, report: LossResult) -> None:
         self.memory.counts[self.index, 1] += 1
-        if is_sampled(self._samples[role], self._first_update + int(self.memory.counts[self.index, 1])):
-            self._samples[role].append(report.compute_metrics())
+        if is_sampled(role in self._sampled, self._first_update + int(self.memory.counts[self.index, 1])):
+            self._sampled.add(role)
+            self._samples[role].append({name: value.item() for name, value in report.compute_metrics().items()})
 
 
 class WorkersFleet(Fleet):
@@ -201,7 +198,20 @@ class WorkersFleet(Fleet):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        check_workers(settings)
+        base = settings.base
+        forbid_natural_steps(settings, "runtime WORKERS")
+        if find_spec("fcntl") is None:
+            raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
+        if base.device not in ("cpu", "auto"):
+            raise UserError(
+                f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or "
+                "auto"
+            )
+        if find_class("env_type", base.env_type).starts_programs:
+            raise UserError(
+                f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are "
+                "separate processes already: use LOCAL, with more n_envs"
+            )
 
     def open(self, evaluates: bool) -> None:
         base, self._memory = self.settings.base, SharedMemory(self.settings.base.n_workers)
@@ -362,20 +372,3 @@ class WorkersFleet(Fleet):
         spent = np.maximum(seconds - self._seconds, 0).sum(0)
         self._counted, self._seconds = counts, seconds
         self.training.timer.split_lap({phase: float(spent[PHASES.index(phase)]) for phase in WORKER_PHASES})
-
-
-def check_workers(settings: Settings) -> None:
-    """Raise UserError for settings that workers do not support."""
-    base = settings.base
-    forbid_natural_steps(settings, "runtime WORKERS")
-    if find_spec("fcntl") is None:
-        raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
-    if base.device not in ("cpu", "auto"):
-        raise UserError(
-            f"base_config.device is {base.device}, but the workers of runtime WORKERS learn on the CPU: use cpu or auto"
-        )
-    if find_class("env_type", base.env_type).starts_programs:
-        raise UserError(
-            f"base_config.runtime WORKERS is not for env_type {base.env_type.upper()}, whose environments are separate "
-            "processes already: use LOCAL, with more n_envs"
-        )

@@ -1,9 +1,8 @@
 """Experience replay: a ring buffer of rows per lane, and samplers that draw sequences from it."""
 
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
-from algorithm.replay.make_sampler import SAMPLERS, make_sampler
 from algorithm.replay.prioritized import PrioritizedSampler
-from algorithm.replay.replay import Replay, ReplaySize, compute_replay_size
+from algorithm.replay.replay import SAMPLERS, Replay, ReplaySize, compute_replay_size, make_sampler
 from algorithm.replay.ring import IN_MEMORY, make_file_allocator
 from algorithm.replay.sampler import PriorityFunction, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler

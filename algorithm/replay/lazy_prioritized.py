@@ -8,10 +8,9 @@ import numpy as np
 
 from algorithm.replay.prioritized import BRANCHING, SumTree
 from algorithm.replay.sampler import (
-    Errors,
     PriorityFunction,
+    PrioritySampler,
     SampledSequences,
-    Sampler,
     Sequences,
     Starts,
     list_numbers,
@@ -26,7 +25,7 @@ START_ARRAYS = ("number", "place", "priority", "neighbor_priority", "cell_begin"
 SAVED_ARRAYS = ("begin", "end", "number", "priority", "neighbor_priority", "cell_begin", "cell_size")
 
 
-class LazyPrioritizedSampler(Sampler):
+class LazyPrioritizedSampler(PrioritySampler):
     """A sampler with lazily initialized priorities (Reactor, Gruslys et al. 2018, arXiv 1704.04651, section 3.3).
 
     A start is assigned once its sequence has been learned from; it then has its own priority. The assigned starts
@@ -56,11 +55,9 @@ class LazyPrioritizedSampler(Sampler):
         uniform_fraction: float,
         uses_recorded_errors: bool = False,
     ):
-        self.uses_recorded_errors = uses_recorded_errors
-        self.sequences, self.priority_function, self.uniform_fraction = sequences, priority_function, uniform_fraction
-        self.slots = sequences.slots
+        super().__init__(sequences, priority_function, uses_recorded_errors)
+        self.uniform_fraction, self.slots = uniform_fraction, sequences.slots
         lanes, starts = sequences.lanes, sequences.lanes * self.slots
-        self.start_range = sequences.compute_start_range()
         self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # range of places of each lane
         self.number = np.zeros(starts, np.int64)  # start number of each place
         self.place = np.zeros(starts, np.int64)  # indexed by the slot of the number
@@ -107,9 +104,7 @@ class LazyPrioritizedSampler(Sampler):
         proportional[has_assigned] = priority / self.cells.total * (covered / total)
         return self.uniform_fraction / total + (1 - self.uniform_fraction) * proportional
 
-    def update_after_write(self) -> None:
-        before, self.start_range = self.start_range, self.sequences.compute_start_range()
-        overwritten, broken, new = self.sequences.compare_ranges(before, self.start_range)
+    def replace(self, overwritten: Starts, broken: Starts, new: Starts) -> None:
         oldest, place = self._select_drawable(*overwritten)
         self._unassign(oldest, place)
         np.maximum.at(self.begin, oldest, place + 1)
@@ -121,11 +116,9 @@ class LazyPrioritizedSampler(Sampler):
         lane = np.unique(np.concatenate((oldest, newest, new[0])))
         lane = lane[self.n_assigned[lane] > 0]
         self._update_cells(np.tile(lane, 2), np.append(np.zeros_like(lane), self.n_assigned[lane] - 1))
-        if self.uses_recorded_errors:
-            self._assign(*self.priority_function.compute_initial_priorities(self.sequences, new))
 
     def grow(self) -> None:
-        self.start_range = self.sequences.compute_start_range()
+        super().grow()
         lanes, starts = self.sequences.lanes, self.sequences.lanes * self.slots
         for names, count in ((LANE_ARRAYS, lanes), (START_ARRAYS, starts)):
             for name in names:
@@ -134,11 +127,7 @@ class LazyPrioritizedSampler(Sampler):
         self.cells.grow(starts)
         self.marks.grow(starts)
 
-    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        self._assign(*self.priority_function.compute_priorities(self.sequences, self.start_range, index, errors))
-
-    def _assign(self, starts: Starts, priority: np.ndarray) -> None:
-        """Set the priorities [n] of those of some starts that can be drawn."""
+    def assign(self, starts: Starts, priority: np.ndarray) -> None:
         priority = priority[self._is_drawable(*starts)]
         lane, place = self._select_drawable(*starts)
         slot, first = np.unique(self.sequences.find_slot(lane, place), return_index=True)
@@ -149,11 +138,10 @@ class LazyPrioritizedSampler(Sampler):
 
     def state(self) -> dict[str, np.ndarray]:
         arrays = {name: getattr(self, name) for name in SAVED_ARRAYS}
-        return {"sequences": self.sequences.shape, **arrays, "cells": self.cells.leaves}
+        return {**super().state(), **arrays, "cells": self.cells.leaves}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self.sequences.check(state["sequences"])
-        self.start_range = self.sequences.compute_start_range()
+        super().restore(state)
         for name in SAVED_ARRAYS:
             setattr(self, name, state[name].copy())
         self.cells.fill(state["cells"])

@@ -1,20 +1,29 @@
-"""The replay of an agent: it stores rollouts and samples sequences; and its size before it is allocated."""
+"""The replay of an agent: it stores rollouts and samples sequences; its sampler; its size before it is allocated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
+from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.ring import IN_MEMORY, Allocator, Arrays, Ring
-from algorithm.replay.sampler import Errors, Sampler, Sequences
+from algorithm.replay.sampler import Errors, PriorityFunction, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
 SAMPLER_PREFIX = "sampler/"  # before the names of the sampler's saved arrays
+SAMPLERS: Mapping[str, type[Sampler]] = {
+    "uniform": UniformSampler,
+    "prioritized": PrioritizedSampler,
+    "lazy": LazyPrioritizedSampler,
+}
 
 
 class Replay:
@@ -137,6 +146,29 @@ class Replay:
         sampler_state = {name: value for name, value in state.items() if name.startswith(SAMPLER_PREFIX)}
         self.ring.restore({name: value for name, value in state.items() if name not in sampler_state})
         self.sampler.restore({name.removeprefix(SAMPLER_PREFIX): value for name, value in sampler_state.items()})
+
+
+def make_sampler(settings: Any) -> Callable[[Sequences], Sampler]:
+    """Return the sampler of the section `replay_config`, as a function of the sequences that it draws from."""
+    uses_recorded_errors = settings.initial_priorities is not None
+    priority_function = PriorityFunction(settings.max_error_weight, settings.td_error_min, settings.td_error_max)
+    if settings.sampler == "prioritized":
+        return partial(
+            PrioritizedSampler,
+            priority_function=priority_function,
+            alpha=settings.alpha,
+            beta=settings.beta,
+            beta_increment_per_sampling=settings.beta_increment_per_sampling,
+            uses_recorded_errors=uses_recorded_errors,
+        )
+    if settings.sampler == "lazy":
+        return partial(
+            LazyPrioritizedSampler,
+            priority_function=priority_function,
+            uniform_fraction=settings.uniform_fraction,
+            uses_recorded_errors=uses_recorded_errors,
+        )
+    return UniformSampler
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,6 @@ class StartRange:
         """Number of starts of all lanes."""
         return int(self.count.sum())
 
-    @cached_property
-    def ends(self) -> np.ndarray:
-        """Number of starts of each lane and all lanes before it [lanes]."""
-        return self.count.cumsum()
-
-    def locate(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lane and the rank in it of starts by their number [n] over all lanes."""
-        return _locate(self.count, self.ends, number)
-
 
 class Sequences:
     """The sequences of `length` rows in a ring, which start at numbered rows of each lane.
@@ -71,18 +62,6 @@ class Sequences:
     def shape(self) -> np.ndarray:
         """Rows of a sequence and burn-in rows [2], which determine the starts for a given ring."""
         return np.array([self.length, self.burn_in])
-
-    def check(self, saved: np.ndarray) -> None:
-        """Check the shape of the sequences of saved priorities.
-
-        Raises:
-            ValueError: They differ from these sequences.
-        """
-        if saved.tolist() != self.shape.tolist():
-            raise ValueError(
-                f"the saved priorities are of sequences with {saved.tolist()} rows and burn-in rows; "
-                f"these have {self.shape.tolist()}: resume with the lengths of the saved run"
-            )
 
     def compute_start_range(self) -> StartRange:
         """Return the range of starts whose rows are stored now, with or without a break."""
@@ -140,13 +119,6 @@ class Sequences:
         n_valid = self.ring.valid(lane, row).sum(0)
         return np.stack((errors.max(0), errors.sum(0) / np.maximum(n_valid, 1)))
 
-    def find_known_starts(self, index: np.ndarray, start_range: StartRange) -> tuple[Starts, np.ndarray]:
-        """Return the starts by their index [n], without those that are overwritten, and a mask [n] of the others."""
-        lane, row = self.ring.find_row(index)
-        number = (row + self.warmup_rows) // self.stride
-        is_stored = (index >= 0) & (number >= start_range.oldest[lane])
-        return (lane[is_stored], number[is_stored]), is_stored
-
 
 def list_numbers(first: np.ndarray, last: np.ndarray) -> Starts:
     """Return all numbers from `first` to `last` [lanes] of each lane, sorted by lane."""
@@ -156,13 +128,10 @@ def list_numbers(first: np.ndarray, last: np.ndarray) -> Starts:
 
 
 def locate_nth(count: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lane and the rank in it of items by their number [n] over lanes with `count` [lanes] items each."""
-    return _locate(count, count.cumsum(), number)
-
-
-def _locate(count: np.ndarray, ends: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    lane = ends.searchsorted(number, side="right")
-    return lane, number - ends[lane] + count[lane]
+    """Return the group and the rank in it of items by their number [n] over groups with `count` [k] items each."""
+    ends = count.cumsum()
+    group = ends.searchsorted(number, side="right")
+    return group, number - ends[group] + count[group]
 
 
 @dataclass(frozen=True)
@@ -172,41 +141,6 @@ class SampledSequences:
     lane: np.ndarray
     number: np.ndarray
     weight: np.ndarray
-
-
-class Sampler(ABC):
-    """A rule that draws sequences from a ring. `BYTES_PER_START` is the memory that it needs per possible start."""
-
-    BYTES_PER_START = 0.0
-
-    @abstractmethod
-    def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
-        """Draw `batch` sequences; None if there is no complete sequence."""
-
-    @abstractmethod
-    def update_after_write(self) -> None:
-        """Include the rows that were written to the ring. Called after each write."""
-
-    @abstractmethod
-    def grow(self) -> None:
-        """Include the empty lanes that were added to the ring."""
-
-    @abstractmethod
-    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
-        """Set the priorities of sequences after learning from them.
-
-        Args:
-            index: The index [B] of each sequence in the replay. Sequences that are not stored (any more) are skipped.
-            errors: Computes the TD errors of the sequences; not called if no priority depends on them.
-        """
-
-    @abstractmethod
-    def state(self) -> dict[str, np.ndarray]:
-        """Return what a resumed run needs, as named arrays."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore the result of `state`. The ring must have been restored."""
 
 
 @dataclass(frozen=True)
@@ -230,23 +164,100 @@ class PriorityFunction:
             self.max_error_weight * largest + (1 - self.max_error_weight) * mean, self.td_error_min, self.td_error_max
         )
 
-    def compute_initial_priorities(self, sequences: Sequences, starts: Starts) -> tuple[Starts, np.ndarray]:
-        """Return those of new starts whose recorded TD errors are finite, and their priorities."""
-        lane, number = starts
-        priority = self(sequences.compute_recorded_errors(lane, number))
-        finite = np.isfinite(priority)
-        return (lane[finite], number[finite]), priority[finite]
 
-    def compute_priorities(
-        self, sequences: Sequences, start_range: StartRange, index: np.ndarray, errors: Errors
-    ) -> tuple[Starts, np.ndarray]:
-        """Return the starts among `index` that are still stored and have a finite priority, and their priorities.
+class Sampler(ABC):
+    """A rule that draws sequences from a ring. `BYTES_PER_START` is the memory that it needs per possible start."""
 
-        `errors` is not called if none is stored, as in a batch of fresh rollouts.
+    BYTES_PER_START = 0.0
+
+    def __init__(self, sequences: Sequences):
+        self.sequences = sequences
+        self._find_starts()
+
+    def _find_starts(self) -> None:
+        """Find the starts in the ring as it is now."""
+        self.start_range = self.sequences.compute_start_range()
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
+        """Draw `batch` sequences; None if there is no complete sequence."""
+
+    def update_after_write(self) -> None:
+        """Include the rows that were written to the ring. Called after each write."""
+        self._find_starts()
+
+    def grow(self) -> None:
+        """Include the empty lanes that were added to the ring."""
+        self._find_starts()
+
+    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
+        """Set the priorities of sequences after learning from them; do nothing without priorities.
+
+        Args:
+            index: The index [B] of each sequence in the replay. Sequences that are not stored (any more) are skipped.
+            errors: Computes the TD errors of the sequences; not called if no priority depends on them.
         """
-        (lane, number), is_stored = sequences.find_known_starts(index, start_range)
-        if not is_stored.any():
-            return (lane, number), np.zeros(0)
-        priority = self(errors()[:, is_stored])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a resumed run needs, as named arrays."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore the result of `state`. The ring must have been restored."""
+        self._find_starts()
+
+
+class PrioritySampler(Sampler):
+    """A sampler of complete sequences that have a valid row, by priorities that depend on their TD errors.
+
+    Args:
+        sequences: The sequences to draw from.
+        priority_function: The priority of a sequence.
+        uses_recorded_errors: Whether new sequences have the priority of their recorded TD errors, if these are finite.
+    """
+
+    def __init__(self, sequences: Sequences, priority_function: PriorityFunction, uses_recorded_errors: bool):
+        super().__init__(sequences)
+        self.priority_function, self.uses_recorded_errors = priority_function, uses_recorded_errors
+
+    @abstractmethod
+    def replace(self, overwritten: Starts, broken: Starts, new: Starts) -> None:
+        """Remove and add starts, as `Sequences.compare_ranges` returned them."""
+
+    @abstractmethod
+    def assign(self, starts: Starts, priority: np.ndarray) -> None:
+        """Set the priorities [n] of those of some starts that can be drawn."""
+
+    def update_after_write(self) -> None:
+        before = self.start_range
+        self._find_starts()
+        overwritten, broken, new = self.sequences.compare_ranges(before, self.start_range)
+        self.replace(overwritten, broken, new)
+        if self.uses_recorded_errors:
+            self._assign_finite(new, self.sequences.compute_recorded_errors(*new))
+
+    def prioritize(self, index: np.ndarray, errors: Errors) -> None:
+        lane, row = self.sequences.ring.find_row(index)
+        number = (row + self.sequences.warmup_rows) // self.sequences.stride
+        is_stored = (index >= 0) & (number >= self.start_range.oldest[lane])
+        if is_stored.any():  # none is in a batch of fresh rollouts
+            self._assign_finite((lane[is_stored], number[is_stored]), errors()[:, is_stored])
+
+    def _assign_finite(self, starts: Starts, errors: np.ndarray) -> None:
+        """Set the priorities of starts by their errors [2, n], except those that are not finite."""
+        lane, number = starts
+        priority = self.priority_function(errors)
         finite = np.isfinite(priority)
-        return (lane[finite], number[finite]), priority[finite]
+        self.assign((lane[finite], number[finite]), priority[finite])
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"sequences": self.sequences.shape}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        saved, current = state["sequences"].tolist(), self.sequences.shape.tolist()
+        if saved != current:
+            raise ValueError(
+                f"the saved priorities are of sequences with {saved} rows and burn-in rows; these have {current}: "
+                "resume with the lengths of the saved run"
+            )
+        super().restore(state)

@@ -10,8 +10,7 @@ from time import process_time
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes

@@ -132,33 +132,28 @@ class Evaluator:
         Raises:
             InvalidEpisodes: the episodes of a lane have no end, or are not valid.
         """
-        with ExitStack() as stack:
-            return self._play(episodes, seed, show, stack)
-
-    def _play(
-        self, episodes: int, seed: int, show: ShowEpisodes | None, stack: ExitStack
-    ) -> dict[str, EvaluationResult]:
-        steps = self.adapter.reset(seed)
         rng = np.random.default_rng(seed)
         counters: dict[str, _EpisodeCounter] = {}
         tick = 0
-        while not any(map(_EpisodeCounter.count, counters.values())) or any(
-            counter.is_waiting(tick) for counter in counters.values()
-        ):
-            tick += bool(steps)
-            actions = {}
-            for role, step in steps.items():
-                if role not in counters:
-                    agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
-                    counters[role] = _EpisodeCounter(role, agent, self.adapter.roles[role], episodes, self.greedy)
-                if self.adapter.roles[role].lanes > counters[role].role.lanes:
-                    counters[role].grow(self.adapter.roles[role])
-                actions[role] = counters[role].act(step, tick)
-            self.before_tick()
-            steps = self.adapter.step(actions)
-            if show:
-                planned = sum(int(counter.quota.sum()) for counter in counters.values())
-                show(sum(map(_EpisodeCounter.count, counters.values())), planned, tick)
+        with ExitStack() as stack:
+            steps = self.adapter.reset(seed)
+            while not any(map(_EpisodeCounter.count, counters.values())) or any(
+                counter.is_waiting(tick) for counter in counters.values()
+            ):
+                tick += bool(steps)
+                actions = {}
+                for role, step in steps.items():
+                    if role not in counters:
+                        agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
+                        counters[role] = _EpisodeCounter(role, agent, self.adapter.roles[role], episodes, self.greedy)
+                    if self.adapter.roles[role].lanes > counters[role].role.lanes:
+                        counters[role].grow(self.adapter.roles[role])
+                    actions[role] = counters[role].act(step, tick)
+                self.before_tick()
+                steps = self.adapter.step(actions)
+                if show:
+                    planned = sum(int(counter.quota.sum()) for counter in counters.values())
+                    show(sum(map(_EpisodeCounter.count, counters.values())), planned, tick)
         return {
             team: result for counter in counters.values() for team, result in counter.results.items() if result.returns
         }

@@ -10,42 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, LossResult
+from algorithm.agents.agent import LossResult
 from algorithm.program import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.progress import EvaluatedMean, History, Progress, RoleProgress, Snapshot, Throughput
-
-
-def collect_actions(agent: Agent, raw_action: np.ndarray, suffix: str) -> dict[str, np.ndarray]:
-    """Return each dimension and branch of actions, `actions/<number><suffix>`.
-
-    Args:
-        agent: the agent.
-        raw_action: raw actions [T, B, size]; the histograms are of the executed actions.
-        suffix: the end of the names.
-    """
-    actions = agent.family.to_action(raw_action.reshape(-1, raw_action.shape[-1]))
-    return _keep_finite({f"actions/{number}{suffix}": values for number, values in enumerate(actions.T)})
-
-
-def collect_weights(agent: Agent, suffix: str) -> dict[str, np.ndarray]:
-    """Return the parameters of each layer, `weights/<group>/<parameter><suffix>`."""
-    return _keep_finite(
-        {
-            f"weights/{name}/{parameter}{suffix}": values.detach().cpu().numpy().ravel()
-            for name, group in agent.groups.items()
-            for parameter, values in group.module.named_parameters()
-        }
-    )
-
-
-def _keep_finite(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays without values that are not finite, which have no place in a histogram, and no empty array."""
-    finite = {name: array[np.isfinite(array)] for name, array in arrays.items()}
-    return {name: array for name, array in finite.items() if len(array)}
-
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed
@@ -107,7 +77,7 @@ class Reporter:
 
     def record_update(self, role: str, report: LossResult) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
-        if is_sampled(self._sampled[role], self.history.counters.updates):
+        if is_sampled(bool(self._sampled[role]), self.history.counters.updates):
             self._sampled[role].append(report.compute_metrics())
             if "actions" in self.histograms and report.raw_action is not None:
                 self._actions[role] = report.raw_action
@@ -229,13 +199,22 @@ class Reporter:
         return values
 
     def _collect_histograms(self) -> dict[str, np.ndarray]:
-        histograms: dict[str, np.ndarray] = {}
+        """Return the executed actions, by dimension or branch, and the parameters of each layer; finite values only."""
+        arrays: dict[str, np.ndarray] = {}
         for role, components in self.training.by_role.items():
+            agent, suffix = components.agent, metric_suffix(role)
             if role in self._actions:
-                histograms |= collect_actions(components.agent, self._actions.pop(role), metric_suffix(role))
+                raw_action = self._actions.pop(role)  # [T, B, size]
+                actions = agent.family.to_action(raw_action.reshape(-1, raw_action.shape[-1]))
+                arrays |= {f"actions/{number}{suffix}": values for number, values in enumerate(actions.T)}
             if "weights" in self.histograms:
-                histograms |= collect_weights(components.agent, metric_suffix(role))
-        return histograms
+                arrays |= {
+                    f"weights/{name}/{parameter}{suffix}": values.detach().cpu().numpy().ravel()
+                    for name, group in agent.groups.items()
+                    for parameter, values in group.module.named_parameters()
+                }
+        finite = {name: array[np.isfinite(array)] for name, array in arrays.items()}
+        return {name: array for name, array in finite.items() if len(array)}
 
     def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
@@ -304,9 +283,9 @@ class Reporter:
         )
 
 
-def is_sampled(sampled: Sequence[object], updates: int) -> bool:
-    """Return whether the metrics of update number `updates` are computed, if `sampled` are those since the last row."""
-    return not sampled or updates % SAMPLE_INTERVAL == 0
+def is_sampled(has_samples: bool, updates: int) -> bool:
+    """Return whether metrics of update number `updates` are computed; `has_samples`: some were since the last row."""
+    return not has_samples or updates % SAMPLE_INTERVAL == 0
 
 
 def _is_displayed(name: str) -> bool:

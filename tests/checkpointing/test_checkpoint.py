@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.checkpointing.checkpoint import write_all
 from algorithm.checkpointing.manifest import CheckpointError, Manifest
-from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.config.loader import resolve
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments

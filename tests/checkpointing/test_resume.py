@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from algorithm.adapters.curriculum import EnvironmentParameters
-from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.checkpoint import Checkpoint, write_all
+from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.config.loader import resolve
 from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import merge
@@ -175,18 +174,6 @@ RUNS = {
         "encoder": "FrameStack(3, Vector())",
         "memory": "Gru(5), policy=Lstm(4), critic=Gru(6)",
     },
-    "reactor, scalar, combinations": {
-        "base_config": base(
-            "any", algorithm="REACTOR", env_args={"branches": [3, 2]}, evaluate_every=50, evaluate_greedy=False
-        ),
-        "reactor_config": {"critic": "scalar", "loo_beta": "truncated", "importance_clip": 3},
-        "explorer": {"action_repeat": [0.3, 0.9]},
-    },
-    "agents that are added, reactor": {
-        "base_config": base("growing", algorithm="REACTOR"),
-        "replay_config": {"capacity": 150, "sampler": "lazy"},
-        "memory": "Gru(4), policy=Gru(5)",
-    },
     "a2c": {
         "base_config": base("chain", algorithm="A2C", evaluate_every=50),
         "a2c_config": {"reward_normalization": "return_std"},
@@ -205,24 +192,10 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
-    "ppo, recurrent and skipping": {
-        "base_config": base("skipping", algorithm="PPO"),
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Lstm(6)",
-    },
-    "agents that are added, ppo": {
-        "base_config": base("growing", algorithm="PPO"),
-        "ppo_config": {"reward_normalization": "return_std"},
-        "memory": "Gru(6)",
-    },
     "agents that are added": {
         "base_config": base("growing", observe_previous=["action"]),
         "acer_config": {"reward_normalization": "return_std"},
         "explorer": {"action_noise": [0.0, 0.4]},
-    },
-    "agents that are added, prioritized": {
-        "base_config": base("growing", evaluate_every=50),
-        "replay_config": {"capacity": 150, "sampler": "prioritized", "initial_priorities": "td_error"},
     },
     "agents that are added, lazy and recurrent": {
         "base_config": base("growing", evaluate_every=50),
@@ -359,18 +332,7 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# Runs whose parts are also in others.
-SLOW = {
-    "agents that are added, reactor",
-    "agents that are added, ppo",
-    "agents that are added, prioritized",
-    "ppo, recurrent and skipping",
-    "reactor, scalar, combinations",
-}
-KINDS = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in RUNS]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_and_resumed_run_ends_as_uninterrupted_ones(kind, seed, tmp_path):
     straight = new_run(tmp_path, "straight", kind, seed=seed)

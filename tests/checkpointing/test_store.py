@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from algorithm.checkpointing.checkpoint import write_all
 from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters
 
@@ -25,6 +25,18 @@ class Nothing:
 @pytest.fixture
 def checkpoints(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints", keep=2)
+
+
+@pytest.fixture
+def many_checkpoints(tmp_path):
+    return CheckpointStore(tmp_path / "checkpoints", keep=9)
+
+
+def prepare_again(checkpoints):
+    """Return the store as another process prepares it for training, and the lines that are logged."""
+    again, logged = CheckpointStore(checkpoints.folder, checkpoints.keep), []
+    again.prepare(again.latest(lambda line: None), logged.append)
+    return again, logged
 
 
 def save(checkpoints, *env_steps):
@@ -106,28 +118,22 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_damaged_record_is_recovered_from_the_metrics(tmp_path, harm):
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
-    evaluated(checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
-    (checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
-    HARM[harm](checkpoints.folder)
-    logged = []
-    again = CheckpointStore(checkpoints.folder, keep=9)
-    again.prepare(again.latest(print), logged.append)
+def test_a_damaged_record_is_recovered_from_the_metrics(many_checkpoints, harm):
+    evaluated(many_checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
+    (many_checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
+    HARM[harm](many_checkpoints.folder)
+    again, logged = prepare_again(many_checkpoints)
     assert len(logged) == 1 and logged[0].endswith("checkpoint 000000000002 has the best evaluation")
-    for best in (again.best, BestCheckpoint(checkpoints.folder)):
+    for best in (again.best, BestCheckpoint(many_checkpoints.folder)):
         assert (best.checkpoint.folder.name, best.mean) == ("000000000002", 5.0)
 
 
 @pytest.mark.parametrize(("means", "expected"), [({4: 7.0, 6: 8.0}, 6), ({4: 7.0, 6: 7.0}, 6), ({4: 7.0, 6: 6.0}, 4)])
-def test_a_kill_before_the_best_was_recorded(tmp_path, means, expected):
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
-    evaluated(checkpoints, {2: 9.0, **means})  # 4 is the best although 2 has a higher mean: it confirmed a goal
-    checkpoints.best.set_best(checkpoints.find("4"), means[4])
-    logged = []
-    again = CheckpointStore(checkpoints.folder, keep=9)
-    again.prepare(again.latest(print), logged.append)
-    assert int(BestCheckpoint(checkpoints.folder).checkpoint.folder.name) == expected
+def test_a_kill_before_the_best_was_recorded(many_checkpoints, means, expected):
+    evaluated(many_checkpoints, {2: 9.0, **means})  # 4 is the best although 2 has a higher mean: it confirmed a goal
+    many_checkpoints.best.set_best(many_checkpoints.find("4"), means[4])
+    _, logged = prepare_again(many_checkpoints)
+    assert int(BestCheckpoint(many_checkpoints.folder).checkpoint.folder.name) == expected
     line = "names checkpoint 000000000004, whose evaluation is not the best; checkpoint 000000000006 has the best"
     assert [line in each for each in logged] == [True] * (expected == 6)
 
@@ -142,13 +148,10 @@ def test_without_metrics_there_is_no_best(checkpoints):
     assert again.best.checkpoint is None and not again.best.path.exists()
 
 
-def test_a_best_checkpoint_that_was_renamed_is_reported_as_missing(tmp_path):
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=9)
-    evaluated(checkpoints, {1: 3.0, 2: 5.0})
-    (checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
-    logged = []
-    again = CheckpointStore(checkpoints.folder, keep=9)
-    again.prepare(again.latest(lambda line: None), logged.append)
+def test_a_best_checkpoint_that_was_renamed_is_reported_as_missing(many_checkpoints):
+    evaluated(many_checkpoints, {1: 3.0, 2: 5.0})
+    (many_checkpoints.folder / "000000000002" / "counters.json").write_text("{}")
+    again, logged = prepare_again(many_checkpoints)
     assert logged == [
         f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
         "checkpoint 000000000001 has the best evaluation"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithm.cli.display import MAX_POINTS, Trend, read_memory
-from algorithm.cli.panel import ASCII_LEVELS, LEVELS, average_bins, draw_levels, round_to_total
+from algorithm.cli.panel import ASCII_LEVELS, LEVELS, average_bins, draw_sparkline, round_to_total
 
 
 @pytest.mark.parametrize("total", [100, 17, 1])
@@ -32,13 +32,13 @@ def test_percentages_have_the_sum_of_a_hundred(shares, total):
     ],
 )
 def test_known_sparklines(values, line):
-    assert draw_levels(values) == line
+    assert draw_sparkline(values, LEVELS, 10).plain == line
 
 
 def test_levels_have_an_ascii_character_each():
     assert len(LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
     assert ASCII_LEVELS.isascii()
-    assert draw_levels([0.0, 1.0], ASCII_LEVELS) == "_@"
+    assert draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
 
 
 @pytest.mark.parametrize(

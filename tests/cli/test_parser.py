@@ -181,16 +181,26 @@ def test_file_names_that_any_system_rejects_are_rejected(name):
     assert not is_file_name(name)
 
 
-def test_wrong_arguments_and_the_first_page_load_nothing_heavy():
+def run_code(code: str, place: Path) -> subprocess.CompletedProcess:
+    """Run a program in a folder that has runs of gym/cartpole and of CartPole-v1."""
+    for environment in ("gym/cartpole", "CartPole-v1"):
+        run = place / "runs" / environment / "a"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
+    program = [sys.executable, "-c", f"import sys\nfrom algorithm.cli import main\n{code}"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(program, capture_output=True, text=True, cwd=place, env=variables, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+def test_wrong_arguments_and_the_first_page_load_nothing_heavy(tmp_path):
     code = (
-        "import sys\nfrom algorithm.cli import main\n"
         "assert main.main([]) == 0 and main.main(['gym/cartpole', '--nonsense']) == 2\n"
         "assert not {'torch', 'numpy', 'gymnasium', 'pydantic', 'rich'} & set(sys.modules)"
     )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip() == make_start_page()
-    assert "gym/cartpole" in finished.stdout
+    shown = run_code(code, tmp_path).stdout
+    assert shown.strip() == make_start_page() and "gym/cartpole" in shown
 
 
 ERRORS_BEFORE_TORCH = {
@@ -221,21 +231,12 @@ ERRORS_BEFORE_TORCH = {
 
 
 def test_errors_that_need_no_torch_are_found_before_torch_is_imported(tmp_path):
-    for environment in ("gym/cartpole", "CartPole-v1"):
-        run = tmp_path / "runs" / environment / "a"
-        run.mkdir(parents=True)
-        (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
     code = (
-        "import sys\nfrom algorithm.cli import main\n"
         f"for words in {list(ERRORS_BEFORE_TORCH)}:\n"
         "    assert main.main(words.split()) == 2, words\n"
         "    assert 'torch' not in sys.modules, words\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_code(code, tmp_path)
     assert finished.stdout == ""
     for line, part in zip(finished.stderr.splitlines(), ERRORS_BEFORE_TORCH.values(), strict=True):
         assert part in line
@@ -243,7 +244,7 @@ def test_errors_that_need_no_torch_are_found_before_torch_is_imported(tmp_path):
 
 def test_something_is_printed_before_torch_is_imported(tmp_path):
     code = (
-        "import builtins, sys\nfrom algorithm.cli import main\n"
+        "import builtins\n"
         "whole = builtins.__import__\n"
         "def loaded(name, *rest):\n"
         "    if name.partition('.')[0] in ('torch', 'gymnasium', 'rich'):\n"
@@ -253,14 +254,7 @@ def test_something_is_printed_before_torch_is_imported(tmp_path):
         "for line in ('{0}', '{0} --resume', '{0} --run', 'export {0}'):\n"
         "    assert main.main(line.format('gym/cartpole').split()) == 1\n"
     )
-    run = tmp_path / "runs/gym/cartpole/a"
-    run.mkdir(parents=True)
-    (run / "config.yaml").write_text("base_config: {env_name: CartPole-v1}")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    finished = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_code(code, tmp_path)
     assert finished.stdout.splitlines() == ["loading PyTorch for gym/cartpole ..."] * 4
     assert finished.stderr.splitlines() == ["OSError: too early"] * 4
 

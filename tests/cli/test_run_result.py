@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import CheckpointWriter, write_all
+from algorithm.checkpointing.checkpoint import write_all
+from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.cli import run_result as module
 from algorithm.cli.run_result import report_result
 from algorithm.config.loader import resolve

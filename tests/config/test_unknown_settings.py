@@ -14,8 +14,8 @@ NAMES = read_names_elsewhere()
 TEXTS = sorted({text for texts in NAMES.values() for text in texts})
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_everything_that_replaces_a_name_exists(text):
+def test_everything_that_replaces_a_name_exists():
+    text = "\n".join(TEXTS)
     assert set(re.findall(r"\b\w+_config(?:\.\w+)+", text)) <= set(iterate_paths(load_defaults()))
     parsers = [make_parser(), *(make_command_parser(name, load_command(path)) for name, path in COMMANDS.items())]
     options = {option for parser in parsers for option in parser._option_string_actions}
@@ -23,16 +23,8 @@ def test_everything_that_replaces_a_name_exists(text):
 
 
 def test_names_of_each_program_are_read():
-    for name in (
-        "t_max",
-        "save_model_per_minute",
-        "evolver_port",
-        "total_timesteps",
-        "time_horizon",
-        "wandb",
-        "learner",
-    ):
-        assert NAMES[name], name
+    assert NAMES.keys() >= {"t_max", "save_model_per_minute", "evolver_port", "total_timesteps"}
+    assert NAMES.keys() >= {"time_horizon", "wandb", "learner"}
     assert not NAMES.keys() & {"disable_sample", "update_target_per_step"}, "names that are the same"
     assert not any(re.search(r"[`\[]\w+\]\(|`", text) for text in TEXTS), "Markdown"
 

@@ -1,6 +1,6 @@
 """A setting that is written for a run and has no effect in this run is an error."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -16,7 +16,9 @@ from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.registry import get_agent_section
 from algorithm.config.sections import BaseConfig, ReplayConfig
 from algorithm.config.unused_settings import check_effects, find_failure
+from algorithm.config.variants import read_own_variant, read_variant
 from algorithm.errors import UserError
+from algorithm.runs.run_requests import resolve_effective
 from algorithm.specs import ActionSpec, Role
 
 SAC = ["base_config.algorithm=SAC"]
@@ -158,6 +160,59 @@ CONFIG = {
 }
 
 
+def resolve_variant(config, variant="default", *assignments):
+    """Return the settings of a variant in a config.yaml, with those of --set on top."""
+    path = Path("config.yaml")
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    given = [("--set", read_assignments(list(assignments)))]
+    return resolve_effective((str(path), read_variant(path, variant)), read_own_variant(path, variant), given)
+
+
+@pytest.mark.parametrize("variant", ["default", "sac", "child"])
+def test_settings_shared_by_variants_may_have_no_effect_in_one_of_them(variant):
+    resolve_variant(CONFIG, variant)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["base_config.algorithm=SAC", "sac_config.batch_size=4"],
+        ["acer_config.replay_ratio=0"],
+        ["base_config.max_step=null", "base_config.max_iter=1"],
+    ],
+)
+def test_the_command_line_may_remove_the_effect_of_a_setting_in_the_file(assignments):
+    resolve_variant({"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}, "default", *assignments)
+
+
+def test_a_file_may_be_incomplete_without_the_command_line():
+    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
+    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
+    with pytest.raises(UserError, match="which is not set"):
+        resolve_variant(config)
+    with pytest.raises(UserError, match=r"config.yaml: acer_config.std_min has no effect, since std is fixed"):
+        resolve_variant(config, "default", "base_config.max_step=40")
+
+
+@pytest.mark.parametrize(
+    ("config", "variant", "assignments", "message"),
+    [
+        (CONFIG, "mistaken", [], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (CONFIG, "sac", ["acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
+        (CONFIG, "default", ["sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
+        (
+            {"default": CONFIG["default"]},
+            "default",
+            [],
+            "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER",
+        ),
+    ],
+)
+def test_settings_written_for_the_run_must_have_an_effect(config, variant, assignments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        resolve_variant(config, variant, *assignments)
+
+
 def run(capsys, config, *options):
     folder = Path("envs/mine/task")
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,51 +221,10 @@ def run(capsys, config, *options):
     return status, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("variant", ["default", "sac", "child"])
-def test_settings_shared_by_variants_may_have_no_effect_in_one_of_them(capsys, variant):
-    assert run(capsys, CONFIG, "-c", variant) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--set", "base_config.algorithm=SAC", "sac_config.batch_size=4", "sac_config.learning_starts=10"],
-        ["--set", "acer_config.replay_ratio=0"],
-        ["--set", "base_config.max_step=null", "--max_iter", "1"],
-    ],
-)
-def test_the_command_line_may_remove_the_effect_of_a_setting_in_the_file(capsys, options):
-    config = {"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}
-    assert run(capsys, config, *options) == (0, "")
-
-
-def test_a_file_may_be_incomplete_without_the_command_line(capsys):
-    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
-    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
-    status, line = run(capsys, config)
-    assert (status, "which is not set" in line) == (2, True)
-    status, line = run(capsys, config, "--max_step", "40")
-    assert (status, "config.yaml: acer_config.std_min has no effect, since std is fixed" in line) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        (CONFIG, ["-c", "mistaken"], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
-        (CONFIG, ["-c", "sac", "--set", "acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
-        (CONFIG, ["--set", "sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
-        (
-            CONFIG,
-            ["--port", "5005"],
-            "--port: base_config.unity_args.base_port is for env_type UNITY, not for PROBE, and so has no effect",
-        ),
-        ({"default": CONFIG["default"]}, [], "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER"),
-    ],
-)
-def test_settings_written_for_the_run_must_have_an_effect(capsys, config, options, message):
-    status, line = run(capsys, config, *options)
-    assert status == 2
-    assert message in line
+def test_an_option_without_effect_ends_with_status_2_and_without_a_run(capsys):
+    status, line = run(capsys, CONFIG, "--port", "5005")
+    assert (status, line.count("\n")) == (2, 1)
+    assert "--port: base_config.unity_args.base_port is for env_type UNITY, not for PROBE, and so has no effect" in line
     assert not Path("runs").exists()
 
 
@@ -225,28 +239,21 @@ def test_a_change_with_resume_must_have_an_effect(capsys):
     assert "acer_config.gamma: 0.9 -> 0.8 is for algorithm ACER, not for SAC, and so has no effect" in line
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["acer_config.std=learned"], "acer_config.std is for continuous actions"),
-        (["acer_config.tanh_squash=true"], "acer_config.tanh_squash is for continuous actions"),
-        (
-            [*SAC, "sac_config.learning_starts=10", "sac_config.target_c_alpha=2"],
-            "sac_config.target_c_alpha is for continuous",
-        ),
-    ],
-)
-def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys, options, name):
-    config = {"default": {"base_config": SHORT, "sac_config": {"batch_size": 4}}, "own": {}}
-    status, line = run(capsys, config, "-c", "own", "--set", *options)
+def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys):
+    status, line = run(capsys, {"default": {"base_config": SHORT}}, "--set", "acer_config.tanh_squash=true")
     assert (status, line.count("\n")) == (2, 1)
-    assert f"--set: {name}" in line and "which the environment does not have" in line
+    assert "--set: acer_config.tanh_squash is for continuous actions, which the environment does not have" in line
     assert not Path("runs").exists()
 
 
-def test_a_setting_for_actions_of_one_role_has_an_effect():
-    settings = replace(resolve([("test", {})]), command_line_layers=[("--set", {"acer_config": {"std": "learned"}})])
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("acer_config", "std", "learned"), ("acer_config", "tanh_squash", True), ("sac_config", "target_c_alpha", 2)],
+)
+def test_a_setting_for_actions_of_one_role_has_an_effect(section, key, value):
+    algorithm = section.removesuffix("_config")
+    layers = [("--set", {"base_config": {"algorithm": algorithm}, section: {key: value}})]
     discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
-    check_effects(settings, settings.command_line_layers, {"a": discrete, "b": box})
-    with pytest.raises(UserError, match="acer_config.std is for continuous actions"):
-        check_effects(settings, settings.command_line_layers, {"a": discrete})
+    check_effects(resolve(layers), layers, {"a": discrete, "b": box})
+    with pytest.raises(UserError, match=f"{section}.{key} is for continuous actions"):
+        check_effects(resolve(layers), layers, {"a": discrete})

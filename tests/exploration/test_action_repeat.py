@@ -8,7 +8,7 @@ import pytest
 from algorithm.distributions.categorical import CategoricalFamily
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.distributions.joint import JointFamily
-from algorithm.exploration.lane_levels import ActionRepeat
+from algorithm.exploration.explorers import ActionRepeat
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.exploration.agents import Fixed, step_of
 from tests.oracles import softmax

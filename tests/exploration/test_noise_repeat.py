@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
-from algorithm.exploration.noise_repeat import NoiseRepeat
+from algorithm.exploration.explorers import NoiseRepeat
 from algorithm.rollout import Decision
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_sac

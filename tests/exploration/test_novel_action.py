@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily, FlattenedFamily
-from algorithm.exploration.novel_action import NovelAction, compute_best_of_n
+from algorithm.exploration.explorers import NovelAction, compute_best_of_n
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
 from tests.exploration.agents import Fixed, step_of

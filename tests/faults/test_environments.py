@@ -175,69 +175,54 @@ def test_what_is_no_exception_in_a_step_is_logged_like_one(kind, fault, error, c
     assert max(saved_steps()) >= 600
 
 
-@pytest.mark.parametrize("place", ["make", "reset", "blueprint"])
-def test_a_class_that_is_no_exception_before_the_first_step_is_one_line(place, capsys):
-    write_task(f"""
+IN_MAKE = "def make():\n    {}\n"
+IN_RESET = """
 import gymnasium
-{STOP}
-class Broken(gymnasium.Wrapper):
+class Failing(gymnasium.Wrapper):
     def reset(self, **_):
-        raise Stop("enough")
+        {}
 def make():
-    {"raise Stop('enough')" if place == "make" else "return Broken(gymnasium.make('CartPole-v1'))"}
-""")
-    if place == "blueprint":
-        Path("envs/own/task/env.py").write_text("import gymnasium\ndef make(): return gymnasium.make('CartPole-v1')\n")
-        Path("envs/own/task/nn.py").write_text(f"{STOP}\nraise Stop('enough')\n")
-    assert main.main(ARGUMENTS) == (2 if place == "blueprint" else 3)
-    assert re.fullmatch(r".*Stop: enough.*\n", capsys.readouterr().err)
-
-
-EXIT_IN_MAKE = "def make():\n    raise SystemExit(0)\n"
-EXIT_IN_RESET = """
-import gymnasium
-class Exits(gymnasium.Wrapper):
-    def reset(self, **options):
-        raise SystemExit(0)
-def make():
-    return Exits(gymnasium.make('CartPole-v1'))
+    return Failing(gymnasium.make("CartPole-v1"))
 """
-NO_DISPLAY = "def make():\n    raise OSError('no display')\n"
+
+
+EXIT = "raise SystemExit(0)", "sys.exit(0) was called"
+RAISE_STOP = "raise type('Stop', (BaseException,), {})('enough')", "Stop: enough"
 
 
 @pytest.mark.parametrize(
-    ("env", "kind", "message"),
+    ("env", "kind", "fault", "message"),
     [
-        (EXIT_IN_MAKE, "sync", "sys.exit(0) was called"),
-        (EXIT_IN_RESET, "sync", "sys.exit(0) was called"),
-        (EXIT_IN_MAKE, "async", "sys.exit(0) was called"),
-        (EXIT_IN_RESET, "async", "sys.exit(0) was called"),
-        (NO_DISPLAY, "async", "OSError: no display"),
+        *((env, kind, *EXIT) for env in (IN_MAKE, IN_RESET) for kind in ("sync", "async")),
+        *((env, "sync", *RAISE_STOP) for env in (IN_MAKE, IN_RESET)),
+        (IN_MAKE, "async", "raise OSError('no display')", "OSError: no display"),
     ],
 )
-def test_an_environment_that_does_not_start_is_a_start_error(env, kind, message, capsys):
-    write_task(env, n_envs=1, env_args={"vectorization_mode": kind})
+def test_an_environment_that_does_not_start_is_a_start_error(env, kind, fault, message, capsys):
+    write_task(env.format(fault), n_envs=1, env_args={"vectorization_mode": kind})
     assert main.main(ARGUMENTS) == 3
     assert message in (err := capsys.readouterr().err) and err.count("\n") == 1
     assert not Path("runs").exists()
 
 
+NN = Path("envs/own/task/nn.py")
+
+
 @pytest.mark.parametrize(
-    ("nn", "status"), [("import sys\nsys.exit()", 2), (EXIT_IN_BLUEPRINT, 2), (EXIT_IN_ENCODER, 1)]
+    ("nn", "status", "message"),
+    [
+        ("import sys\nsys.exit()", 2, ""),
+        (EXIT_IN_BLUEPRINT, 2, ""),
+        (EXIT_IN_ENCODER, 1, ""),
+        (f"{STOP}\nraise Stop('enough')\n", 2, "Stop: enough"),
+        ("x = 1\nraise RuntimeError('no such luck')\n", 2, f"{NN}, line 2: RuntimeError: no such luck\n"),
+    ],
 )
-def test_sys_exit_in_a_network_is_an_error(nn, status, capsys):
+def test_an_error_of_a_network_at_the_start_is_one_line(nn, status, message, capsys):
     write_task()
-    Path("envs/own/task/nn.py").write_text(nn)
+    NN.write_text(nn)
     assert main.main(ARGUMENTS) == status
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not Path("runs").exists()
-
-
-def test_an_error_at_the_start_has_the_file_in_the_environment_folder(capsys):
-    write_task()
-    Path("envs/own/task/nn.py").write_text("x = 1\nraise RuntimeError('no such luck')\n")
-    assert main.main(ARGUMENTS) == 2
-    assert capsys.readouterr().err == f"{Path('envs/own/task/nn.py')}, line 2: RuntimeError: no such luck\n"
+    assert message in (err := capsys.readouterr().err) and err.count("\n") == 1
     assert not Path("runs").exists()
 
 

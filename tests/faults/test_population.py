@@ -1,4 +1,4 @@
-"""Populations on Ray, whose members are killed or hang, and which are stopped and resumed."""
+"""A population on Ray, whose processes are killed or hang, and which is stopped and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ MEMBER = "spawn_main"  # the process in which it trains a member
 WAIT = "import time\nfrom pathlib import Path\nwhile Path({pause!r}).exists():\n    time.sleep(0.05)\n"
 
 
-@pytest.fixture(autouse=True)
+NEW = ["mine/task", "-n", "there", "--population", "4", "--ray", "local", "--set", "cluster_config.token_auth=false"]
+LIMITS = ["population_config.processes=2", "cluster_config.timeout=20", "population_config.timeout=120"]
+
+
+@pytest.fixture
 def pause() -> Path:
     """Create the folder mine/task, whose members wait while the file `pause` exists."""
     folder, pause = Path("envs/mine/task"), Path("pause").absolute()
@@ -39,11 +43,6 @@ def pause() -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(tree))
     (folder / "nn.py").write_text(f"{WAIT.format(pause=str(pause))}{NN}")
     return pause
-
-
-def make_command(name: str, *settings: str) -> list[str]:
-    arguments = ["mine/task", "-n", name, "--population", "4", "--ray", "local"]
-    return [*MAIN, *arguments, "--set", "cluster_config.token_auth=false", "population_config.processes=2", *settings]
 
 
 def read_lineage(name: str) -> list[dict]:
@@ -60,14 +59,6 @@ def read_state(name: str) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.suffix in (".pt", ".npz")
     }
-
-
-def assert_equal_to_processes(name: str) -> None:
-    """Check that lineage and checkpoints are those of the same population in processes of this machine."""
-    arguments = "mine/task -n here --population 4 --max_step 180 --set population_config.processes=2"
-    assert main.main(arguments.split()) == 0
-    assert read_lineage(name) == read_lineage("here") and len(read_lineage(name)) == 12
-    assert read_state(name) == read_state("here")
 
 
 def wait_for_workers(run: NamespaceRun) -> list[int]:
@@ -87,23 +78,17 @@ def read_parent(process: int) -> int:
     return 0
 
 
-def test_a_population_continues_without_processes_that_are_killed_or_hang(start_run, pause):  # noqa: F811
+def test_a_population_whose_processes_are_killed_or_hang_and_which_is_stopped_is_resumed(start_run, pause):  # noqa: F811
     pause.touch()
-    run = start_run(*make_command("there", "cluster_config.timeout=20", "population_config.timeout=120"))
+    run = start_run(*MAIN, *NEW, *LIMITS)
     killed, hung = wait_for_workers(run)
     os.kill(killed, signal.SIGKILL)
     os.kill(hung, signal.SIGSTOP)
     pause.unlink()
-    assert run.wait() == 0, run.out.read_text()
+    run.wait_for("interval 1")
     lines = run.out.read_text().splitlines()
     assert sum("it continues from its last checkpoint" in line for line in lines) == 2
     assert sum("has not replied for 20 s (cluster_config.timeout)" in line for line in lines) == 1
-    assert_equal_to_processes("there")
-
-
-def test_a_population_that_is_terminated_and_one_that_is_killed_are_resumed(start_run):  # noqa: F811
-    run = start_run(*make_command("there"))
-    run.wait_for("interval 1")
     os.kill(run.find("main.py")[0], signal.SIGTERM)
     assert run.wait() == 143, run.out.read_text()
     assert "Terminated. Checkpoints saved" in run.out.read_text()
@@ -111,4 +96,7 @@ def test_a_population_that_is_terminated_and_one_that_is_killed_are_resumed(star
     resumed.wait_for("interval 2")
     resumed.kill()  # with all processes of the namespace
     assert main.main("mine/task -n there --resume --set base_config.runtime=LOCAL".split()) == 0
-    assert_equal_to_processes("there")
+    arguments = "mine/task -n here --population 4 --max_step 180 --set population_config.processes=2"
+    assert main.main(arguments.split()) == 0
+    assert read_lineage("there") == read_lineage("here") and len(read_lineage("there")) == 12
+    assert read_state("there") == read_state("here")  # as in processes of this machine

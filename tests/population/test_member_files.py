@@ -11,7 +11,7 @@ import pytest
 
 from algorithm.checkpointing.manifest import CheckpointError, PackedFile
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.member_files import ChangedFiles, MemberFiles, read_member, write_member
+from algorithm.population.member import ChangedFiles, MemberFiles, read_member, write_member
 
 CONTENT = {"agent/weights.pt": b"w", "agent/replay.npz": b"", "counters.json": b"{}"}
 

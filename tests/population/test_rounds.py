@@ -21,10 +21,10 @@ SPACES = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 
 
 class FakeFleet:
-    """Members that return their rate, unless a failure is planned for the member."""
+    """Members that return their rate, changed by a function, unless a failure is planned for the member."""
 
-    def __init__(self, failures: Sequence[int] = (), goal: float | None = None, is_final: bool = False):
-        self.failures, self.goal, self.is_final = list(failures), goal, is_final
+    def __init__(self, failures: Sequence[int] = (), goal=None, is_final: bool = False, change=lambda row: row):
+        self.failures, self.goal, self.is_final, self.change = list(failures), goal, is_final, change
         self.tasks: list[LineageRow] = []
 
     def train(self, tasks: Sequence[LineageRow]) -> Iterator[tuple[LineageRow, LineageRow | MemberFailed]]:
@@ -36,7 +36,7 @@ class FakeFleet:
                 continue
             rate = task.settings["rate"]
             reached = self.goal is not None and rate >= self.goal
-            yield task, replace(task, mean_return=rate, goal_reached=reached, goal=self.goal)
+            yield task, self.change(replace(task, mean_return=rate, goal_reached=reached, goal=self.goal))
 
 
 class Interrupted(Exception):
@@ -109,12 +109,8 @@ def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, failures, is_final)
 
 @pytest.mark.parametrize("value", [float("-inf"), float("nan")])
 def test_a_return_that_is_not_finite_counts_as_a_failure(tmp_path, value):
-    class BrokenFleet(FakeFleet):
-        def train(self, tasks):
-            for task, report in super().train(tasks):
-                yield task, replace(report, mean_return=value) if task.member == 4 else report
-
-    make_population(tmp_path, BrokenFleet(), max_step=200).run()
+    fleet = FakeFleet(change=lambda row: replace(row, mean_return=value) if row.member == 4 else row)
+    make_population(tmp_path, fleet, max_step=200).run()
     rows = read_rows(tmp_path)
     assert [row["return"] for row in rows[:4]] == [1.0, 2.0, 3.0, None]
     assert rows[7]["parent"] == 3
@@ -127,8 +123,7 @@ def test_the_lineage_does_not_depend_on_the_speed_of_members(tmp_path):
 
     make_population(tmp_path, FakeFleet()).run()
     expected = (tmp_path / "lineage.jsonl").read_bytes()
-    other = tmp_path / "other"
-    other.mkdir()
+    (other := tmp_path / "other").mkdir()
     make_population(other, ReversedFleet()).run()
     assert (other / "lineage.jsonl").read_bytes() == expected
 
@@ -158,19 +153,17 @@ def test_a_goal_that_does_not_count_does_not_end_the_interval(tmp_path):
 
 @pytest.mark.parametrize("interrupted_at", range(12))
 def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, interrupted_at):
-    class InterruptedFleet(FakeFleet):
-        def train(self, tasks):
-            for task, result in super().train(tasks):
-                if len(self.tasks) > interrupted_at:
-                    raise Interrupted
-                yield task, result
+    def interrupt(row):
+        if len(interrupted.tasks) > interrupted_at:
+            raise Interrupted
+        return row
 
+    interrupted = FakeFleet(change=interrupt)
     make_population(tmp_path, FakeFleet()).run()
     expected = read_rows(tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
+    (other := tmp_path / "other").mkdir()
     with pytest.raises(Interrupted):
-        make_population(other, InterruptedFleet()).run()
+        make_population(other, interrupted).run()
     make_population(other, fleet := FakeFleet()).run()
     assert read_rows(other) == expected and len(fleet.tasks) == 12 - interrupted_at
 
@@ -190,12 +183,8 @@ def test_an_interrupted_exchange_is_repeated(tmp_path):
 
 
 def test_a_resumed_population_with_more_env_steps_continues_the_interval(tmp_path):
-    class ShortFleet(FakeFleet):
-        def train(self, tasks):
-            for task, report in super().train(tasks):
-                yield task, replace(report, env_steps=min(report.env_steps, 150))
-
-    make_population(tmp_path, ShortFleet(), max_step=150).run()
+    short = FakeFleet(change=lambda row: replace(row, env_steps=min(row.env_steps, 150)))
+    make_population(tmp_path, short, max_step=150).run()
     assert [row["env_steps"] for row in read_rows(tmp_path)] == [100] * 4 + [150] * 4
     make_population(tmp_path, fleet := FakeFleet(), max_step=200).run()
     assert [task.env_steps for task in fleet.tasks] == [200] * 4

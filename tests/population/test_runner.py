@@ -12,8 +12,7 @@ import torch
 
 from algorithm.api import train as train_by_api
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.store import CheckpointStore
-from algorithm.checkpointing.writer import copy_checkpoint
+from algorithm.checkpointing.store import CheckpointStore, copy_checkpoint
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder

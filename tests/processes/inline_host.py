@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.processes.collect import Experience
+from algorithm.processes.acting import Experience
 from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess
 from algorithm.processes.service import start_service
 

@@ -25,7 +25,7 @@ from algorithm.processes.averaging_learner import (
     LearnerConnection,
     close_connection,
     find_interface,
-    learn_together,
+    learn_round,
 )
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
@@ -105,7 +105,7 @@ def make_rollout(name, learner, seed, columns=ALL):
 class Batches(BatchScheduler):
     """A scheduler that yields given batches, and records the TD errors."""
 
-    replay = None
+    replay, rng = None, np.random.default_rng(0)
 
     def __init__(self, batches):
         self.batches, self.errors = batches, []
@@ -147,11 +147,11 @@ def make_scheduler(learner, prepare, has_memory=False, seed=0):
 
 def learn(learner, scheduler, rollout):
     """Make the updates that follow a rollout. Return the number of reports."""
-    reports = []
+    reports, components = [], mock.Mock(learner=learner, scheduler=scheduler)
     if isinstance(learner, AveragingLearner):
-        learn_together(learner, scheduler, rollout, reports.append)
+        schedule = {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
+        learn_round(components, rollout, schedule, reports.append)
     else:
-        components = mock.Mock(learner=learner, scheduler=scheduler)
         run_updates(components, rollout, reports.append)
     assert all(report.raw_action is rollout.raw_action for report in reports)
     return len(reports)

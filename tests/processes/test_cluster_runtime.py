@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
-from algorithm.processes.cluster import check_cluster
-from algorithm.processes.host import Failure
+from algorithm.processes.cluster import ClusterFleet
+from algorithm.processes.host import Failure, ServiceSpec
 from algorithm.processes.service import pack_weights
+from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest, resume_run
@@ -312,6 +313,23 @@ def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
     assert "its traceback" in str(raised.value.__cause__)
 
 
+class Numbered:
+    """A service whose roles differ."""
+
+    def __init__(self, index, replacements):
+        self.index = index
+
+    def open(self):
+        return {"agent": self.index}
+
+
+def test_a_service_with_other_roles_than_those_before_it_does_not_start():
+    supervisor = Supervisor(InlineHost(), ServiceSpec(kind="Actor", make=Numbered), name="actor {}".format)
+    supervisor.ensure(2)
+    with pytest.raises(EnvironmentStartError, match="actor 1 has other roles than those before it"):
+        supervisor.wait_for_start()
+
+
 def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, monkeypatch):
     rollouts = record_rollouts(monkeypatch)
     _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, rollouts_in_flight=3, max_lag=1))
@@ -327,9 +345,9 @@ def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, m
 def test_lag_without_a_replay_needs_a_limit_that_allows_it():
     layers = {"base_config": {"runtime": "RAY", "algorithm": "PPO"}}
     for limit in (None, 1):
-        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
+        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
     with pytest.raises(UserError, match="set max_lag to at least 1"):
-        check_cluster(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
+        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
 
 
 @pytest.mark.parametrize("address", ["here", "ray://host:1", "host:port", ""])

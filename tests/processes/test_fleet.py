@@ -19,6 +19,7 @@ from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
 from tests.checkpointing.test_resume import new_run as new_local_run
 from tests.processes.test_workers_runtime import new_run
 
+pytestmark = pytest.mark.usefixtures("prepared_workers")
 MAX_STEP = SETTINGS["base_config"]["max_step"]
 
 

@@ -14,7 +14,7 @@ from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error
-from algorithm.processes.cluster import check_cluster
+from algorithm.processes.cluster import ClusterFleet
 from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
@@ -272,7 +272,7 @@ class LearnerWithFullDisk(VisibleLearner):
 )
 def test_settings_that_several_learners_do_not_support_are_refused(layer, message):
     with pytest.raises(UserError, match=message):
-        check_cluster(resolve([("test", layer)]))
+        ClusterFleet.check(resolve([("test", layer)]))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
-from algorithm.exploration.lane_levels import ActionNoise
+from algorithm.exploration.explorers import ActionNoise
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from tests.builders import make_role

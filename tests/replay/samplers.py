@@ -1,12 +1,13 @@
-"""Replays with each prioritizing sampler, and the expected starts by brute force."""
+"""Replays of all shapes with each sampler, and the expected starts by brute force."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import numpy as np
+import pytest
 
-from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, Replay
+from algorithm.replay import LazyPrioritizedSampler, PrioritizedSampler, PriorityFunction, Replay, UniformSampler
 from tests.doubles import EncodedLanes, make_encoded_sequences
 
 PRIORITY_FUNCTION = PriorityFunction(max_error_weight=0.9, td_error_min=0.01, td_error_max=100.0)
@@ -15,9 +16,31 @@ PRIORITIZED = partial(
 )
 LAZY = partial(LazyPrioritizedSampler, priority_function=PRIORITY_FUNCTION, uniform_fraction=0.1)
 SAMPLERS = {"prioritized": PRIORITIZED, "lazy": LAZY}
+SHAPES = [
+    {"capacity": 60, "chunk": 5, "length": 4},
+    {"capacity": 60, "chunk": 5, "length": 5},
+    {"capacity": 63, "chunk": 3, "length": 8},  # sequences over several columns
+    {"capacity": 30, "chunk": 5, "length": 9},  # the longest sequence that ten rows hold
+    {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
+    {"capacity": 47, "chunk": 1, "length": 6},
+    {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
+    {"capacity": 60, "chunk": 5, "length": 4, "stored_state_size": 2},
+    {"capacity": 60, "chunk": 5, "length": 7, "stored_state_size": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "stored_state_size": 2},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3},
+    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3, "stored_state_size": 2},
+    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 7, "warmup_rows": 2, "stored_state_size": 2},
+    # Warmup over more than a column.
+    {"capacity": 90, "chunk": 3, "length": 5, "burn_in": 7, "warmup_rows": 7, "stored_state_size": 2},
+]
+each_shape = pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda shape: " ".join(f"{key}={value}" for key, value in shape.items())
+)
+each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+every_sampler = pytest.mark.parametrize("sampler", [UniformSampler, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
 
 
-def replay_of(sampler, capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
+def replay_of(sampler=UniformSampler, capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
     return Replay(
         capacity=capacity,
         lanes=lanes,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from algorithm.replay import PrioritizedSampler, PriorityFunction
 from algorithm.replay.prioritized import BRANCHING, SumTree
 from tests.doubles import EncodedLanes
-from tests.replay.samplers import PRIORITIZED, PRIORITY_FUNCTION, equal_errors, replay_of
+from tests.replay.samplers import PRIORITY_FUNCTION, equal_errors, replay_of
 
 SIZES = [1, 5, BRANCHING, BRANCHING + 1, 300, BRANCHING**2, BRANCHING**2 + 1, 5000]
 UNBOUNDED = PriorityFunction(max_error_weight=0.9, td_error_min=1e-6, td_error_max=1e6)
@@ -28,7 +28,7 @@ def assert_sums(tree: SumTree) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_random_operations_equal_brute_force(size):
     rng, tree, leaves = np.random.default_rng(0), SumTree(size), np.zeros(size)
-    for _ in range(100_000 // 64 // len(SIZES) + 1):
+    for _ in range(200):
         leaf = rng.integers(size, size=64)
         value = rng.choice([0, 1e-9, 0.3, 1, 1e6], size=64) * rng.random(64)
         tree.set(leaf, value)
@@ -41,14 +41,6 @@ def test_random_operations_equal_brute_force(size):
         )
         assert tree.total == pytest.approx(leaves.sum(), rel=1e-12)
     assert_sums(tree)
-
-
-def test_sums_are_exact_after_a_hundred_thousand_updates():
-    rng, tree = np.random.default_rng(1), SumTree(1000)
-    for _ in range(1000):
-        tree.set(rng.integers(1000, size=100), 10 ** rng.uniform(-6, 6, size=100))
-    assert_sums(tree)
-    assert tree.total == pytest.approx(tree.leaves.sum(), rel=1e-14)
 
 
 def test_filling_and_setting_are_bit_equal():
@@ -172,16 +164,3 @@ def test_beta_rises_with_every_batch_to_one():
     replay.prioritize(np.arange(4), equal_errors(1, 4, 4, 4))
     least = [replay.sample(400).weight.min() for _ in range(5)]
     np.testing.assert_allclose(least, [4 ** (-0.6 * beta) for beta in (0.5, 0.7, 0.9, 1, 1)], rtol=1e-6)
-
-
-def test_equal_priorities_have_weight_one():
-    replay = replay_of(PRIORITIZED)
-    replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
-    assert (replay.sample(64).weight == 1).all()
-
-
-def test_a_new_sequence_has_at_most_the_largest_priority_allowed():
-    replay = four(priority_function=PriorityFunction(max_error_weight=0.9, td_error_min=0.01, td_error_max=0.5))
-    replay.prioritize(np.arange(4), equal_errors(0.2, 0.2, 0.2, 0.2))
-    replay.add(EncodedLanes(1, 4).rollout(0))
-    assert replay.sampler.tree.leaves.max() == pytest.approx(0.5**0.6)

@@ -7,14 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.replay import IN_MEMORY, Replay, ReplaySize, compute_replay_size, make_file_allocator
+from algorithm.replay import IN_MEMORY, Replay, ReplaySize, UniformSampler, compute_replay_size, make_file_allocator
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.doubles import EncodedLanes, assert_intact, find_starts
-
-
-def make(capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
-    return Replay(capacity=capacity, lanes=lanes, chunk=chunk, length=length, rng=np.random.default_rng(seed), **kwargs)
+from tests.replay.samplers import each_shape, replay_of
 
 
 def write(replay: Replay, lanes: EncodedLanes, rng: np.random.Generator, rollouts: int, loss: float = 0.0) -> None:
@@ -29,67 +26,26 @@ def drawn(replay: Replay, batches: int, batch: int = 64) -> Counter:
     return Counter(start for _ in range(batches) for start in find_starts(replay.sample(batch)))
 
 
-def per_lane(replay: Replay) -> int:
-    return replay.ring.rows
-
-
-SHAPES = [
-    {"capacity": 60, "chunk": 5, "length": 4},
-    {"capacity": 60, "chunk": 5, "length": 5},
-    {"capacity": 63, "chunk": 3, "length": 8},  # sequences over several columns
-    {"capacity": 30, "chunk": 5, "length": 9},  # the longest sequence that ten rows hold
-    {"capacity": 30, "chunk": 10, "length": 4},  # a ring of a single column
-    {"capacity": 47, "chunk": 1, "length": 6},
-    {"capacity": 60, "chunk": 5, "length": 3, "burn_in": 2},
-    {"capacity": 60, "chunk": 5, "length": 4, "stored_state_size": 2},
-    {"capacity": 60, "chunk": 5, "length": 7, "stored_state_size": 2},
-    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 5, "stored_state_size": 2},
-    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3},
-    {"capacity": 60, "chunk": 5, "length": 4, "burn_in": 3, "warmup_rows": 3, "stored_state_size": 2},
-    {"capacity": 75, "chunk": 5, "length": 5, "burn_in": 7, "warmup_rows": 2, "stored_state_size": 2},
-    {
-        "capacity": 90,
-        "chunk": 3,
-        "length": 5,
-        "burn_in": 7,
-        "warmup_rows": 7,
-        "stored_state_size": 2,
-    },  # warmup over more than a column
-]
-
-
 @pytest.mark.parametrize("loss", [0.0, 0.3])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
-def test_sequences_are_complete_after_any_writes(shape, loss):
-    replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
-    length = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("stored_state_size") else 1
-    n_batches = 0
+@each_shape
+def test_every_complete_sequence_is_drawn_after_any_writes_and_no_other(shape, loss):
+    replay, lanes, rng = replay_of(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
+    sequences, n_batches = replay.sequences, 0
     for _ in range(25):
         write(replay, lanes, rng, 1, loss)
-        legal = lanes.list_starts(per_lane(replay), length, stride, shape.get("warmup_rows", 0))
+        legal = lanes.list_starts(replay.ring.rows, sequences.length, sequences.stride, sequences.warmup_rows)
         batch = replay.sample(32)
         assert (batch is None) == (not legal)
         if batch:
-            assert len(batch) == length
+            assert len(batch) == shape["length"] + shape.get("burn_in", 0)
             assert set(find_starts(batch)) <= legal
             assert_intact(batch)
             n_batches += 1
     assert n_batches > 5
-
-
-@pytest.mark.parametrize("loss", [0.0, 0.3])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
-def test_every_legal_sequence_is_drawn_and_no_other(shape, loss):
-    replay, lanes, rng = make(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(2)
-    write(replay, lanes, rng, 18, loss)
     while not replay.sample(1):
         write(replay, lanes, rng, 1)
-    length = shape["length"] + shape.get("burn_in", 0)
-    stride = shape["chunk"] if shape.get("stored_state_size") else 1
-    assert set(drawn(replay, batches=25)) == lanes.list_starts(
-        per_lane(replay), length, stride, shape.get("warmup_rows", 0)
-    )
+    legal = lanes.list_starts(replay.ring.rows, sequences.length, sequences.stride, sequences.warmup_rows)
+    assert set(drawn(replay, batches=25)) == legal
 
 
 @pytest.mark.parametrize("stored_state_size", [0, 2])
@@ -97,9 +53,9 @@ def test_every_legal_sequence_is_drawn_and_no_other(shape, loss):
     ("rollouts", "loss"), [(5, 0.0), (40, 0.0), (40, 0.6), (40, 0.9)], ids=["uneven lanes", "full", "breaks", "many"]
 )
 def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
-    replay, lanes = make(capacity=180, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
+    replay, lanes = replay_of(capacity=180, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(3), rollouts, loss)
-    legal = lanes.list_starts(per_lane(replay), 5, 5 if stored_state_size else 1)
+    legal = lanes.list_starts(replay.ring.rows, 5, 5 if stored_state_size else 1)
     counts = drawn(replay, batches=200, batch=100)
     assert set(counts) == legal
     expected = 20_000 / len(legal)
@@ -109,16 +65,16 @@ def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
 
 
 def test_sequences_of_one_batch_are_drawn_independently():
-    replay, lanes = make(capacity=90), EncodedLanes(3, 5)
+    replay, lanes = replay_of(capacity=90), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(4), 20)
-    legal = len(lanes.list_starts(per_lane(replay), 4))
+    legal = len(lanes.list_starts(replay.ring.rows, 4))
     pairs = [find_starts(replay.sample(2)) for _ in range(4000)]
     same = sum(first == second for first, second in pairs)
     assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
 
 
 def test_a_single_complete_sequence_among_many_breaks_is_found():
-    replay, lanes = make(capacity=150, lanes=1, chunk=3, length=6), EncodedLanes(1, 3)
+    replay, lanes = replay_of(capacity=150, lanes=1, chunk=3, length=6), EncodedLanes(1, 3)
     for _ in range(20):
         replay.add(lanes.rollout(0, lost=[0]))
     replay.add(lanes.rollout(0))
@@ -126,12 +82,12 @@ def test_a_single_complete_sequence_among_many_breaks_is_found():
         replay.add(lanes.rollout(0, lost=[0]))
     assert replay.sample(4) is None  # the row after the break overwrote the successor of the sixth row
     replay.add(lanes.rollout(0))
-    assert set(find_starts(replay.sample(50))) == lanes.list_starts(per_lane(replay), 6)
-    assert len(lanes.list_starts(per_lane(replay), 6)) == 1
+    assert set(find_starts(replay.sample(50))) == lanes.list_starts(replay.ring.rows, 6)
+    assert len(lanes.list_starts(replay.ring.rows, 6)) == 1
 
 
 def test_nothing_is_drawn_before_there_is_a_complete_sequence():
-    replay, lanes = make(length=7), EncodedLanes(3, 5)
+    replay, lanes = replay_of(length=7), EncodedLanes(3, 5)
     assert replay.sample(2) is None
     replay.add(lanes.rollout(0, 1, 2))
     assert replay.sample(2) is None
@@ -144,7 +100,7 @@ def test_nothing_is_drawn_before_there_is_a_complete_sequence():
 @pytest.mark.parametrize("warmup_rows", [0, 3, 6])
 def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_are_stored(warmup_rows):
     replay, lanes = (
-        make(capacity=90, length=7, burn_in=warmup_rows, warmup_rows=warmup_rows, stored_state_size=2),
+        replay_of(capacity=90, length=7, burn_in=warmup_rows, warmup_rows=warmup_rows, stored_state_size=2),
         EncodedLanes(3, 5),
     )
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
@@ -157,7 +113,7 @@ def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_ar
 
 @pytest.mark.parametrize("stored_state_size", [0, 1])
 def test_only_the_first_values_of_a_memory_are_stored(stored_state_size):
-    replay, lanes = make(capacity=90, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
+    replay, lanes = replay_of(capacity=90, length=5, stored_state_size=stored_state_size), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(5), 5)
     batch = replay.sample(20)
     assert batch.memory.shape == (20, stored_state_size)
@@ -165,7 +121,7 @@ def test_only_the_first_values_of_a_memory_are_stored(stored_state_size):
 
 
 def test_rows_counts_the_readable_rows_of_all_lanes():
-    replay, lanes = make(capacity=60, lanes=3, chunk=5), EncodedLanes(3, 5)
+    replay, lanes = replay_of(capacity=60, lanes=3, chunk=5), EncodedLanes(3, 5)
     assert replay.rows == 0
     replay.add(lanes.rollout(0, 0, 2))
     assert replay.rows == 15
@@ -175,7 +131,7 @@ def test_rows_counts_the_readable_rows_of_all_lanes():
 
 
 def test_burn_in_rows_come_first():
-    replay, lanes = make(length=3, burn_in=2), EncodedLanes(3, 5)
+    replay, lanes = replay_of(length=3, burn_in=2), EncodedLanes(3, 5)
     replay.add(lanes.rollout(0, 1, 2))
     batch = replay.sample(8)
     assert (len(batch), batch.burn_in) == (5, 2)
@@ -186,7 +142,7 @@ def test_burn_in_rows_come_first():
 
 
 def test_stored_values_do_not_change_by_other_writes_and_draws():
-    replay, lanes = make(capacity=60), EncodedLanes(3, 5)
+    replay, lanes = replay_of(capacity=60), EncodedLanes(3, 5)
     for _ in range(12):  # the ring is written three times
         replay.add(replace(lanes.rollout(0, 1, 2), reward=np.full((5, 3), -0.7, np.float32)))
     stored = {name: value.copy() for name, value in replay.state().items()}
@@ -203,7 +159,7 @@ def test_stored_values_do_not_change_by_other_writes_and_draws():
 
 
 def test_a_written_rollout_may_be_changed_afterwards():
-    replay, lanes = make(length=5), EncodedLanes(3, 5)
+    replay, lanes = replay_of(length=5), EncodedLanes(3, 5)
     rollout = lanes.rollout(0, 1, 2)
     replay.add(rollout)
     rollout.reward[:] = 0
@@ -212,7 +168,7 @@ def test_a_written_rollout_may_be_changed_afterwards():
 
 
 def test_the_same_seed_draws_the_same_sequences():
-    replays = [make(seed=7), make(seed=7), make(seed=8)]
+    replays = [replay_of(seed=7), replay_of(seed=7), replay_of(seed=8)]
     for replay in replays:
         write(replay, EncodedLanes(3, 5), np.random.default_rng(6), 20, loss=0.3)
     same, again, other = ([find_starts(replay.sample(16)) for _ in range(5)] for replay in replays)
@@ -220,35 +176,12 @@ def test_the_same_seed_draws_the_same_sequences():
     assert same != other
 
 
-@pytest.mark.parametrize("stored_state_size", [0, 2])
-def test_a_restored_replay_continues_identically(tmp_path, stored_state_size):
-    replay, lanes, rng = make(stored_state_size=stored_state_size), EncodedLanes(3, 5), np.random.default_rng(8)
-    write(replay, lanes, rng, 17, loss=0.2)
-    np.savez(tmp_path / "replay.npz", **replay.state())
-    other = make(stored_state_size=stored_state_size)
-    with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
-        other.restore(dict(arrays))
-    other.rng.bit_generator.state = replay.rng.bit_generator.state
-    for _ in range(10):
-        ours, theirs = replay.sample(16), other.sample(16)
-        assert find_starts(ours) == find_starts(theirs)
-        assert_intact(theirs)
-        np.testing.assert_array_equal(ours.memory, theirs.memory)
-        np.testing.assert_array_equal(ours.version, theirs.version)
-        np.testing.assert_array_equal(ours.index, theirs.index)
-        chosen = rng.integers(3, size=3).tolist()
-        rollout = lanes.rollout(*chosen, lost=chosen[:1] if rng.random() < 0.3 else [])
-        replay.add(rollout)
-        other.add(rollout)
-    assert replay.rows == other.rows
-
-
 def test_restoring_copies_the_arrays():
-    replay, lanes = make(), EncodedLanes(3, 5)
+    replay, lanes = replay_of(), EncodedLanes(3, 5)
     replay.add(lanes.rollout(0, 1, 2))
     state = {name: value.copy() for name, value in replay.state().items()}
     before = {name: value.copy() for name, value in state.items()}
-    other = make()
+    other = replay_of()
     other.restore(state)
     other.add(lanes.rollout(0, 1, 2))
     for name, value in state.items():
@@ -256,8 +189,8 @@ def test_restoring_copies_the_arrays():
 
 
 def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
-    np.savez(tmp_path / "replay.npz", **make().state())
-    other, lanes = make(), EncodedLanes(3, 5)
+    np.savez(tmp_path / "replay.npz", **replay_of().state())
+    other, lanes = replay_of(), EncodedLanes(3, 5)
     with np.load(tmp_path / "replay.npz", allow_pickle=False) as arrays:
         other.restore(dict(arrays))
     assert other.rows == 0
@@ -266,7 +199,7 @@ def test_an_empty_replay_can_be_saved_and_restored(tmp_path):
 
 
 def test_the_state_of_another_size_is_rejected_without_changes():
-    small, large, lanes = make(capacity=30), make(capacity=60), EncodedLanes(3, 5)
+    small, large, lanes = replay_of(capacity=30), replay_of(capacity=60), EncodedLanes(3, 5)
     large.add(lanes.rollout(0, 1, 2))
     with pytest.raises(ValueError, match=r"\(3, 10, .*\(3, 20, "):
         large.restore(small.state())
@@ -275,7 +208,7 @@ def test_the_state_of_another_size_is_rejected_without_changes():
 
 def test_the_state_of_other_columns_is_rejected():
     with pytest.raises(ValueError, match="rows per column"):
-        make(capacity=60, chunk=10).restore(make(capacity=60, chunk=5).state())
+        replay_of(capacity=60, chunk=10).restore(replay_of(capacity=60, chunk=5).state())
 
 
 @pytest.mark.parametrize(
@@ -296,15 +229,8 @@ def test_the_capacity_in_the_error_is_the_smallest_valid_one(
     lanes, chunk, length, burn_in, warmup_rows, stored_state_size
 ):
     def with_capacity(capacity):
-        return make(
-            capacity,
-            lanes,
-            chunk,
-            length,
-            burn_in=burn_in,
-            warmup_rows=warmup_rows,
-            stored_state_size=stored_state_size,
-        )
+        memory = {"burn_in": burn_in, "warmup_rows": warmup_rows, "stored_state_size": stored_state_size}
+        return replay_of(UniformSampler, capacity, lanes, chunk, length, **memory)
 
     with pytest.raises(ValueError, match="capacity") as error:
         with_capacity(lanes)
@@ -320,12 +246,9 @@ def test_the_capacity_in_the_error_is_the_smallest_valid_one(
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
 def test_files_store_the_same_as_memory(tmp_path, lanes):
-    replays = [
-        Replay(capacity=60, lanes=3, chunk=5, length=7, rng=np.random.default_rng(0), allocate=allocate)
-        for allocate in (IN_MEMORY, make_file_allocator(tmp_path))
-    ]
-    resumed = Replay(
-        capacity=60, lanes=3, chunk=5, length=7, rng=np.random.default_rng(0), allocate=make_file_allocator(tmp_path)
+    *replays, resumed = (
+        replay_of(length=7, allocate=allocate)
+        for allocate in (IN_MEMORY, make_file_allocator(tmp_path), make_file_allocator(tmp_path))
     )
     for replay in replays:
         written = EncodedLanes(3, 5)
@@ -349,9 +272,7 @@ def test_files_store_the_same_as_memory(tmp_path, lanes):
 def test_the_size_is_computed_before_anything_is_written(memory):
     eye = ObsSpec((4, 9, 9), "uint8", env_shape=(9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
-    replay = Replay(
-        capacity=200, lanes=role.lanes, chunk=8, length=10, rng=np.random.default_rng(0), stored_state_size=memory
-    )
+    replay = replay_of(capacity=200, chunk=8, length=10, stored_state_size=memory)
     rows, lanes = 8, np.arange(3)
     one = np.zeros((rows, 3), np.float32)
     replay.add(
@@ -380,7 +301,7 @@ def test_the_size_is_computed_before_anything_is_written(memory):
 
 
 def test_lanes_added_to_an_empty_replay_share_the_capacity():
-    replay = make(capacity=60, lanes=1)
+    replay = replay_of(capacity=60, lanes=1)
     replay.grow(2)
     replay.grow(3)
     assert (replay.ring.rows, replay.ring.lanes, replay.initial_lanes) == (20, 3, 3)
@@ -392,7 +313,7 @@ def test_lanes_added_to_an_empty_replay_share_the_capacity():
 @pytest.mark.parametrize("allocate", ["memory", "files"])
 def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tmp_path):
     replay, lanes = (
-        make(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path)),
+        replay_of(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path)),
         EncodedLanes(5, 5),
     )
     for _ in range(6):
@@ -409,7 +330,7 @@ def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tm
         replay.add(lanes.rollout(0, 3, 1, 4, 2))
         batch = replay.sample(64)
         assert_intact(batch)
-        assert set(find_starts(batch)) <= lanes.list_starts(per_lane(replay), 4)
+        assert set(find_starts(batch)) <= lanes.list_starts(replay.ring.rows, 4)
     assert {lane for lane, _ in find_starts(batch)} == set(range(5))
     assert not set(index) & set(batch.index)  # those rows are overwritten, and indices are not reused
     size = compute_replay_size(60, Role(5, {}, ActionSpec()), 5, 0, 0, initial_lanes=3)
@@ -417,7 +338,7 @@ def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tm
 
 
 def test_only_written_rows_take_memory():
-    ring = make(capacity=3 * 10**6).ring
+    ring = replay_of(capacity=3 * 10**6).ring
     ring.write(EncodedLanes(3, 5).rollout(0, 1, 2))
     read = []
 

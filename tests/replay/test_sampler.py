@@ -10,13 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.replay import Replay, UniformSampler
-from algorithm.replay.sampler import list_numbers, locate_nth
+from algorithm.config.loader import resolve
+from algorithm.replay import (
+    LazyPrioritizedSampler,
+    PrioritizedSampler,
+    PriorityFunction,
+    Replay,
+    UniformSampler,
+    make_sampler,
+)
+from algorithm.replay.ring import Ring
+from algorithm.replay.sampler import Sequences, list_numbers, locate_nth
 from tests.doubles import EncodedLanes, assert_intact, find_starts
-from tests.replay.samplers import LAZY, PRIORITIZED, SAMPLERS, equal_errors, learnable_starts, never, replay_of
-from tests.replay.test_replay import SHAPES
-
-each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+from tests.replay.samplers import (
+    LAZY,
+    PRIORITIZED,
+    each_sampler,
+    each_shape,
+    equal_errors,
+    every_sampler,
+    learnable_starts,
+    never,
+    replay_of,
+)
 
 
 def test_numbers_are_listed_by_lane():
@@ -64,7 +80,7 @@ def times(replay: Replay, lanes: EncodedLanes, numbers) -> set[tuple[int, int]]:
 
 
 @each_sampler
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+@each_shape
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), loss=st.sampled_from([0.0, 0.2, 0.6]))
 def test_exactly_the_complete_sequences_with_a_valid_row_can_be_drawn(sampler, shape, seed, loss):
@@ -124,22 +140,18 @@ def test_errors_of_fresh_rollouts_and_nan_change_nothing(sampler):
 
 
 def test_uniform_replay_never_computes_errors():
-    replay = Replay(capacity=60, lanes=3, chunk=5, length=4, rng=np.random.default_rng(0))
+    replay = replay_of()
     replay.add(EncodedLanes(3, 5).rollout(0, 1, 2))
     batch = replay.sample(4)
     replay.prioritize(batch.index, never)
     assert (batch.weight == 1).all() and replay.sampler.state() == {}
 
 
-@each_sampler
+@every_sampler
 @pytest.mark.parametrize("stored_state_size", [0, 2])
 def test_a_restored_replay_continues_identically(sampler, stored_state_size, tmp_path):
-    replay, lanes, rng = (
-        replay_of(sampler, stored_state_size=stored_state_size),
-        EncodedLanes(3, 5),
-        np.random.default_rng(8),
-    )
-    other = replay_of(sampler, stored_state_size=stored_state_size)
+    replay, other = (replay_of(sampler, stored_state_size=stored_state_size) for _ in range(2))
+    lanes, rng = EncodedLanes(3, 5), np.random.default_rng(8)
 
     def advance(*replays):
         chosen = rng.integers(3, size=3).tolist()
@@ -161,15 +173,15 @@ def test_a_restored_replay_continues_identically(sampler, stored_state_size, tmp
     other.rng.bit_generator.state = replay.rng.bit_generator.state
     for _ in range(20):
         ours, theirs = advance(replay, other)
-        np.testing.assert_array_equal(ours.index, theirs.index)
-        np.testing.assert_array_equal(ours.weight, theirs.weight)
+        for name in ("index", "weight", "memory", "version"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
         assert_intact(theirs)
     for name, value in replay.state().items():
         np.testing.assert_array_equal(value, other.state()[name])
 
 
-@pytest.mark.parametrize("sampler", [UniformSampler, *SAMPLERS.values()], ids=["uniform", *SAMPLERS])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: " ".join(f"{k}={v}" for k, v in shape.items()))
+@every_sampler
+@each_shape
 def test_added_lanes_equal_initial_lanes(sampler, shape):
     grown, large = replay_of(sampler, **shape), replay_of(sampler, lanes=6, initial_lanes=3, **shape)
     lanes, rng = EncodedLanes(6, shape["chunk"]), np.random.default_rng(9)
@@ -218,18 +230,30 @@ def test_the_bytes_per_start_equal_the_size_of_the_arrays(sampler, state):
     assert measured == pytest.approx(sampler.func.BYTES_PER_START * starts, rel=0.01)
 
 
-def hundred_sequences(sampler):
-    """Return a replay of one lane with a hundred valid sequences of one row."""
+@each_sampler
+def test_the_draws_of_a_batch_are_independent(sampler):
+    """Each draw is from a separate part, at a separate position, so that the distance of two draws varies."""
     replay = replay_of(sampler, 200, lanes=1, chunk=100, length=1)
     rollout = EncodedLanes(1, 100).rollout(0)
     rollout.first[:] = False
     replay.add(rollout)
-    return replay
-
-
-@each_sampler
-def test_the_draws_of_a_batch_are_independent(sampler):
-    """Each draw is from a separate part, at a separate position, so that the distance of two draws varies."""
-    replay = hundred_sequences(sampler)
     batches = np.stack([replay.sample(10).index for _ in range(200)])
     assert np.ptp(batches[:, 6] - batches[:, 3]) > 8
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("uniform", UniformSampler), ("Prioritized", PrioritizedSampler), ("lazy", LazyPrioritizedSampler)],
+)
+def test_the_settings_of_a_replay_are_passed_to_its_sampler(name, kind):
+    given = {"alpha": 0.3, "beta": 0.2, "beta_increment_per_sampling": 0.1, "uniform_fraction": 0.25}
+    given |= {"td_error_min": 0.02, "td_error_max": 5, "max_error_weight": 0.4, "sampler": name}
+    sampler = make_sampler(resolve([("test", {"replay_config": given})]).replay)(Sequences(Ring(40, 2, 5), 4))
+    assert type(sampler) is kind
+    if kind is not UniformSampler:
+        assert sampler.priority_function == PriorityFunction(max_error_weight=0.4, td_error_min=0.02, td_error_max=5)
+        assert sampler.priority_function(np.array([[1.0], [0.5]])) == pytest.approx(0.4 + 0.6 * 0.5)
+    if kind is PrioritizedSampler:
+        assert (sampler.alpha, sampler.beta, sampler.beta_increment) == (0.3, 0.2, 0.1)
+    if kind is LazyPrioritizedSampler:
+        assert sampler.uniform_fraction == 0.25

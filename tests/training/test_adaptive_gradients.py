@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from algorithm.auxiliaries.auxiliary import Auxiliary
-from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.networks import FlatParameters
 from algorithm.training.auxiliary_set import Gradients
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout
+from tests.training.test_learner import Loud
 
 
 class TwoLayers(nn.Module):
@@ -67,21 +67,14 @@ def test_without_a_gradient_of_the_task_only_own_modules_are_trained(flat):
     torch.testing.assert_close(gradient, torch.tensor([0.0, 0, 0, 0, 0, 2, 3]))
 
 
-class Follow(Auxiliary):
+class Follow(Loud):
     """An auxiliary whose loss has the gradient of the features that `sign` selects, and that of its own module."""
 
     shapes_features = True
 
     def __init__(self, sign: float, adaptive: bool):
-        super().__init__(AuxiliarySettings(max_grad_norm=1e9))
-        self.sign, self.adaptive = sign, adaptive
-
-    def build(self, agent, role):
-        self.module = nn.Linear(agent.policy.torso.size, 1)
-        return self.module
-
-    def loss(self, inputs):
-        return self.sign * self.module(inputs.features).mean(), {}
+        super().__init__(sign)
+        self.adaptive = adaptive
 
 
 def compute_gradient(**auxiliaries: Auxiliary) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
@@ -208,6 +209,16 @@ def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
     run.go(1.5, 50)
     run.reporter.show_progress()
     assert run.shown[-1].throughput.env_steps == pytest.approx(50)
+
+
+def test_the_limits_that_a_run_has_reached_before_it_starts():
+    counters = Counters(env_steps=1200, iterations=3)
+    limits = Limits(log_every=10, max_step=1000, max_iter=3, pause_at=900, evaluation_episodes=20)
+    assert limits.list_reached(counters) == [
+        "the run has ended already, after 1,200 env steps: base_config.max_step above 1,000 continues it",
+        "the run has ended already, after 3 iterations: base_config.max_iter above 3 continues it",
+    ]
+    assert replace(limits, max_step=1201, max_iter=None).list_reached(counters) == []
 
 
 @pytest.mark.parametrize(

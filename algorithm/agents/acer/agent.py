@@ -47,7 +47,7 @@ from algorithm.returns import (
     get_estimator,
 )
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, Role
+from algorithm.specs import Role
 
 REPLAYS, IMAGE_REPLAYS = 32.0, 4.0  # mean number of times that each step is replayed if `replay_ratio` is null
 
@@ -75,7 +75,9 @@ class Acer(Agent):
         self.settings, self.rng = settings, rng
         self.streams = dict(sorted(streams.items()))
         spec = role.action_spec
-        _check_trust_region(settings, spec)
+        uses_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
+        if uses_probs and (spec.continuous or len(spec.branches) > 1):
+            raise ValueError(f"trust_region_space probs needs a single discrete branch; for actions {spec} use logits")
         self.family = make_policy_family(settings, spec)
         self.critic = make_critic(settings, self.family, len(streams))
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
@@ -165,7 +167,9 @@ class Acer(Agent):
         log_rho = policy.log_ratio(behavior, output.raw_action)
         rho = log_rho.clamp(-20, 20).exp()
         inputs = self._make_estimator_inputs(rollout, valid, output, log_rho, rho)
-        targets, policy_targets = self._estimate_targets(inputs)
+        targets = policy_targets = self.estimator.estimate(inputs, self.trace_clipping)  # Eq. 5, or another estimator
+        if self.policy_estimator is not self.estimator:
+            policy_targets = self.policy_estimator.estimate(inputs, self.trace_clipping)  # Eq. 16
         streams = self._estimate_streams(inputs, rollout, output)
 
         # Eq. 6, and with a stochastic dueling critic the error of V (Eq. 14): descent on 1/2 (target - value)^2.
@@ -225,13 +229,6 @@ class Acer(Agent):
             prob_taken=lambda: output.policy.log_prob(output.raw_action).exp(),
         )
 
-    def _estimate_targets(self, inputs: EstimatorInputs) -> tuple[Targets, Targets]:
-        """Return the targets of the critic (Eq. 5, or another estimator) and of the policy (Eq. 5 or 16)."""
-        targets = self.estimator.estimate(inputs, self.trace_clipping)
-        if self.policy_estimator is self.estimator:
-            return targets, targets
-        return targets, self.policy_estimator.estimate(inputs, self.trace_clipping)
-
     def _estimate_streams(
         self, inputs: EstimatorInputs, rollout: Rollout, output: CriticOutput
     ) -> dict[str, StreamEstimate]:
@@ -284,12 +281,6 @@ class Acer(Agent):
     def update_targets(self, update: int) -> None:
         """Update the average policy: theta_a <- alpha theta_a + (1 - alpha) theta (Algorithm 2)."""
         self.average_policy.polyak_update(1 - self.settings.average_policy_decay)
-
-
-def _check_trust_region(settings: AcerSettings, spec: ActionSpec) -> None:
-    uses_probs = settings.trust_region == "efficient" and settings.trust_region_space == "probs"
-    if uses_probs and (spec.continuous or len(spec.branches) > 1):
-        raise ValueError(f"trust_region_space probs needs a single discrete branch; for actions {spec} use logits")
 
 
 def _make_separate_critic(

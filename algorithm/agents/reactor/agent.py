@@ -27,7 +27,7 @@ from algorithm.distributions.combinations import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
 from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork, batch_statistics
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, Role
+from algorithm.specs import Role
 
 
 class Reactor(Agent):
@@ -43,8 +43,10 @@ class Reactor(Agent):
 
     def __init__(self, settings: ReactorSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         self.settings, self.rng = settings, rng
-        _check_actions(role.action_spec)
-        self.family = make_flattened_family(role.action_spec.branches)
+        spec = role.action_spec
+        if spec.continuous:
+            raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO")
+        self.family = make_flattened_family(spec.branches)
         self.critic = make_critic(settings, self.family.statistics_size)
         self.policy, target = (self._make_network(blueprint, role) for _ in range(2))
         self.target = TargetNetwork(self.policy, target)
@@ -159,8 +161,3 @@ class Reactor(Agent):
         """Copy the network to the target network every `update_target_per_step` optimizer steps."""
         if update % self.settings.update_target_per_step == 0:
             self.target.polyak_update(1.0)
-
-
-def _check_actions(spec: ActionSpec) -> None:
-    if spec.continuous:
-        raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO")

@@ -122,7 +122,7 @@ class Sac(Agent):
         )
         with torch.no_grad():
             experience = self._make_experience(rollout, target_features, policy, critic_indices)
-            critic = self.critic.evaluate(taken.outputs, next_values, experience)
+            critic = self.critic.evaluate(taken.outputs.detach(), next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
         losses, policy_losses = {"critic": taken.make_loss(direction)}, PolicyLosses()
         if policy.learned:
@@ -181,7 +181,7 @@ class Sac(Agent):
             acting_features: Features with running statistics [T+1, B, F] without gradient.
         """
         learned, obs = None, rollout.obs
-        if self._updates_policy(self.update):
+        if self.update % self.settings.policy_update_every == 0:
             all_steps, outputs = self.policy_learner.evaluate_for_update(
                 features, obs, partial(select_statistics_rows, rollout)
             )
@@ -239,9 +239,6 @@ class Sac(Agent):
         """Return the indices of M of the N critics (Chen et al. 2021, arXiv 2101.05982, Algorithm 1); None for all."""
         n_critics, n_sampled = self.settings.ensemble_q_num, self.settings.ensemble_q_sample
         return None if n_sampled == n_critics else torch.randperm(n_critics).tolist()[:n_sampled]
-
-    def _updates_policy(self, update: int) -> bool:
-        return update % self.settings.policy_update_every == 0
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
         return self.critic.compute_values(self.evaluator.evaluate_taken(self.critics, features, raw_action)[1])

@@ -81,24 +81,16 @@ class Critic(ABC):
     def __init__(self, settings: SacSettings, takes_minimum: bool):
         self.settings, self.takes_minimum = settings, takes_minimum
 
-    @torch.no_grad()
+    @abstractmethod
     def evaluate(self, outputs: Tensor, next_outputs: Tensor, experience: Experience) -> CriticOutput:
-        """Return the errors of a batch.
+        """Return the errors of a batch; called without gradient.
 
         Args:
-            outputs: The outputs of all critics for the taken actions [N, T, B, *v].
+            outputs: The outputs of all critics for the taken actions, detached [N, T, B, *v].
             next_outputs: The outputs of M target critics for the policy's action of each combination in the next row
                 [M, T, B, K, *v].
             experience: The batch.
         """
-        outputs = outputs.detach()
-        target = self._compute_target(next_outputs, experience)
-        return CriticOutput(
-            ascent_direction=self._compute_direction(target, outputs, experience),
-            compute_loss=lambda: self._compute_loss(target, outputs),
-            compute_target_values=lambda: self._compute_target_values(target),
-            compute_error=lambda: self._compute_error(target, outputs),
-        )
 
     @abstractmethod
     def compute_values(self, outputs: Tensor) -> Tensor:
@@ -123,23 +115,6 @@ class Critic(ABC):
     def compute_metrics(self, experience: Experience) -> dict[str, Tensor]:
         """Return metrics of each row [T, B] about the targets of a batch."""
         return {}
-
-    @abstractmethod
-    def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
-        """Return the target of the outputs for the taken actions [T, B, *v]."""
-
-    @abstractmethod
-    def _compute_target_values(self, target: Tensor) -> Tensor:
-        """Return the values [T, B] that `target` is the target of."""
-
-    @abstractmethod
-    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor: ...
-
-    @abstractmethod
-    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor: ...
 
 
 class ScalarCritic(Critic):
@@ -176,7 +151,20 @@ class ScalarCritic(Critic):
         is_smallest = (outputs == q).to(q.dtype)
         return q, is_smallest / is_smallest.sum(0)  # shared by equal values, as autograd does
 
+    def evaluate(self, outputs: Tensor, next_outputs: Tensor, experience: Experience) -> CriticOutput:
+        target, clip = self._compute_target(next_outputs, experience), self.settings.clip_epsilon
+        direction = target - outputs  # Eq. 5
+        if clip is not None:  # 0 where the step is forbidden
+            direction = clipped_error(target.expand_as(outputs), outputs, experience.evaluate_target(None), clip)
+        return CriticOutput(
+            ascent_direction=direction,
+            compute_loss=lambda: squared_error(target.expand_as(outputs), outputs).mean(0),
+            compute_target_values=lambda: target,
+            compute_error=lambda: target - outputs.mean(0),
+        )
+
     def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
+        """Return the target of Q(x, a) of the taken actions [T, B]."""
         q = self.reduce_ensemble(next_outputs)
         v = soft_state_value(experience.next_probs, q, experience.next_entropy_cost)  # Eq. 3
         if experience.taken is None:
@@ -212,22 +200,6 @@ class ScalarCritic(Critic):
         )
         return self.estimator.estimate(inputs, self.trace_clipping).q_target + entropy_cost
 
-    def _compute_target_values(self, target: Tensor) -> Tensor:
-        return target
-
-    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
-        """Return target - Q (Eq. 5), the ascent direction; 0 where `clip_epsilon` forbids the step."""
-        clip = self.settings.clip_epsilon
-        if clip is None:
-            return target - outputs
-        return clipped_error(target.expand_as(outputs), outputs, experience.evaluate_target(None), clip)
-
-    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor:
-        return squared_error(target.expand_as(outputs), outputs).mean(0)
-
-    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor:
-        return target - outputs.mean(0)
-
 
 class CategoricalCritic(Critic):
     """The logits of a distribution q(x, a) of the return on atoms z, of which Q(x, a) is the mean (FlashSAC, SimbaV2).
@@ -248,7 +220,18 @@ class CategoricalCritic(Critic):
     def compute_values(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1) @ self.support.make_atoms(outputs)
 
+    def evaluate(self, outputs: Tensor, next_outputs: Tensor, experience: Experience) -> CriticOutput:
+        target, q = self._compute_target(next_outputs, experience), outputs.softmax(-1)
+        return CriticOutput(
+            ascent_direction=target - q,  # of the logits, since the entries of the target sum to 1
+            compute_loss=lambda: cross_entropy(target.expand_as(outputs), outputs.log_softmax(-1)).mean(0),
+            compute_target_values=lambda: target @ self.support.make_atoms(target),
+            # The total variation between the target and the mean distribution, as Reactor (1704.04651, 3.3).
+            compute_error=lambda: 0.5 * (target - q.mean(0)).abs().sum(-1),
+        )
+
     def _compute_target(self, next_outputs: Tensor, experience: Experience) -> Tensor:
+        """Return the target of q(x, a) of the taken actions [T, B, N atoms]."""
         distribution = self._reduce_distributions(next_outputs.softmax(-1))  # [T, B, K, N atoms]
         mass, entropy_cost = experience.next_probs.unsqueeze(-1) * distribution, experience.next_entropy_cost
         rewards, discount = experience.reward, experience.discount
@@ -270,20 +253,6 @@ class CategoricalCritic(Critic):
         smallest = (distributions @ self.support.make_atoms(distributions)).argmin(0)
         index = smallest[None, ..., None].expand(1, *distributions.shape[1:])
         return distributions.gather(0, index).squeeze(0)
-
-    def _compute_target_values(self, target: Tensor) -> Tensor:
-        return target @ self.support.make_atoms(target)
-
-    def _compute_direction(self, target: Tensor, outputs: Tensor, experience: Experience) -> Tensor:
-        """Return target - q, the ascent direction of the logits, since the entries of the target sum to 1."""
-        return target - outputs.softmax(-1)
-
-    def _compute_loss(self, target: Tensor, outputs: Tensor) -> Tensor:
-        return cross_entropy(target.expand_as(outputs), outputs.log_softmax(-1)).mean(0)
-
-    def _compute_error(self, target: Tensor, outputs: Tensor) -> Tensor:
-        """Return the total variation between the target and the mean distribution, as Reactor (1704.04651, 3.3)."""
-        return 0.5 * (target - outputs.softmax(-1).mean(0)).abs().sum(-1)
 
 
 def make_critic(settings: SacSettings, *, is_continuous: bool) -> Critic:

@@ -1,7 +1,7 @@
-"""Checks of an ONNX file against Unity's requirements; each violation starts with its rule's number in docs/unity.md.
+"""Checks of an ONNX file: against Unity's requirements, and against the actions and the memory of its agent.
 
-Source: ML-Agents' packages 2.0.1 to 4.0 (Runtime/Inference), and the importers of Barracuda, Sentis and the Inference
-Engine.
+A violation of a requirement starts with the number of its rule in docs/unity.md. Source: ML-Agents' packages 2.0.1
+to 4.0 (Runtime/Inference), and the importers of Barracuda, Sentis and the Inference Engine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from algorithm.adapters.wrappers import PREVIOUS_ACTION
+from algorithm.agents.agent import Agent
+from algorithm.rollout import Decision, Step
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 from algorithm.tools.export.signature import (
     BATCH,
     CONTINUOUS,
@@ -41,6 +46,11 @@ RULES = {
     MEMORY_OUT: "C5",
 }  # by the name of an input or output; I2 for observations
 LARGE_INPUT = 1e3  # standard deviation of observations, for which unbounded actions exceed [-1, 1]
+OBSERVATIONS = 64  # observations in each batch size
+BATCHES = (1, 3)  # batch sizes
+STEPS = 20  # consecutive steps of an agent with memory
+SAMPLES = 1000  # sampled actions in the check of action masks
+TOLERANCE = 1e-4  # largest difference of an action or a memory value
 # Operators that Unity's packages import, from their manuals.
 # com.unity.barracuda 2.0, for versions 1.x and 2.x of ML-Agents' package:
 BARRACUDA = frozenset(
@@ -225,3 +235,129 @@ def _format_constant(value: np.ndarray) -> str:
 
 def _format_error(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+class ParityCheck:
+    """A comparison of a file with the deterministic actions and the memory of its agent, and of its action masks.
+
+    Args:
+        agent: Agent on the CPU.
+        role: Observations and actions of the agent.
+        signature: Inputs and outputs of the file.
+        content: Content of the file.
+
+    Attributes:
+        error: The largest difference between the file and its agent.
+        violations: A line for each output beyond the tolerance, and for each masked action.
+    """
+
+    def __init__(self, agent: Agent, role: Role, signature: Signature, content: bytes):
+        self.agent, self.role, self.signature = agent, role, signature
+        self.error = 0.0
+        self._violations: dict[str, str] = {}  # the first of each output
+        self._run, self._rng = make_runner(content), np.random.default_rng(0)
+        for batch in BATCHES:
+            for _ in range(-(-OBSERVATIONS // batch)):
+                self._compare_steps(batch, steps=1)
+        if signature.memory:
+            self._compare_steps(BATCHES[-1], STEPS)
+        if signature.branches:
+            self._check_masks()
+
+    @property
+    def violations(self) -> list[str]:
+        return list(self._violations.values())
+
+    def _compare_steps(self, n: int, steps: int) -> None:
+        """Compare the decisions at the first steps of `n` episodes, for the same random observations.
+
+        The agent and its file each have their own memory.
+        """
+        signature, all_false = self.signature, np.zeros(n, bool)
+        memory, previous, file_memory = (
+            np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
+        )
+        for number in range(steps):
+            obs = sample_observations(self.role, self._rng, n)
+            outputs = self._run(signature.make_feed(obs, file_memory))
+            if signature.previous:
+                obs[PREVIOUS_ACTION] = previous
+            step = Step(
+                lane=np.arange(n),
+                obs=obs,
+                first=np.full(n, number == 0),
+                is_bootstrap_row=all_false,
+                reward=np.zeros(n, np.float32),
+                alive=~all_false,
+            )
+            decision = self.agent.greedy(step, memory)
+            self._compare_actions(outputs, decision)
+            memory = expected = decision.memory
+            if signature.previous:
+                actions = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
+                previous = self.role.action_spec.encode(np.concatenate(actions, -1))  # that Unity executes
+                expected = np.concatenate((expected, previous), -1)
+            if signature.memory:
+                file_memory = outputs[MEMORY_OUT].reshape(n, -1)
+                self._compare(MEMORY_OUT, file_memory, expected)
+
+    def _compare(self, name: str, found: np.ndarray, expected: np.ndarray) -> None:
+        """Record the difference between two arrays that should be equal."""
+        error = float(np.abs(found - expected).max(initial=0.0))
+        self.error = max(self.error, error)
+        if not error <= TOLERANCE:
+            self._violations.setdefault(name, f"{name} differs from the agent's by {error:.2g}")
+
+    def _compare_actions(self, outputs: Mapping[str, np.ndarray], decision: Decision) -> None:
+        """Compare the most probable actions; another index with the same probability is accepted."""
+        n_continuous = self.signature.continuous
+        if n_continuous:
+            self._compare(CONTINUOUS_MODE, outputs[CONTINUOUS_MODE], decision.action[:, :n_continuous])
+        if not self.signature.branches:
+            return
+        indices = outputs[DISCRETE_MODE].astype(np.float32)
+        other = np.concatenate((decision.raw_action[:, :n_continuous], indices), -1)
+        if np.array_equal(other, decision.raw_action):
+            return
+        policy = self.agent.family(torch.from_numpy(decision.behavior))
+        difference = policy.log_prob(torch.from_numpy(decision.raw_action)) - policy.log_prob(torch.from_numpy(other))
+        if difference.abs().max() > TOLERANCE:
+            self._violations.setdefault(DISCRETE_MODE, f"{DISCRETE_MODE} differs from the agent's")
+
+    def _check_masks(self) -> None:
+        """Check that no masked action is chosen."""
+        obs, memory = sample_observations(self.role, self._rng, SAMPLES), np.zeros((SAMPLES, self.signature.memory))
+        feed = self.signature.make_feed(obs, memory.astype(np.float32))
+        feed[MASKS] = sample_masks(self.signature.branches, self._rng, SAMPLES)
+        outputs, ends = self._run(feed), np.cumsum(self.signature.branches)
+        for branch, allowed in enumerate(np.split(feed[MASKS], ends[:-1], 1)):
+            for name in (DISCRETE, DISCRETE_MODE):
+                taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
+                if not taken.all():
+                    line = f"{name} chose a masked action of branch {branch} in {(taken == 0).sum()} of {SAMPLES} cases"
+                    self._violations[line] = line
+
+
+def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
+    """Return random observations {name: [n, ...]} of a role, in which some actions are masked."""
+    obs = {name: _sample_observation(spec, rng, n) for name, spec in role.obs_specs.items()}
+    if ACTION_MASK in obs:
+        obs[ACTION_MASK] = sample_masks(role.action_spec.branches, rng, n).astype(np.uint8)
+    return obs
+
+
+def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
+    if spec.n_values:
+        return _sample_one_hot(spec.n_values, rng, n).astype(spec.dtype)
+    if spec.dtype == "uint8":
+        return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)
+    return rng.standard_normal((n, *spec.shape)).astype(spec.dtype)
+
+
+def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
+    """Return random masks [n, sum of branches] that allow at least one action of each branch."""
+    return np.maximum(_sample_one_hot(branches, rng, n), rng.random((n, sum(branches))) < 0.5).astype(np.float32)
+
+
+def _sample_one_hot(counts: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.concatenate([np.eye(count)[rng.integers(count, size=n)] for count in counts], 1)

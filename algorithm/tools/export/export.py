@@ -25,9 +25,8 @@ from algorithm.program import DEFAULT_ROLE, get_install_command
 from algorithm.runs.callbacks import Callback
 from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from algorithm.tools.export.checker import find_violations
+from algorithm.tools.export.checker import ParityCheck, find_violations
 from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
-from algorithm.tools.export.parity import ParityCheck
 from algorithm.tools.export.signature import BATCH, Signature
 
 EXPORT_CHECKPOINTS = "checkpoints"  # value of base_config.export

@@ -165,9 +165,11 @@ def test_errors_are_total_variations_and_losses_cross_entropies():
     critic = make_critic(sac_settings(**{**ATOMS, "n_atoms": 3}), is_continuous=True)
     target = torch.tensor([[[0.5, 0.5, 0.0]]])
     outputs = torch.tensor([[[[0.25, 0.5, 0.25]]], [[[0.75, 0.0, 0.25]]]]).log().clamp(min=-99)
-    torch.testing.assert_close(critic._compute_error(target, outputs), torch.tensor([[0.25]]))
+    critic._compute_target = lambda *_: target
+    output = critic.evaluate(outputs, None, None)
+    torch.testing.assert_close(output.compute_error(), torch.tensor([[0.25]]))
     expected = -0.5 * (np.log(0.25) + np.log(0.5) + np.log(0.75) - 99) / 2
-    torch.testing.assert_close(critic._compute_loss(target, outputs), torch.tensor([[expected]], dtype=torch.float32))
+    torch.testing.assert_close(output.compute_loss(), torch.tensor([[expected]], dtype=torch.float32))
 
 
 def test_the_initial_distributions_are_not_uniform():

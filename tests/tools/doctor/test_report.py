@@ -11,6 +11,7 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.tools.doctor import command, requirements
+from tests.task_folder import write_task
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
@@ -52,13 +53,10 @@ setup(
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task, which needs the packages of the core only."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(
+    return write_task(
         "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
         "unity:\n  base_config: {env_type: UNITY, n_envs: 1}\n"
     )
-    return folder
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from algorithm.parts import memory_budget as of_memory
 from algorithm.tools.doctor import trial
 from algorithm.tools.doctor.check import BROKEN, OK
 from algorithm.tools.doctor.trial import list_start_checks
+from tests.task_folder import write_task
 
 OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
 
@@ -19,13 +20,10 @@ OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task."""
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(
+    return write_task(
         "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
         "unity:\n  base_config: {env_type: UNITY, n_envs: 2}\n"
     )
-    return folder
 
 
 def seen(*words: str) -> dict[str, str]:

@@ -150,26 +150,6 @@ def test_every_setting_of_the_tables_exists(trainer):
             at(settings, setting.replace("agent.", section))
 
 
-def test_the_learning_rate_of_sac_applies_to_all_groups():
-    import_file(
-        write({"behaviors": {"A": {"trainer_type": "sac", "hyperparameters": {"learning_rate": 0.002}}}}), False
-    )
-    given = settings_of("A").tree["sac_config"]
-    rates = [given[f"learning_rate_{group}"] for group in ("critic", "policy", "alpha")]
-    assert rates == [0.002] * 3
-
-
-def test_missing_keys_of_sac_have_the_defaults_of_ml_agents():
-    imported = import_file(write({"behaviors": {"A": {"trainer_type": "sac"}}}), force=False)
-    given = settings_of("A").tree["sac_config"]
-    assert (given["batch_size"], given["learning_starts"]) == (128, 128)
-    assert given["init_log_alpha"] == 0
-    assert imported.unsupported == {}
-    warm = {"trainer_type": "sac", "hyperparameters": {"init_entcoef": 0.1}}
-    import_file(write({"behaviors": {"A": warm}}), force=True)
-    assert settings_of("A").tree["sac_config"]["init_log_alpha"] == pytest.approx(-2.3026)
-
-
 def test_a_comment_names_the_origin_of_a_value():
     import_file(write(EXAMPLES["Crawler"].text), force=False)
     text = Path("envs/unity/Crawler/config.yaml").read_text()
@@ -250,34 +230,43 @@ def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, val
     assert at(settings_of("A").tree, setting) == kept
 
 
+CURIOSITY = "reward_signals: {extrinsic: {strength: 1.0}, curiosity: {%s}}"
+RND = "reward_signals: {extrinsic: {}, rnd: {gamma: 0.9, network_settings: {hidden_units: 32, num_layers: 3}}}"
+
+
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("keys", "expected", "lost"),
     [
-        ({}, {"strength": 1.0, "learning_rate": 3e-4}),
-        ({"gamma": 0.9, "strength": 0.3}, {"strength": 0.3, "learning_rate": 3e-4}),
-        ({"strength": 0.01, "learning_rate": 0.001}, {"strength": 0.01, "learning_rate": 0.001}),
+        (
+            "trainer_type: sac, hyperparameters: {learning_rate: 0.002}",
+            "sac_config: {learning_rate_critic: 0.002, learning_rate_policy: 0.002, learning_rate_alpha: 0.002}",
+            [],
+        ),
+        ("trainer_type: sac", "sac_config: {batch_size: 128, learning_starts: 128, init_log_alpha: 0}", []),
+        ("trainer_type: sac, hyperparameters: {init_entcoef: 0.1}", "sac_config: {init_log_alpha: -2.3026}", []),
+        (CURIOSITY % "", "{curiosity: {strength: 1.0, learning_rate: 0.0003}}", []),
+        (
+            CURIOSITY % "gamma: 0.9, strength: 0.3",
+            "{curiosity: {strength: 0.3, learning_rate: 0.0003}}",
+            ["curiosity.gamma"],
+        ),
+        (CURIOSITY % "learning_rate: 0.001", "{curiosity: {strength: 1.0, learning_rate: 0.001}}", []),
+        (
+            RND,
+            "{rnd: {strength: 1.0, gamma: 0.9, learning_rate: 0.0001, units: 32, outputs: 32}}",
+            ["rnd.network_settings.num_layers"],
+        ),
+        ("reward_signals: {extrinsic: {strength: 1.0}}", "{}", []),
     ],
 )
-def test_curiosity_has_the_values_of_the_file_and_the_defaults_of_ml_agents(given, expected):
-    signals = {"extrinsic": {"strength": 1.0}, "curiosity": given}
-    imported = import_file(write({"behaviors": {"A": {"reward_signals": signals}}}), force=False)
-    assert settings_of("A").tree["auxiliaries"] == {"curiosity": expected}
-    assert set(imported.unsupported) == {
-        f"behaviors.A.reward_signals.curiosity.{key}" for key in given if key == "gamma"
-    }
-
-
-def test_rnd_has_the_values_of_the_file_and_the_defaults_of_ml_agents():
-    rnd = {"gamma": 0.9, "network_settings": {"hidden_units": 32, "num_layers": 3}}
-    imported = import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {}, "rnd": rnd}}}}), force=False)
-    expected = {"strength": 1.0, "gamma": 0.9, "learning_rate": 1e-4, "units": 32, "outputs": 32}
-    assert settings_of("A").tree["auxiliaries"] == {"rnd": expected}
-    assert "behaviors.A.reward_signals.rnd.network_settings.num_layers" in imported.unsupported
-
-
-def test_without_the_section_of_curiosity_there_is_none():
-    import_file(write({"behaviors": {"A": {"reward_signals": {"extrinsic": {"strength": 1.0}}}}}), force=False)
-    assert settings_of("A").tree["auxiliaries"] == {}
+def test_missing_keys_have_the_defaults_of_ml_agents(keys, expected, lost):
+    imported = import_file(write(f"behaviors: {{A: {{{keys}}}}}"), force=False)
+    settings, tree = settings_of("A").tree, yaml.safe_load(expected)
+    if "sac_config" in tree:
+        assert select(settings, tree) == {"sac_config": pytest.approx(tree["sac_config"], abs=1e-4)}
+    else:
+        assert settings["auxiliaries"] == tree
+    assert list(imported.unsupported) == [f"behaviors.A.reward_signals.{key}" for key in lost]
 
 
 def test_samplers_have_the_defaults_of_ml_agents():
