@@ -248,7 +248,7 @@ class Supervisor:
         if service.is_open or isinstance(reply.result, Failure):
             return [(service, reply.result)]
         if self.opened not in (None, reply.result):
-            error = EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
-            return [(service, Failure.describe(error))]
+            difference = EnvironmentStartError(f"{self.name(service.index)} has other roles than those before it")
+            return [(service, Failure.describe(difference))]
         self.opened, service.is_open = reply.result, True
         return []

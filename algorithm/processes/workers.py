@@ -260,7 +260,7 @@ class WorkersFleet(Fleet):
             if not isinstance(reply, Lost):  # the next call of a worker that is lost replaces it
                 saved[index] = reply
                 manifest.digests |= reply[0]
-        _, metadata, learners = saved.pop(0, None) or ({}, describe_all(self.training), {})
+        _, metadata, learners = saved.pop(0) if 0 in saved else ({}, describe_all(self.training), {})
         for role, components in self.training.by_role.items():
             state = {name: torch.from_numpy(value) for name, value in learners.get(role, {}).items()}
             write_learner(manifest, role, components.learner, state)

@@ -238,7 +238,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("expected", "damage", "arguments"), [(row[0], row[1], row[2:]) for row in BROKEN], ids=str)
+@pytest.mark.parametrize(
+    ("expected", "damage", "arguments"),
+    [(expected, damage, arguments) for expected, damage, *arguments in BROKEN],
+    ids=[f"{row[0]}-{number}" for number, row in enumerate(BROKEN)],
+)
 def test_a_violation_is_reported(expected, damage, arguments, good, tmp_path):
     proto = onnx.load(good[15])
     damage(proto, *arguments)

@@ -76,6 +76,11 @@ def test_the_name_of_a_role_does_not_lead_to_another_folder(tmp_path):
     assert list(tmp_path.rglob("*")) == [into]
 
 
+def describe(value) -> str:
+    """Return the part of a test's name for an argument."""
+    return str({key: getattr(each, "__name__", each) for key, each in value.items()} if type(value) is dict else value)
+
+
 def is_slow(net: str, action: str, opset: int, changes: dict) -> bool:
     return opset == 9 and changes.get("make") is make_sac
 
@@ -83,7 +88,7 @@ def is_slow(net: str, action: str, opset: int, changes: dict) -> bool:
 @pytest.mark.parametrize(
     ("net", "action", "opset", "changes"),
     [pytest.param(*row, marks=pytest.mark.slow if is_slow(*row) else ()) for row in AGENTS],
-    ids=str,
+    ids=describe,
 )
 def test_every_agent_passes_the_checker_and_its_file_computes_the_same(net, action, opset, changes, tmp_path):
     exported = export_of(net, action, tmp_path, opset, **changes)
