@@ -192,6 +192,16 @@ RUNS = {
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
     },
+    "ppo, recurrent and skipping": {
+        "base_config": base("skipping", algorithm="PPO"),
+        "encoder": "FrameStack(3, Vector(normalize=True))",
+        "memory": "Lstm(6)",
+    },
+    "agents that are added, ppo": {
+        "base_config": base("growing", algorithm="PPO"),
+        "ppo_config": {"reward_normalization": "return_std"},
+        "memory": "Gru(6)",
+    },
     "agents that are added": {
         "base_config": base("growing", observe_previous=["action"]),
         "acer_config": {"reward_normalization": "return_std"},
