@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.adapters.unity import adapter as unity_adapter
+from algorithm.adapters.unity.launch import find_free_port
 from algorithm.cli import main
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
@@ -41,12 +41,6 @@ def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
     folder.mkdir(parents=True, exist_ok=True)
     tree = {"base_config": base, "replay_config": {"capacity": 2000}, "acer_config": QUICK, **sections}
     (folder / "config.yaml").write_text(yaml.safe_dump({"default": tree}))
-
-
-def find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def run(*arguments):

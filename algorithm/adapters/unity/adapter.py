@@ -29,7 +29,15 @@ from algorithm.adapters.adapter import (
 )
 from algorithm.adapters.curriculum import EnvironmentParameters, Value
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
-from algorithm.adapters.unity.launch import LaunchConfig, find_player, list_start_checks
+from algorithm.adapters.unity.launch import (
+    EDITOR_PORT,
+    FIRST_PORT,
+    N_COMMON_PORTS,
+    SET_EDITOR_PORT,
+    LaunchConfig,
+    check_ports,
+    find_player,
+)
 from algorithm.adapters.unity.scene import (
     TEAM_SUFFIX,
     AgentSpecs,
@@ -108,7 +116,24 @@ class UnityAdapter(Adapter):
 
     @classmethod
     def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
-        return list_start_checks(config)
+        protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
+        if config is None:
+            players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
+            return [
+                StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT)),
+                StartCheck(name="ports of players", run=partial(check_ports, players, "players take others")),
+                protocol,
+            ]
+        launch = LaunchConfig.from_env_config(config)
+        if launch.path is None:
+            ports = StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))
+            return [protocol, ports]
+        player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
+        if launch.port is None:
+            return [protocol, player]
+        advice = "give another base_config.unity_args.base_port, or null for any free ports"
+        numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
+        return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
 
     @property
     def shared_agents(self) -> Mapping[str, str]:
@@ -433,3 +458,10 @@ def run_scene(pipe: Connection, launch: LaunchConfig, number: int, seed: int, pa
         reason = str(error) if isinstance(error, SimulatorError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             pipe.send(PlayerExited(" ".join(reason.split()), isinstance(error, PlayerQuit)))
+
+
+def check_protocol() -> str:
+    """Exchange messages with a scene over gRPC, and return the versions of the packages that took part."""
+    from algorithm.adapters.unity.self_test import run_self_test  # which loads ML-Agents' client
+
+    return run_self_test()

@@ -1,4 +1,4 @@
-"""Launching players: their configuration, programs, processes and ports, and checks before the start."""
+"""Launching players: their configuration, programs, processes and ports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, StartCheck
+from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError
 from algorithm.adapters.unity import watchdog
 from algorithm.errors import UserError, describe_exit
 
@@ -158,35 +157,6 @@ def _find_build(path: Path) -> Path:
         if programs:
             return programs[0]
     raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
-
-
-def list_start_checks(config: EnvConfig | None) -> list[StartCheck]:
-    """Return the checks of the protocol, the player and the ports; for the default ports if `config` is None."""
-    protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
-    if config is None:
-        players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-        return [
-            StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT)),
-            StartCheck(name="ports of players", run=partial(check_ports, players, "players take others")),
-            protocol,
-        ]
-    launch = LaunchConfig.from_env_config(config)
-    if launch.path is None:
-        ports = StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))
-        return [protocol, ports]
-    player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
-    if launch.port is None:
-        return [protocol, player]
-    advice = "give another base_config.unity_args.base_port, or null for any free ports"
-    numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
-    return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
-
-
-def check_protocol() -> str:
-    """Exchange messages with a scene over gRPC, and return the versions of the packages that took part."""
-    from algorithm.adapters.unity.self_test import run_self_test  # which loads ML-Agents' client
-
-    return run_self_test()
 
 
 def check_ports(numbers: Iterable[int], advice: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
 from algorithm.adapters.unity import launch  # noqa: E402
+from algorithm.adapters.unity.adapter import UnityAdapter  # noqa: E402
 from algorithm.adapters.unity.launch import find_player  # noqa: E402
 
 
@@ -88,7 +89,7 @@ def test_a_port_beyond_the_last_is_an_error():
 def test_the_default_ports_are_checked(monkeypatch):
     checked = []
     monkeypatch.setattr(launch, "is_taken", lambda port: checked.append(port) or False)
-    checks = launch.list_start_checks(None)
+    checks = UnityAdapter.list_start_checks(None)
     assert [check.name for check in checks] == ["port of the editor", "ports of players", "handshake"]
     for check in checks[:2]:
         assert "free" in check.run()
