@@ -20,7 +20,7 @@ from algorithm.adapters.env_errors import (
     suppress_warnings,
 )
 from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
-from algorithm.adapters.spaces import AgentSpaces, check_ignored, list_observations
+from algorithm.adapters.spaces import AgentSpaces, check_ignored, name_spaces
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
@@ -87,7 +87,7 @@ class PettingZooAdapter(Adapter):
         env = self._envs[0].env
         infos = {row.agent: row.info for row in rows}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
-        names = {agent: list_observations(env.observation_space(agent)) for agent in agents}
+        names = {agent: list(name_spaces(env.observation_space(agent))) for agent in agents}
         ignored = self._config.ignore_observations
         check_ignored(ignored, [name for of_agent in names.values() for name in of_agent])
         return {

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from algorithm.adapters.adapter import EnvironmentCrashed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.spaces import ObservationConverter, make_action_spec
+from algorithm.adapters.spaces import AgentSpaces, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
 from tests.adapters.configs import config, vectorized
 from tests.adapters.contract import make_contract, random_actions
@@ -24,6 +24,13 @@ MODES = list(AutoresetMode)
 SEEDS = range(12)
 pytestmark = pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium, for spaces of shape ()
 PLAIN, BUTTON = spaces.Box(0, 1), spaces.Discrete(2)
+
+
+def read_spaces(space) -> AgentSpaces:
+    """Return the conversion of the observations in a space, for an agent without discrete actions."""
+    return AgentSpaces(space, PLAIN, config("any"), list)
+
+
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
 
 
@@ -196,16 +203,17 @@ def expected(leaf, value) -> np.ndarray:
 def test_every_observation_is_encoded(kind, seed):
     space = kind(np.random.default_rng(seed))
     space.seed(seed)
-    observations = ObservationConverter(space, ())
+    observations = read_spaces(space)
+    specs = observations.role.obs_specs
     samples = [space.sample() for _ in range(5)]
     batch = concatenate(space, samples, create_empty_array(space, 5))
-    converted = observations(batch)
-    assert set(converted) == set(observations.specs)
+    converted = observations(batch, [])
+    assert set(converted) == set(specs)
     names = space.spaces if isinstance(space, spaces.Dict) else range(len(leaves(space, samples[0])))
     names = list(map(str, names)) if isinstance(space, (spaces.Dict, spaces.Tuple)) else ["obs"]
     for row, value in enumerate(samples):
         for name, (leaf, part) in zip(names, leaves(space, value), strict=True):
-            spec, right = observations.specs[name], expected(leaf, part)
+            spec, right = specs[name], expected(leaf, part)
             assert (spec.shape, spec.dtype, spec.effective_env_shape) == (right.shape, right.dtype.name, leaf.shape)
             np.testing.assert_array_equal(converted[name][row], right)
             assert converted[name].dtype == right.dtype
@@ -213,19 +221,19 @@ def test_every_observation_is_encoded(kind, seed):
 
 
 def test_an_observation_outside_its_space_is_an_error_with_its_name():
-    observations = ObservationConverter(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
+    observations = read_spaces(spaces.Tuple([PLAIN, spaces.Discrete(3, start=1)]))
     for wrong in (0, 4):
-        with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the integers from 1 to 3"):
-            observations((np.zeros((2, 1)), np.array([1, wrong])))
-    adapter = GymAdapter(config(Sampling, 1, {"observation_space": spaces.Discrete(3), "action_space": BUTTON}))
-    with pytest.raises(EnvironmentCrashed, match="crashed: ValueError: observation 'obs': 4 is not one of"):
-        adapter._spaces(np.array([4]), [None])
+        with pytest.raises(
+            EnvironmentCrashed,
+            match=f"'any' crashed: ValueError: observation '1': {wrong} is not one of the integers from 1 to 3",
+        ):
+            observations((np.zeros((2, 1)), np.array([1, wrong])), [])
 
 
 def test_a_plain_box_is_not_copied():
     space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
     env_obs = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
-    obs = ObservationConverter(space, ())(env_obs)
+    obs = read_spaces(space)(env_obs, [])
     assert obs["a"] is env_obs["a"] and obs["b"] is env_obs["b"]
 
 
@@ -248,7 +256,7 @@ def test_a_plain_box_is_not_copied():
     ids=str,
 )
 def test_images_are_recognized_by_their_shape(leaf, right):
-    assert ObservationConverter(leaf, ()).specs == {"obs": right}
+    assert read_spaces(leaf).role.obs_specs == {"obs": right}
 
 
 def test_an_image_is_transposed_and_not_copied():
@@ -256,7 +264,7 @@ def test_an_image_is_transposed_and_not_copied():
     env_obs = {
         name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()
     }
-    obs = ObservationConverter(space, ())(env_obs)
+    obs = read_spaces(space)(env_obs, [])
     np.testing.assert_array_equal(obs["last"][1, 2], env_obs["last"][1, :, :, 2])
     np.testing.assert_array_equal(obs["flat"][:, 0], env_obs["flat"])
     assert all(np.shares_memory(obs[name], env_obs[name]) for name in env_obs)

@@ -23,7 +23,6 @@ from algorithm.adapters.adapter import (
     EnvConfig,
     EnvironmentStartError,
     SimulatorError,
-    StartCheck,
     UnsupportedEnvironment,
     derive_seed,
 )
@@ -79,10 +78,11 @@ class UnityAdapter(Adapter):
     }
     starts_programs: ClassVar[bool] = True
     packages: ClassVar[Sequence[str]] = ("mlagents-envs",)
+    list_start_checks = staticmethod(list_start_checks)
     rename_metrics = staticmethod(rename_metrics)
 
     def __init__(self, config: EnvConfig):
-        self.launch = LaunchConfig.from_env_config(config)
+        self.launch = LaunchConfig(config)
         self.roles: dict[str, Role] = {}
         self._parameters = config.parameters or EnvironmentParameters({})
         self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
@@ -104,11 +104,7 @@ class UnityAdapter(Adapter):
 
     @classmethod
     def find_evaluation_obstacle(cls, config: EnvConfig) -> str | None:
-        return "there is one Unity editor" if LaunchConfig.from_env_config(config).path is None else None
-
-    @classmethod
-    def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
-        return list_start_checks(config)
+        return "there is one Unity editor" if LaunchConfig(config).path is None else None
 
     @property
     def shared_agents(self) -> Mapping[str, str]:

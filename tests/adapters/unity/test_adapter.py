@@ -219,7 +219,7 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
         make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout_wait=limit)
     )
     other = make_config(make_player(tmp_path / "sound", "staggered"))
-    adapter._scenes[1].launch = LaunchConfig.from_env_config(other)
+    adapter._scenes[1].launch = LaunchConfig(other)
     rng, shown, started = np.random.default_rng(0), [adapter.reset(0)], 1
     while started < 2:
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
