@@ -217,6 +217,8 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
             late = [str(self.first_env + i) for i, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
             raise RuntimeError(f"environment {', '.join(late)} did not respond within {self.timeout:g} s") from error
         except (EOFError, OSError) as error:
+            if None in self.parent_pipes:  # an environment raised it, and Gymnasium has closed its pipe
+                raise
             for process in self.processes:
                 process.join(0.2)
             exited = [

@@ -196,6 +196,20 @@ def random_actions(spec: ActionSpec, n: int, rng: np.random.Generator) -> np.nda
     return np.concatenate([continuous, *branches], -1).astype(np.float32)
 
 
+def drive(adapter: Adapter, ticks: int, seed: int = 0, action: float | None = 0.0) -> list[Step]:
+    """Return copies of the first Step of the only role and of those of `ticks` ticks.
+
+    Every number of the actions is `action`; None stands for random actions.
+    """
+    rng, spec = np.random.default_rng(0), adapter.roles["agent"].action_spec
+    steps = [deepcopy(adapter.reset(seed)["agent"])]
+    for _ in range(ticks):
+        shape = len(steps[-1].lane), spec.size
+        actions = random_actions(spec, shape[0], rng) if action is None else np.full(shape, action, np.float32)
+        steps.append(deepcopy(adapter.step({"agent": actions})["agent"]))
+    return steps
+
+
 def play_lanes(adapter: Adapter, rows: int, seed: int = 5) -> dict[int, list[tuple]]:
     """Return the first rows of each lane, with actions that follow from the observations alone."""
     lanes: dict[int, list[tuple]] = {}

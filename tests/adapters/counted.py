@@ -86,14 +86,15 @@ class NeverStarts(gymnasium.Env):
         raise RuntimeError("no licence found")
 
 
-class NeverResets(gymnasium.Env):
+class NeverResets(CountedEpisodes):
     """An environment whose reset raises."""
 
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
+    def __init__(self, error=RuntimeError, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.error = error
 
     def reset(self, *, seed=None, options=None):
-        raise RuntimeError("the level is missing")
+        raise self.error("the level is missing")
 
 
 class Raising(CountedEpisodes):
