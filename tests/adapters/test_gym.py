@@ -23,8 +23,8 @@ from tests.adapters.counted import (
     TRUNCATED,
     CountedEpisodes,
     Large,
-    Marking,
     NeverStarts,
+    Slow,
     Ticks,
 )
 from tests.doubles import ParityAgent, join_lanes, make_components
@@ -148,7 +148,7 @@ def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(kind, ends, 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_only_worker_processes_step_between_send_and_receive(kind, tmp_path):
     mark = tmp_path / "mark"
-    adapter = open_gym(Marking, 1, {"mark": str(mark), "vectorization_mode": kind})
+    adapter = open_gym(Slow, 1, {"mark": str(mark), "vectorization_mode": kind})
     adapter.reset(seed=0)
     adapter.send(ZEROS)
     deadline = time.monotonic() + (20 if kind == "async" else 0)

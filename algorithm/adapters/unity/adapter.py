@@ -250,9 +250,7 @@ class UnityAdapter(Adapter):
                         "give one of them another name in Unity"
                     )
             self._check_cameras(agent_specs, decisions)
-            limit = self._get_agent_limit(role)
-            if limit is not None and count > limit:
-                raise self._make_limit_error(role)
+            self._check_agent_limit(role, count)
             self._behaviors[role], self._agent_of[role] = behavior, agent
             add = partial(self._add_lane, role)
             self._lanes[role] = [LaneAssignment(scene.number * count, count, add) for scene in self._scenes]
@@ -260,21 +258,20 @@ class UnityAdapter(Adapter):
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
         """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""
-        if n_lanes == self._get_agent_limit(role):
-            raise self._make_limit_error(role)
+        self._check_agent_limit(role, n_lanes + 1)
         number = self.roles[role].lanes
         self.roles[role] = replace(self.roles[role], lanes=number + 1)
         return number
 
-    def _get_agent_limit(self, role: str) -> int | None:
-        return self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
-
-    def _make_limit_error(self, role: str) -> UnsupportedEnvironment:
-        self.close()
-        return UnsupportedEnvironment(
-            f"more than {self._get_agent_limit(role)} agents of role {role!r} are in one scene at a time, which is the "
-            "limit base_config.unity_args.agents: raise it, or set it to null for any number"
-        )
+    def _check_agent_limit(self, role: str, count: int) -> None:
+        """Raise UnsupportedEnvironment if `count` agents of a role are more than one scene may have."""
+        limit = self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
+        if limit is not None and count > limit:
+            self.close()
+            raise UnsupportedEnvironment(
+                f"more than {limit} agents of role {role!r} are in one scene at a time, which is the limit "
+                "base_config.unity_args.agents: raise it, or set it to null for any number"
+            )
 
     def _check_cameras(self, agent_specs: AgentSpecs, decisions: Sequence[Batch]) -> None:
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""

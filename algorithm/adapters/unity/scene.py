@@ -212,8 +212,8 @@ class LaneAssignment:
         lanes = [lane for lane in range(self.count) if lane not in taken]
         idle = [lane for lane in lanes if not self._in_episode[lane]]
         silent = [lane for lane in lanes if self._tick - self._last_ticks[lane] >= self.max_silent_ticks]
-        candidates = [lane for lane in idle if self._agents[lane] == NO_AGENT] or sorted(idle, key=self._get_last_tick)
-        candidates = candidates or sorted(silent, key=self._get_last_tick)
+        unused = [lane for lane in idle if self._agents[lane] == NO_AGENT]
+        candidates = unused or sorted(idle or silent, key=lambda lane: self._last_ticks[lane])
         return candidates[0] if candidates else self._append_lane()
 
     def _append_lane(self) -> int:
@@ -223,6 +223,3 @@ class LaneAssignment:
         self._in_episode, self._returns = np.append(self._in_episode, False), np.append(self._returns, 0.0)
         self._last_ticks = np.append(self._last_ticks, -1)
         return self.count - 1
-
-    def _get_last_tick(self, lane: int) -> int:
-        return int(self._last_ticks[lane])

@@ -20,7 +20,7 @@ METRICS = {
     "Losses/Policy Loss": (r"train/policy_objective", -1.0),
     "Losses/Value Loss": (r"train/critic_loss", 2.0),  # the squared error, not half of it
 }
-SCENE, LESSON = "scene/", "scene/lesson/"  # what the names of statistics of a scene, and of its lessons, start with
+SCENE, LESSON = "scene/", "lesson/"  # what the names of statistics start with, and then those of lessons
 LESSON_NAME = "Environment/Lesson Number/"
 # ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
@@ -58,11 +58,9 @@ def rename_metrics(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
         for metric, value in values.items():
             if match := re.fullmatch(rf"{expression}(?:/(?P<role>.*))?", metric):
                 renamed[match["role"] or DEFAULT_ROLE][name] = factor * value
-    of_scene = {_rename_statistic(metric): value for metric, value in values.items() if metric.startswith(SCENE)}
+    of_scene = {
+        re.sub(f"^{LESSON}", LESSON_NAME, metric.removeprefix(SCENE)): value
+        for metric, value in values.items()
+        if metric.startswith(SCENE)
+    }
     return {role: {**metrics, **of_scene} for role, metrics in renamed.items()}
-
-
-def _rename_statistic(metric: str) -> str:
-    if metric.startswith(LESSON):
-        return LESSON_NAME + metric.removeprefix(LESSON)
-    return metric.removeprefix(SCENE)
