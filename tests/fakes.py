@@ -17,11 +17,10 @@ from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import AgentSettings
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.auxiliaries.settings import AuxiliarySettings
-from algorithm.distributions import Categorical, CategoricalFamily
+from algorithm.distributions import CategoricalFamily
 from algorithm.exploration.explorer import Explorer
-from algorithm.losses import squared_error, surrogate_loss
+from algorithm.losses import squared_error
 from algorithm.networks import ActorCritic, Blueprint, RunningMoments, TargetNetwork
-from algorithm.returns import retrace
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
@@ -202,27 +201,12 @@ class TwoGroups(Agent):
         self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
         self.target = TargetNetwork(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
+        shared = {"optimizer_epsilon": 1e-6, "learning_rate_schedule": "linear", "max_grad_norm": 1.0}
+        adam = {"optimizer": "adam", "optimizer_decay": 0.999, "epsilon_inside": False}
+        rmsprop = {"optimizer": "rmsprop", "optimizer_decay": 0.99, "epsilon_inside": True}
         self.groups = {
-            "policy": ParameterGroup(
-                module=self.policy,
-                learning_rate=1e-3,
-                learning_rate_schedule="constant",
-                optimizer="adam",
-                optimizer_decay=0.999,
-                optimizer_epsilon=1e-8,
-                epsilon_inside=False,
-                max_grad_norm=1.0,
-            ),
-            "critic": ParameterGroup(
-                module=self.critic,
-                learning_rate=1e-2,
-                learning_rate_schedule="linear",
-                optimizer="rmsprop",
-                optimizer_decay=0.99,
-                optimizer_epsilon=1e-5,
-                epsilon_inside=True,
-                max_grad_norm=10.0,
-            ),
+            "policy": ParameterGroup(module=self.policy, learning_rate=1e-3, **shared, **adam),
+            "critic": ParameterGroup(module=self.critic, learning_rate=1e-2, **shared, **rmsprop),
         }
         self.target_networks = {"target": self.target}
         self.schedule = DataSchedule(
@@ -238,24 +222,17 @@ class TwoGroups(Agent):
 
     def loss(self, rollout: Rollout):
         features = unroll(self.policy.torso, rollout)
-        logits = self.policy.heads(features)[..., :-1]
-        q = self.critic.heads(unroll(self.critic.torso, rollout))[..., 1:]
+        policy = self.policy.heads(features)[..., :-1].log_softmax(-1)
+        q, target_q = (
+            network.heads(unroll(network.torso, rollout))[..., 1:] for network in (self.critic, self.target.network)
+        )
         action = rollout.raw_action.long()
-        with torch.no_grad():
-            target_q = self.target.network.heads(unroll(self.target.network.torso, rollout))[..., 1:]
-            policy = Categorical(logits)
-            v = policy.expectation(target_q)
-            taken = target_q[:-1].gather(-1, action).squeeze(-1)
-            target = retrace(rollout.reward, 0.9 * rollout.alive, rollout.valid, taken, v, torch.ones_like(taken))
-            direction = policy.select_rows(slice(-1)).summed_score(
-                torch.zeros_like(q[:-1]).scatter(-1, action, (target - v[:-1]).unsqueeze(-1))
-            )
+        v = (policy.exp() * target_q).sum(-1).detach()
+        target = rollout.reward + 0.9 * rollout.alive * v[1:]
         weights = mean_weights(rollout.valid, rollout.weight)
         error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
-        losses = {
-            "policy": surrogate_loss(weights.unsqueeze(-1) * direction, logits[:-1]),
-            "critic": (weights * error).sum(),
-        }
+        advantage = (target - v[:-1]) * policy[:-1].gather(-1, action).squeeze(-1)
+        losses = {"policy": -(weights * advantage).sum(), "critic": (weights * error).sum()}
         return losses, LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": error}),
             lambda: td_error_stats(rollout.valid, error.detach()),

@@ -124,7 +124,7 @@ def describe_missing(name: str, error: Exception) -> str:
     message = _get_first_line(error)
     if isinstance(error, gymnasium.error.NamespaceNotFound) and ":" not in name:
         message += f" If importing a module registers it, name the module: MODULE:{name}"
-    if module and "pip install" not in message:
+    if module and "." not in module and "pip install" not in message:
         message += f"; pip install {module}"
     return f"needs a package: {message}"
 

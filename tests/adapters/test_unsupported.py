@@ -108,7 +108,7 @@ SETTINGS = [
         (GymAdapter, "CartPole-v1", {"wrappers": [wrapper]}, message)
         for wrapper, message in [
             (("gymnasium.wrappers:Nothing", {}), "env_wrappers: gymnasium.wrappers has no function or class 'Nothing'"),
-            (("no_such:Wrapper", {}), "env_wrappers: no_such:Wrapper: ModuleNotFoundError: .*; pip install no_such$"),
+            (("no_such:Wrapper", {}), "env_wrappers: no_such:Wrapper needs a package: No .*; pip install no_such$"),
             (("gymnasium.wrapers:ClipReward", {}), "No module named 'gymnasium.wrapers'$"),
             (("gymnasium.wrappers:ClipReward", {"most": 1}), "gymnasium.wrappers:ClipReward: TypeError: .*'most'"),
             (("gymnasium.wrappers:GrayscaleObservation", {}), "gymnasium.wrappers:GrayscaleObservation: "),

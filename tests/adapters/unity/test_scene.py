@@ -1,4 +1,4 @@
-"""Agents that appear and request decisions at any tick, compared with rows written by hand."""
+"""Agents that appear and request decisions at any tick: their lanes, rows and returns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import numpy as np
 import pytest
 
 from algorithm.adapters.unity.scene import Batch, LaneAssignment
-from algorithm.training.actor import Actor
-from algorithm.training.invalid_values import Episode
-from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
-
-NOT = ()
 
 
 def batch(*rows: tuple) -> Batch:
@@ -33,21 +28,6 @@ def shown(step) -> list[tuple]:
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
-# Agents 7 and 3, in changing order. 7 requests a decision at every tick, 3 at every other one. 7 is truncated, and then
-# terminated, with another request in the same tick; 3 is terminated without one, and returns two ticks later.
-SCENE = [
-    ([(7, 10), (3, 50)], []),
-    ([(7, 11, 1)], []),
-    ([(3, 51, 5), (7, 12, 2)], []),
-    ([(7, 20, 0)], [(7, 13, 3, True)]),
-    ([], []),
-    ([(7, 21, 4)], [(3, 52, 6)]),
-    ([(7, 30, 0)], [(7, 22, 7)]),
-    ([(3, 60, 0.5), (7, 31, 9)], []),
-    ([(7, 32, 1), (3, 61, 2)], []),
-]
-
-
 class TooManyAgents(Exception):
     """An error for more agents than lanes."""
 
@@ -61,42 +41,6 @@ def start_two(**how) -> LaneAssignment:
     lanes = LaneAssignment(0, 2, reject, **how)
     lanes(batch((1, 1), (2, 2)), batch())
     return lanes
-
-
-def ticks(scene, lanes: LaneAssignment) -> list[dict]:
-    """Yield the Steps of an adapter: final rows first, as a separate Step."""
-    script = []
-    for decided, ended in scene:
-        final, following, _ = lanes(batch(*decided), batch(*ended))
-        script += [{"agent": step} for step in (final, following) if step is not None]
-    return script
-
-
-def test_stored_rows_equal_the_hand_written_rows():
-    actor = Actor(
-        make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2, reject)), {}], agent=2), ParityAgent(2)),
-        seed=0,
-    )
-    rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
-    lanes = join_lanes(rollouts)
-    seven, three = lanes[0], lanes[1]
-    assert seven.obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32][: len(seven) + 1]
-    assert (
-        seven.first.ravel().tolist() == [True, False, False, False, True, False, True, False, False][: len(seven) + 1]
-    )
-    assert seven.reward.ravel().tolist() == [1, 2, 3, 0, 4, 7, 9, 1][: len(seven)]
-    assert seven.alive.ravel().tolist() == [True, True, True, True, True, False, True, True][: len(seven)]
-    assert len(seven) >= 6
-    assert three.obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61][: len(three) + 1]
-    assert three.first.ravel().tolist() == [True, False, False, True, False][: len(three) + 1]
-    assert three.reward.ravel().tolist() == [5, 6, 0, 2][: len(three)]
-    assert three.alive.ravel().tolist() == [True, False, True, True][: len(three)]
-    assert len(three) >= 2
-    assert list(actor.episodes) == [
-        Episode(role="agent", lane=0, episode_return=6, length=3),
-        Episode(role="agent", lane=1, episode_return=11, length=2),
-        Episode(role="agent", lane=0, episode_return=11, length=2),
-    ]
 
 
 def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
