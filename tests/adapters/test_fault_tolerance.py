@@ -21,7 +21,7 @@ from algorithm.training.actor import Actor
 from tests.adapters.configs import config, open_gym, opened, vectorized
 from tests.adapters.contract import drive, make_contract
 from tests.adapters.counted import TRUNCATED, AlwaysRaising, NeverResets, NeverStarts, NowAndThenRaising, Raising, Slow
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 MODES = list(AutoresetMode)
 SEED = 5
@@ -68,18 +68,14 @@ TestRestartOnFailure = make_contract(lambda: restarting(None, NowAndThenRaising,
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and (obs, next obs) of the valid rows of each lane."""
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), SEED)
-    record = join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
+    actor, records = collect_lanes(adapter, ParityAgent(rollout_length=2), SEED, ticks)
     rows = {}
-    for lane, columns in record.items():
-        obs = columns.obs["obs"][:, 0, 0]
-        valid = np.flatnonzero(columns.valid[:, 0])
-        rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
+    for lane, record in records.items():
+        obs, valid = record.obs["obs"][:, 0, 0], np.flatnonzero(record.valid[:, 0])
+        rows[lane] = list(zip(obs[valid], obs[valid + 1], strict=True))
         # The reward shows that every action was executed in its own environment.
-        np.testing.assert_allclose(
-            columns.reward[valid, 0], obs[valid] / 8 + columns.raw_action[valid, 0, 0], rtol=1e-6
-        )
-        assert columns.alive.all()
+        np.testing.assert_allclose(record.reward[valid, 0], obs[valid] / 8 + record.raw_action[valid, 0, 0], rtol=1e-6)
+        assert record.alive.all()
     return actor, rows
 
 

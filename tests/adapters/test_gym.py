@@ -27,7 +27,7 @@ from tests.adapters.counted import (
     Slow,
     Ticks,
 )
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 MODES = list(AutoresetMode)
 GAMMA = 0.9
@@ -93,25 +93,15 @@ def targets_of(episode: list[tuple]) -> list[float]:
 
 def collect(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and the valid rows of each lane, with targets computed on the whole record."""
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=4)), seed)
-    rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
+    actor, records = collect_lanes(adapter, ParityAgent(rollout_length=4), seed, ticks)
     lanes = {}
-    for lane, record in join_lanes(rollouts).items():
+    for lane, record in records.items():
         obs = record.obs["obs"][..., 0].astype(float)
         numbers = [record.reward, GAMMA * record.alive, record.valid, q(obs[:-1]), v(obs), trace(obs[:-1])]
         target = retrace(*[torch.from_numpy(np.asarray(value)) for value in numbers]).numpy()
-        lanes[lane] = [
-            (
-                obs[t, 0],
-                record.raw_action[t, 0, 0],
-                record.reward[t, 0],
-                bool(record.alive[t, 0]),
-                record.behavior[t, 0, 1],
-                obs[t + 1, 0] if record.alive[t, 0] else None,
-                target[t, 0],
-            )
-            for t in np.flatnonzero(record.valid)
-        ]
+        following = np.where(record.alive, obs[1:], None)
+        columns = (obs[:-1], record.raw_action[..., 0], record.reward, record.alive, record.behavior[..., 1], following)
+        lanes[lane] = [tuple(column[t, 0] for column in (*columns, target)) for t in np.flatnonzero(record.valid)]
         assert (record.behavior[:, 0, 0] == obs[:-1, 0]).all()
     return actor, lanes
 

@@ -7,10 +7,9 @@ import pytest
 
 from algorithm.adapters.probe import PROBES, ProbeAdapter
 from algorithm.rollout import Decision
-from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 GAMMA = 0.9
 
@@ -33,9 +32,8 @@ class TablePolicy(ParityAgent):
 
 
 def collect(name: str, *actions: int, limit: int | None = None):
-    actor = Actor(make_components(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions)), seed=0)
-    rollouts = [rollout for _ in range(200) for _, rollout in actor.collect()]
-    return actor, list(join_lanes(rollouts).values())
+    actor, lanes = collect_lanes(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions), 0, 200)
+    return actor, list(lanes.values())
 
 
 def values(name: str, *actions: int) -> np.ndarray:

@@ -36,10 +36,11 @@ from algorithm.adapters.unity.scene import (
     LaneAssignment,
     PlayerExited,
     SceneTick,
+    StatisticsCollector,
     get_agent_name,
     get_role_name,
+    rename_metrics,
 )
-from algorithm.adapters.unity.scene_statistics import StatisticsCollector, rename_metrics
 from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
