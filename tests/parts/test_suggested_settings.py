@@ -17,7 +17,6 @@ from algorithm.parts.suggested_settings import (
     RandomPlay,
     add_suggestions,
     draw_actions,
-    open_environment,
     play_randomly,
     suggest_settings,
 )
@@ -34,11 +33,6 @@ def suggest(obs=VECTOR, action=BUTTON, play=SEVERAL, given=None, env_name="CartP
     base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
     result = ProbeResult(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, play=play)
     return add_suggestions(result, None)
-
-
-def suggest_for(env_name):
-    roles, opened = open_environment("test", {"base_config": {"env_type": "GYM", "env_name": env_name}})
-    return suggest_settings(opened, roles, find_spec(env_name).reward_threshold)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +77,10 @@ def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected
     assert chosen == expected
 
 
-def test_a_separate_program_is_not_started():
-    suggested = suggest_settings({"base_config": {"env_type": "UNITY"}}, {"agent": Role(1, VECTOR, BUTTON)}, None)
-    assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
-    assert not suggested.notes
-
-
 def test_an_environment_that_was_not_probed_has_normalized_rewards():
-    tree = suggest(play=None).tree
-    assert tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in tree
+    suggested = suggest(play=None)
+    assert suggested.tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in suggested.tree
+    assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +195,8 @@ def test_given_settings_are_kept_and_have_no_reason():
     ],
 )
 def test_known_environments(env_name, algorithm, scale, repeats):
-    tree = suggest_for(env_name).tree
+    tree = suggest_settings("test", {"base_config": {"env_type": "GYM", "env_name": env_name}}).tree
+    assert tree["goal"]["return"] == find_spec(env_name).reward_threshold
     assert tree["base_config"]["algorithm"] == algorithm
     assert tree[f"{algorithm.lower()}_config"].get("reward_scale") == scale
     assert ("explorer" in tree) == repeats

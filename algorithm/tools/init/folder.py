@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
@@ -15,7 +15,7 @@ from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
 from algorithm.parts.make_env import describe_missing_limit, make_env_config
-from algorithm.parts.suggested_settings import open_environment, suggest_settings
+from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
@@ -74,15 +74,13 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name}}
-    roles, opened = open_environment(f"init {name}", merge(named, given))
-    threshold = find_spec(env_name).reward_threshold if env_type == "GYM" else None
-    suggested = suggest_settings(opened, roles, threshold)
+    suggested = suggest_settings(f"init {name}", merge(named, given))
     settings = resolve([(f"init {name}", suggested.tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
-    text = _make_config(name, roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
+    text = _make_config(name, suggested.roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
     note = describe_missing_limit(env_type, make_env_config(settings.base))
     notes = (*suggested.notes, *((note,) if note else ()))
-    return InitResult(folder, _write_files(folder, text, _make_network(roles)), notes)
+    return InitResult(folder, _write_files(folder, text, _make_network(suggested.roles)), notes)
 
 
 def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
