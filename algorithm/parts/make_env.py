@@ -17,6 +17,7 @@ from algorithm.config.registry import find_class
 from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_environment
 
 MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
 
@@ -116,7 +117,9 @@ class Environments:
         """
         check_supported(self._settings)
         base, agents = self._settings.base, self._settings.agents
-        name = self._folder.load_environment(base.env_name) if self.adapter_class.needs_name else ""
+        name: str | Callable[..., Any] = ""
+        if self.adapter_class.needs_name:
+            name = self._folder.make_env or load_environment(self._folder.path, base.env_name)
         config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
         make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
         make: Callable[[], Adapter] = partial(make_adapter, config)

@@ -276,7 +276,7 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     with folder.lock:
         check_links(folder.given_path)
         folder.recover(log)
-        last = folder.history.read_last()
+        last = folder.read_last_settings()
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:

@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 def resumed(folder, *assignments):
     settings = folder.load_settings(("--set", read_assignments(list(assignments))))
-    return settings, list_changes(folder.history.read_last(), settings)
+    return settings, list_changes(folder.read_last_settings(), settings)
 
 
 def test_without_changes_nothing_is_logged(folder):
@@ -164,9 +164,9 @@ def test_settings_recorded_after_the_resumed_checkpoint_are_removed(folder):
     tree = folder.load_settings().tree
     later = merge(tree, {"acer_config": {"gamma": 0.5}})
     folder.record_settings(later, env_steps=500)
-    assert folder.history.read_last() == later
+    assert folder.read_last_settings() == later
     folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
-    assert folder.history.read_last() == tree == folder.load_settings().tree
+    assert folder.read_last_settings() == tree == folder.load_settings().tree
     assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]
 
 

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_logged_and_written_again_by_resume(run, damage, expec
     assert len([line for line in out.splitlines() if expected in line]) == 1 or not expected
     assert "base_config.max_step: 90 -> 150" in out or "configs" in expected or "damaged-0" in expected
     assert list(run.read_roles()) == ["agent"]
-    assert run.history.read_last() == run.load_settings().tree and run.load_settings().base.max_step == 150
+    assert run.read_last_settings() == run.load_settings().tree and run.load_settings().base.max_step == 150
     assert json.loads((run.path / "result.json").read_text())["env_steps"] == 150
     table = read_table(run.path / "metrics.csv")
     assert table.damaged == 0 and table.rows[-1]["env_steps"] == "150"
