@@ -8,6 +8,7 @@ from typing import get_type_hints
 import pytest
 import yaml
 
+from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.sac.settings import SacSettings
@@ -20,6 +21,12 @@ from algorithm.config.yaml_layers import DEFAULTS_FILE, load_defaults, nest, rea
 from algorithm.errors import UserError
 from algorithm.runs.run_requests import resolve_effective
 from algorithm.specs import ActionSpec, Role
+
+RANGES = MultiRange(((0, 1), (2, 3)))
+SAC = ["base_config.algorithm=SAC"]
+REACTOR = ["base_config.algorithm=REACTOR"]
+SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
+SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -113,6 +120,19 @@ acer_config.reward_normalization=max | reward_normalization is 'max'; input shou
 acer_config.learning_rate_schedule=linear base_config.max_step=null | linear needs base_config.max_step, which is not
 nn_config=3 | nn_config is 3; it must be a mapping
 auxiliaries=3 | auxiliaries is 3; it must be a mapping
+reset_config.g=heavy | reset_config.g is 'heavy'; it must be a number
+reset_config.g={"sampler_type":"unifrom","sampler_parameters":{}} | reset_config.g.sampler_type is 'unifrom'; the
+reset_config.g={"sampler_type":"uniform","sampler_parameters":{"min_value":1}} | g.sampler_parameters.max_value
+reset_config.g={"curriculum":[{"name":"a"}]} | reset_config.g.curriculum[0] is {'name': 'a'}; a lesson has
+ma_config.A.acer_config.gama=1 | ma_config.A: unknown setting acer_config.gama; did you mean acer_config.gamma?
+ma_config.A.acer_config.gamma=2.0 | ma_config.A: acer_config.gamma is 2.0; it must be from 0 to 1
+ma_config.A.base_config.n_envs=2 | ma_config.A: base_config.n_envs is the same for all roles
+ma_config.A.agent=3 | ma_config.A.agent is 3; it must be the name of an agent
+ma_config.A.agent=B ma_config.A.nn_config={} | ma_config.A.nn_config has no effect: A is played by the agent B
+base_config.unity_args.agents=0 | --set: base_config.unity_args.agents is 0; it must be at least 1
+base_config.unity_args.width=0 | --set: base_config.unity_args.width is 0; it must be at least 1
+base_config.unity_args.witdh=1 | unknown setting base_config.unity_args.witdh; did you mean base_config.unity
+base_config.unity_args.build_path.amiga=x | base_config.unity_args.build_path
 """
 
 
@@ -123,6 +143,39 @@ def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(row):
         resolve([("--set", read_assignments(assignments.split()))])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def lessons(criteria: str) -> str:
+    """Return a parameter with two lessons as YAML."""
+    first = f"{{name: a, value: 1, completion_criteria: {{behavior: B, min_lesson_length: 5, {criteria}}}}}"
+    return f"{{curriculum: [{first}, {{name: b, value: 2}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("9.81", 9.81),
+        ("{sampler_type: uniform, sampler_parameters: {min_value: 0.5, max_value: 2}}", Uniform(0.5, 2)),
+        ("{sampler_type: gaussian, sampler_parameters: {mean: 1, st_dev: 0.3}}", Gaussian(1, 0.3)),
+        ("{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1], [2, 3]]}}", RANGES),
+        (lessons("measure: reward, threshold: 0.5"), (Lesson("a", 1.0, "B", 5, 0.5), Lesson("b", 2.0))),
+    ],
+)
+def test_environment_parameters_are_read_in_the_grammar_of_ml_agents(given, expected):
+    assert resolve([("test", {"reset_config": {"gravity": yaml.safe_load(given)}})]).reset == {"gravity": expected}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "max_step", "message"),
+    [
+        (0.5, None, "reset_config.g: lessons by progress use .*max_step, which is not"),
+        (50, 100, r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
+    ],
+)
+def test_lessons_by_progress_are_fractions_of_max_step(threshold, max_step, message):
+    parameter = yaml.safe_load(lessons(f"measure: progress, threshold: {threshold}"))
+    with pytest.raises(UserError, match=message):
+        resolve([("test", {"reset_config": {"g": parameter}, "base_config": {"max_step": max_step}})])
 
 
 def test_variants_override_default_and_the_variants_they_inherit(tmp_path):
@@ -166,12 +219,6 @@ def test_part_of_a_goal_can_be_set_over_a_goal_that_is_null():
 def test_short_names_of_critics_are_recorded_in_full(spelled, word):
     settings = resolve([("here", {"acer_config": {"critic": spelled, "estimator": "vtrace"}})])
     assert settings.agent.critic == settings.tree["acer_config"]["critic"] == word
-
-
-SAC = ["base_config.algorithm=SAC"]
-REACTOR = ["base_config.algorithm=REACTOR"]
-SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
-SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
 
 def check(*assignments):
