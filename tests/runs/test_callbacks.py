@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorithm.runs.build import train
-from algorithm.runs.callbacks import Callback, ResultRecorder, TimeLimit
+from algorithm.runs.callbacks import Callback, TimeLimit
 from tests.checkpointing.test_resume import new_run
 
 BASE = {"max_step": 300, "save_every": 60, "evaluate_every": 100, "log_every": 30}
@@ -74,17 +74,6 @@ def test_a_run_that_ends_at_max_step_is_not_marked_as_stopped(tmp_path):
             return progress.has_ended
 
     assert not run(tmp_path, AtTheEnd())[1].stopped
-
-
-def test_an_exception_in_a_callback_ends_the_run_after_a_checkpoint(tmp_path):
-    class Failing(Callback):
-        def on_evaluation(self, results):
-            raise RuntimeError("my callback")
-
-    results = ResultRecorder()
-    with pytest.raises(RuntimeError, match="my callback"):
-        run(tmp_path, Failing(), results)
-    assert results.result.counters.env_steps >= 100
 
 
 @pytest.mark.parametrize(("seconds", "stopped"), [(0, True), (10**9, False)])

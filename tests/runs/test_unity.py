@@ -11,12 +11,10 @@ import subprocess
 import sys
 import threading
 
-import numpy as np
 import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
@@ -195,28 +193,6 @@ def test_a_role_that_never_appeared_in_training_cannot_be_played(tmp_path, capsy
     assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
 
 
-def test_late_agents_learn_with_the_others_after_a_resume_too(tmp_path, capsys):
-    write(tmp_path, "arrivals", copies=2, steps=500)
-    folder = run("--set", "acer_config.reward_normalization=return_std")
-    output = read_output(capsys)
-    # Agents of the first ticks share the 2,000 rows; two agents that join each scene after 30 ticks get as many each.
-    for line in (
-        "agents of Arrivals: 4 -> 8; replay of Arrivals: 1,984 rows",
-        "agents of Arrivals: 8 -> 10; replay of Arrivals: 2,000 rows",
-        "agents of Arrivals: 10 -> 14; replay of Arrivals: 2,800 rows",
-    ):
-        assert line in output
-    assert folder.find_latest().lanes("Arrivals") == (14, 10)
-    run("--resume", "--max_step", "700")
-    output = read_output(capsys)
-    assert "replay of Arrivals: 2,800 rows" in output and "agents of" not in output
-    checkpoint = folder.find_latest()
-    assert checkpoint.counters.env_steps >= 700
-    assert checkpoint.lanes("Arrivals") == (14, 10)
-    with np.load(checkpoint.folder / "Arrivals" / "replay.npz") as arrays:
-        assert (arrays["head"] > 0).all()
-
-
 def test_more_agents_than_the_limit_end_a_run_that_resumes_with_another_limit(tmp_path, capsys):
     write(tmp_path, "arrivals", steps=400)
     assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
@@ -265,13 +241,6 @@ def test_lessons_by_progress_use_env_steps_after_a_resume_too(tmp_path):
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
 
 
-def test_lessons_by_reward_need_no_max_step(tmp_path, capsys):
-    criteria = {"measure": "reward", "min_lesson_length": 6, "threshold": -1000}
-    write(tmp_path, "hybrid", steps=None, reset_config=make_lessons(easy=criteria))
-    run("--max_iter", "2")
-    assert "height: lesson last begins" in read_output(capsys)
-
-
 def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, capsys):
     port = find_free_port()
     write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
@@ -307,15 +276,6 @@ def test_roles_whose_record_is_damaged_are_built_when_they_appear(tmp_path):
     (folder.path / "roles.json").write_text("damaged")
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 0
     assert folder.find_latest().counters.env_steps >= 120 and list(folder.read_roles()) == ["Hybrid"]
-
-
-def test_crashes_during_training_lose_nothing_that_was_learned(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(unity_adapter, "FIRST_PAUSE", 0.0)
-    write(tmp_path, "balance_ball", "--fault", "crash", "--at", "30", copies=2, steps=1200)
-    folder = run("--set", "base_config.max_env_restarts=null")
-    output = read_output(capsys)
-    assert "its episodes are truncated, and it starts again" in output
-    assert folder.find_latest().counters.env_steps >= 1200
 
 
 def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
