@@ -93,18 +93,18 @@ def find_class(kind: str, name: str) -> Any:
 
     Raises UserError for an unknown name, and for a module or a class that cannot be imported.
     """
-    table = TABLES[kind]
-    if ":" in name:
-        return _import_class(kind, name)
-    return resolve_name(_find_row(kind, table, name))
+    return resolve_name(check_name(kind, name))
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise UserError for a name of which `find_class` returns no class; a class of a table is not imported."""
+def check_name(kind: str, name: str, tables: Mapping[str, Mapping[str, str]] = TABLES) -> str:
+    """Return `module:Class` for a name. Raises UserError for an unknown name, or a user's class without an import."""
     if ":" in name:
         _import_class(kind, name)
-    else:
-        _find_row(kind, TABLES[kind], name)
+        return name
+    rows = {key.casefold(): row for key, row in tables[kind].items()}
+    if name.casefold() not in rows:
+        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(tables[kind]) or 'none yet'}")
+    return rows[name.casefold()]
 
 
 def find_settings(kind: str, name: str) -> Any:
@@ -113,7 +113,7 @@ def find_settings(kind: str, name: str) -> Any:
     Raises UserError as `find_class` does, and for a class without settings.
     """
     if ":" not in name:
-        return resolve_name(_find_row(kind, SETTINGS[kind], name))
+        return resolve_name(check_name(kind, name, SETTINGS))
     settings = getattr(_import_class(kind, name), "Settings", None)
     base = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}[kind]
     if not (isinstance(settings, type) and issubclass(settings, base)):
@@ -126,14 +126,6 @@ def find_settings(kind: str, name: str) -> Any:
 def find_run_tool(name: str) -> Any:
     """Return the function, or the class, of a tool for runs; None without the tool."""
     return resolve_name(RUN_TOOLS[name]) if name in RUN_TOOLS else None
-
-
-def _find_row(kind: str, table: Mapping[str, str], name: str) -> str:
-    """Return the row of a name in a table, whose case does not matter. Raises UserError for an unknown name."""
-    rows = {key.casefold(): row for key, row in table.items()}
-    if name.casefold() not in rows:
-        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(table) or 'none yet'}")
-    return rows[name.casefold()]
 
 
 def _import_class(kind: str, name: str) -> Any:

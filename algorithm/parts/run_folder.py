@@ -318,7 +318,7 @@ class RunFolder:
 
     def copy_network(self, name: str) -> None:
         """Copy the network's file `name` from `nn_from` to the run folder. Raises UserError if it is missing."""
-        source = user_code.find_network_file(self.nn_from, name)
+        source = user_code.resolve_file(self.nn_from, name, "base_config.nn")
         if not user_code.has_file(source):
             raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())

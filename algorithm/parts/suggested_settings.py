@@ -250,8 +250,7 @@ def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
 
 def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
     """Limit the steps of episodes for which no limit is registered, if random actions never end one."""
-    play, base = result.play, result.settings.base
-    missing = describe_missing_limit(base.env_type, make_env_config(base))
+    play, missing = result.play, describe_missing_limit(result.settings.base)
     if missing and play and play.is_complete and len(play.rewards) and not play.episode_lengths:
         reason = f"no limit is registered, and no episode ended in {len(play.rewards):,} random steps"
         yield "base_config.max_step_each_iter", MISSING_LIMIT, reason
@@ -259,8 +258,7 @@ def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
 
 def look_ahead(result: ProbeResult) -> Iterator[Suggestion]:
     """Raise the discount factor if the limit of steps per episode is long."""
-    base = result.settings.base
-    limit = find_episode_limit(base.env_type, make_env_config(base)) or 0
+    limit = find_episode_limit(result.settings.base) or 0
     if limit >= LONG_EPISODE and "gamma" not in result.given_to_agent and not result.has_images:
         yield "gamma", LONG_GAMMA, f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
 

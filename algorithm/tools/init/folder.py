@@ -14,7 +14,7 @@ from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, r
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
-from algorithm.parts.make_env import describe_missing_limit, make_env_config
+from algorithm.parts.make_env import describe_missing_limit
 from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
@@ -78,7 +78,7 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     settings = resolve([(f"init {name}", suggested.tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     text = _make_config(name, suggested.roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
-    note = describe_missing_limit(env_type, make_env_config(settings.base))
+    note = describe_missing_limit(settings.base)
     notes = (*suggested.notes, *((note,) if note else ()))
     return InitResult(folder, _write_files(folder, text, _make_network(suggested.roles)), notes)
 
