@@ -23,9 +23,6 @@ from algorithm.runs.run_requests import resolve_effective
 from algorithm.specs import ActionSpec, Role
 
 RANGES = MultiRange(((0, 1), (2, 3)))
-SAC = ["base_config.algorithm=SAC"]
-REACTOR = ["base_config.algorithm=REACTOR"]
-SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
 SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
 
@@ -215,11 +212,6 @@ def test_short_names_of_critics_are_recorded_in_full(spelled, word):
     assert settings.agent.critic == settings.tree["acer_config"]["critic"] == word
 
 
-def check(*assignments):
-    layers = [("--set", read_assignments(list(assignments)))]
-    check_effects(resolve(layers), layers)
-
-
 # Settings after --set, with a part of the error; those of an algorithm follow its name.
 UNUSED = """
 sac_config.gamma=0.5 | sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect
@@ -276,39 +268,47 @@ ma_config.a.replay_config.alpha=0.5 | ma_config.a.replay_config.alpha is for sam
 """
 
 
-@pytest.mark.parametrize("row", UNUSED.strip().splitlines())
-def test_a_setting_without_effect_is_an_error(row):
-    given, message = row.split(" | ")
-    algorithm, _, own = given.rpartition(": ")
+# Settings after --set that have an effect.
+USED = """
+acer_config.gamma=0.5 replay_config.capacity=900 nn_config.units=3 goal=null
+SAC: gamma=0.5
+base_config.env_type=unity base_config.unity_args.width=50
+replay_config.sampler=lazy replay_config.max_error_weight=0.5 replay_config.uniform_fraction=0.5
+ma_config.a.replay_config.sampler=prioritized ma_config.a.replay_config.alpha=0.5
+acer_config.estimator=vtrace acer_config.rho_clip=2
+SAC: sequence_length=4 n_step=4 v_rho=2
+base_config.env_args.acer_config=1
+base_config.algorithm=REACTOR reactor_config.v_min=-3 replay_config.sampler=lazy
+REACTOR: loo_beta=truncated importance_clip=2
+REACTOR: policy_gradient=truncated_importance importance_clip=2
+REACTOR: critic=scalar v_max=3
+REACTOR: reward_normalization=null v_max=3
+"""
+
+
+def read_row(text):
+    """Return the layers of settings after --set; those of an algorithm follow its name."""
+    algorithm, _, own = text.rpartition(": ")
     assignments = own.split()
     if algorithm:
         section = get_agent_section(algorithm)
         assignments = [f"base_config.algorithm={algorithm}", *(f"{section}.{setting}" for setting in assignments)]
+    return [("--set", read_assignments(assignments))]
+
+
+@pytest.mark.parametrize("row", UNUSED.strip().splitlines())
+def test_a_setting_without_effect_is_an_error(row):
+    given, message = row.split(" | ")
+    layers = read_row(given)
     with pytest.raises(UserError) as error:
-        check(*assignments)
+        check_effects(resolve(layers), layers)
     assert str(error.value).startswith("--set: ") and message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "assignments",
-    [
-        ["acer_config.gamma=0.5", "replay_config.capacity=900", "nn_config.units=3", "goal=null"],
-        [*SAC, "sac_config.gamma=0.5"],
-        ["base_config.env_type=unity", "base_config.unity_args.width=50"],
-        ["replay_config.sampler=lazy", "replay_config.max_error_weight=0.5", "replay_config.uniform_fraction=0.5"],
-        ["ma_config.a.replay_config.sampler=prioritized", "ma_config.a.replay_config.alpha=0.5"],
-        ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
-        [*SAC, *SEVERAL, "sac_config.v_rho=2"],
-        ["base_config.env_args.acer_config=1"],
-        [*REACTOR, "reactor_config.gamma=0.5", "reactor_config.v_min=-3", "replay_config.sampler=lazy"],
-        [*REACTOR, "reactor_config.loo_beta=truncated", "reactor_config.importance_clip=2"],
-        [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.importance_clip=2"],
-        [*REACTOR, "reactor_config.critic=scalar", "reactor_config.v_max=3"],  # the limit of return_max
-        [*REACTOR, "reactor_config.reward_normalization=null", "reactor_config.v_max=3"],
-    ],
-)
-def test_a_setting_with_an_effect_is_accepted(assignments):
-    check(*assignments)
+@pytest.mark.parametrize("row", USED.strip().splitlines())
+def test_a_setting_with_an_effect_is_accepted(row):
+    layers = read_row(row)
+    check_effects(resolve(layers), layers)
 
 
 def list_simple(condition):

@@ -69,12 +69,6 @@ def read_steps(folder):
     return {path.stem.rpartition("-")[2]: len(read_brightness(path)) - 1 for path in folder.glob("*.mp4")}
 
 
-def write_clip(path, seconds):
-    from moviepy import ColorClip
-
-    ColorClip((64, 48), color=(200, 40, 40), duration=seconds).write_videofile(str(path), fps=10, logger=None)
-
-
 @pytest.mark.parametrize(
     ("returns", "chosen"),
     [
@@ -121,26 +115,23 @@ def test_a_run_records_its_evaluations_and_playing_repeats_them(no_gifs):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
-def test_a_video_is_not_written_through_a_link(tmp_path):
+@pytest.mark.parametrize("seconds", [3, 14])
+def test_a_gif_shows_the_first_seconds_and_no_file_is_written_through_a_link(tmp_path, seconds):
+    from moviepy import ColorClip
+
     (victim := tmp_path / "victim").write_text("keep")
     (tmp_path / "folder").mkdir()
-    write_clip(tmp_path / "episode.mp4", 1)
     (tmp_path / "best.mp4").symlink_to(tmp_path / "folder")
     (tmp_path / "best.gif").symlink_to(victim)
-    _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
-    assert victim.read_text() == "keep" and not list((tmp_path / "folder").iterdir())
-    assert not any((tmp_path / name).is_symlink() for name in ("best.gif", "best.mp4"))
-
-
-@pytest.mark.parametrize("seconds", [3, 14])
-def test_a_gif_shows_the_first_seconds(tmp_path, seconds):
-    write_clip(tmp_path / "episode.mp4", seconds)
+    clip = ColorClip((64, 48), color=(200, 40, 40), duration=seconds)
+    clip.write_videofile(str(tmp_path / "episode.mp4"), fps=10, logger=None)
     _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
     assert not (tmp_path / "episode.mp4").exists()
-    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.mp4"))
-    assert duration == pytest.approx(seconds, abs=0.2)
-    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.gif"))
-    assert duration == pytest.approx(min(seconds, GIF_SECONDS), abs=0.2)
+    assert victim.read_text() == "keep" and not list((tmp_path / "folder").iterdir())
+    for name, expected in (("best.mp4", seconds), ("best.gif", min(seconds, GIF_SECONDS))):
+        assert not (tmp_path / name).is_symlink()
+        _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / name))
+        assert duration == pytest.approx(expected, abs=0.2)
 
 
 class Dim(Pictured):
