@@ -17,6 +17,7 @@ from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.runs.results import describe_state
+from tests.task_folder import write_task
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 150, "goal": None}
 
@@ -61,9 +62,11 @@ def test_the_result_has_what_the_run_reached():
     assert load(result.folder).act(np.zeros(4)) in (0, 1)
 
 
-def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path):
-    settings = SHORT | {"acer_config.gamma": 0.9, "base_config.evaluate_every": None}
-    result = train("Pendulum-v1", name="a", settings=settings)
+def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path, monkeypatch):
+    monkeypatch.setattr("algorithm.parts.suggested_settings.MAX_SECONDS", 0.0)
+    settings, lines = SHORT | {"acer_config.gamma": 0.9, "base_config.evaluate_every": None}, []
+    result = train("Pendulum-v1", name="a", settings=settings, log=lines.append)
+    assert sum("during a play of random actions" in line for line in lines) == 1
     assert not (tmp_path / "envs").exists()
     section = read_settings(result.folder)["acer_config"]
     assert section["std"] == "learned" and section["gamma"] == 0.9
@@ -188,13 +191,9 @@ def test_an_argument_of_a_wrong_kind_or_without_effect_is_an_error(env, argument
     assert not Path("runs").exists()
 
 
-def test_variants_are_read_from_the_folder(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "config.yaml").write_text(
-        "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}\n"
-        "long: {base_config: {max_step: 200}}\n"
-    )
+def test_variants_are_read_from_the_folder():
+    base = "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}"
+    folder = write_task(f"{base}\nlong: {{base_config: {{max_step: 200}}}}\n")
     assert train(folder, variant="long").counters.env_steps >= 200
     with pytest.raises(UserError, match="no variant 'short'"):
         train(folder, variant="short")

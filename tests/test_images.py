@@ -156,14 +156,6 @@ def test_a_replay_larger_than_the_free_disk_is_rejected(source):
         run(source, "a", replay_config={"memory_map": True, "capacity": 10**13})
 
 
-def test_an_image_that_is_too_small_is_rejected_in_one_line(source):
-    (source / "nn.py").write_text(
-        NN.replace("Conv((3, 3, 1), units=None)", "NatureCnn()").replace("Conv,", "Conv, NatureCnn,")
-    )
-    with pytest.raises(UserError, match=r"^an image \[1, 5, 6\] is too small for NatureCnn"):
-        run(source, "a")
-
-
 @pytest.mark.parametrize("changes", [{}, {"base_config": {"algorithm": "REACTOR"}}], ids=["ACER", "REACTOR"])
 def test_the_default_network_supports_images(source, changes):
     (source / "nn.py").unlink()

@@ -79,20 +79,13 @@ def test_the_module_is_the_command_line(arguments):
         assert ours.replace("python main.py", "python -m algorithm").split() == theirs.split()
 
 
-def test_a_checkout_has_the_data_files_alongside_the_package(tmp_path):
+def test_the_data_files_are_alongside_the_package_in_a_checkout_and_inside_of_an_installed_one(tmp_path):
+    (tmp_path / "envs").mkdir()  # a package of this name that is installed, too
+    assert find_data_folder(tmp_path / "algorithm") == tmp_path / "algorithm" / "_data"
     (tmp_path / "default_config.yaml").touch()
     (tmp_path / "algorithm" / "_data").mkdir(parents=True)
     assert find_data_folder(tmp_path / "algorithm") == tmp_path
-
-
-def test_an_installed_package_contains_the_data_files(tmp_path):
-    (tmp_path / "envs").mkdir()  # a package of this name that is installed, too
-    assert find_data_folder(tmp_path / "algorithm") == tmp_path / "algorithm" / "_data"
-
-
-def test_the_folder_of_this_package_contains_all_data_files():
-    assert (DATA / "default_config.yaml").is_file()
-    assert (DATA / "envs" / "gym" / "cartpole" / "config.yaml").is_file()
+    assert (DATA / "default_config.yaml").is_file() and (DATA / "envs/gym/cartpole/config.yaml").is_file()
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from importlib import import_module
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any
 
 from algorithm.agents.settings import AgentSettings
@@ -150,21 +151,17 @@ def make_agent_defaults(algorithm: str) -> dict[str, Any]:
     """
     if ":" not in algorithm:
         return {}
-    settings = find_settings("algorithm", algorithm)
+    return {get_agent_section(algorithm): make_defaults("algorithm", algorithm, load_inherited_defaults())}
+
+
+def make_defaults(kind: str, name: str, inherited: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the default settings of a class: its own, or `inherited` ones. Raises UserError if a field has none."""
+    settings = find_settings(kind, name)
     without = {field.name for field in fields(settings) if field.default is field.default_factory is MISSING}
-    inherited = {name: value for name, value in load_inherited_defaults().items() if name in without}
     try:
-        return {get_agent_section(algorithm): asdict(settings(**inherited))}
+        return asdict(settings(**{name: value for name, value in inherited.items() if name in without}))
     except TypeError as error:
-        raise UserError(f"algorithm {algorithm!r}: the fields of its Settings need defaults: {error}") from error
-
-
-def make_auxiliary_defaults(name: str) -> dict[str, Any]:
-    """Return the default settings of an auxiliary. Raises UserError if its class does not define them."""
-    try:
-        return asdict(find_settings("auxiliaries", name)())
-    except TypeError as error:
-        raise UserError(f"auxiliaries {name!r}: the fields of its Settings need defaults: {error}") from error
+        raise UserError(f"{kind} {name!r}: the fields of its Settings need defaults: {error}") from error
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:

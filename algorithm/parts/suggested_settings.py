@@ -22,12 +22,7 @@ from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
 from algorithm.networks.default_network import has_images, is_table
-from algorithm.parts.make_env import (
-    check_supported,
-    describe_missing_limit,
-    find_episode_limit,
-    make_env_config,
-)
+from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, Role
 from algorithm.training.invalid_values import EpisodeReturns

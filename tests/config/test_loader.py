@@ -94,6 +94,7 @@ acer_config.trust_region=half | acer_config.trust_region is 'half'; input should
 acer_config.optimizer=sgd | acer_config.optimizer is 'sgd'; input should be 'adam', 'adamw' or 'rmsprop'
 acer_config=3 | acer_config is a section; its settings go below it, not 3
 base_config.n_envs=0 | base_config.n_envs is 0; it must be from 1 to 65,536
+base_config.n_envs=2 base_config.env_groups=3 | env_groups 3 must not be above n_envs 2
 base_config.device=tpu | base_config.device is 'tpu'
 base_config.algorithm=TRPO | algorithm 'TRPO' is unknown; use one of: ACER
 base_config.env_type=ROS | env_type 'ROS' is unknown; use one of: GYM, ATARI, DM_CONTROL, PETTINGZOO, UNITY
@@ -107,6 +108,9 @@ acer_config.reward_normalization=true | reward_normalization is True; input shou
 acer_config.reward_normalization=false | reward_normalization is False; input should be 'return_std'
 acer_config.reward_normalization=max | reward_normalization is 'max'; input should be 'return_std'
 acer_config.learning_rate_schedule=linear base_config.max_step=null | linear needs base_config.max_step, which is not
+tune.seeds=0 | --set: tune.seeds is 0;
+tune.objective=loss | --set: tune.objective is 'loss';
+tune.space=3 | --set: tune.space is 3;
 nn_config=3 | nn_config is 3; it must be a mapping
 auxiliaries=3 | auxiliaries is 3; it must be a mapping
 base_config.runtime=WORKERS base_config.histograms=[actions] | histograms of actions are not for runtime WORKERS

@@ -4,7 +4,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from algorithm.config.loader import resolve
 from algorithm.config.search import Choices, NumberRange, read_space
 from algorithm.config.yaml_layers import nest
 from algorithm.errors import UserError
@@ -88,9 +87,3 @@ def test_choices_are_recorded_as_text_and_keep_their_values():
     trial = Mock(suggest_categorical=Mock(return_value="{a: 1.5}"))
     assert Choices(path="a.b", source="", values=values).sample(trial) == {"a": 1.5}
     trial.suggest_categorical.assert_called_once_with("a.b", ["[64, 64]", "null", "true", "{a: 1.5}"])
-
-
-@pytest.mark.parametrize(("key", "value"), [("seeds", 0), ("objective", "loss"), ("space", 3)])
-def test_the_section_is_checked(key, value):
-    with pytest.raises(UserError, match=f"^file: tune.{key} is {value!r}; "):
-        resolve([("file", {"tune": {key: value}})])

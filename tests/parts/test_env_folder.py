@@ -224,6 +224,11 @@ def test_a_missing_folder_is_an_error_of_one_line(capsys):
     assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
 
 
+def test_a_missing_run_of_an_id_is_an_error_with_the_command_that_trains_one(capsys):
+    assert main.main(["CartPole-v1", "--run"]) == 2
+    assert "train one with: python main.py CartPole-v1" in capsys.readouterr().err
+
+
 def test_an_unreadable_config_does_not_prevent_a_suggestion():
     make(Path("envs/mine/broken"), "default: {base_config: {env_name: Lost-v0")
     assert "did you mean mine/broken?" in str(make_unknown_error("Lost-v0"))

@@ -81,8 +81,3 @@ def test_environments_in_this_process_do_not_take_turns(tmp_path):
     environments = open_environments(tmp_path, env_name="CartPole-v1", env_groups=2)
     with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium"):
         environments.open_training(EnvironmentParameters({}))
-
-
-def test_each_group_needs_an_environment():
-    with pytest.raises(UserError, match="env_groups 3 must not be above n_envs 2"):
-        resolve([("test", {"base_config": {"env_name": "CartPole-v1", "n_envs": 2, "env_groups": 3}})])

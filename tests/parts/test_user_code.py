@@ -1,6 +1,7 @@
 """The code in the folder of an environment, and networks of a program that are written as an nn.py."""
 
 import inspect
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -104,18 +105,13 @@ def make_custom(size: int) -> None:
     """A factory that is a function."""
 
 
-def describe(value: object) -> object:
-    """Return what makes two factories equal."""
-    if isinstance(value, dict):
-        return {name: describe(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(describe, value))
-    return (type(value), describe(vars(value))) if hasattr(value, "__dict__") and not callable_name(value) else value
+def describe(blueprint: Blueprint) -> str:
+    """Return a text that is equal for equal blueprints: the class and the attributes of each part."""
 
+    def list_attributes(part: object) -> object:
+        return part.__qualname__ if hasattr(part, "__qualname__") else [type(part).__qualname__, vars(part)]
 
-def callable_name(value: object) -> bool:
-    """Return whether a value is a function or a class."""
-    return hasattr(value, "__name__")
+    return json.dumps(blueprint, default=list_attributes)
 
 
 @pytest.mark.parametrize(

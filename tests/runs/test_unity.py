@@ -21,7 +21,6 @@ from algorithm.training.metrics import read_table
 from tests.unity_player.launcher import ROOT, make_player
 
 pytestmark = pytest.mark.usefixtures("prepared_scenes")
-TEAMS = ("Duel",) * 4 + ("Duel-team1",) * 4  # of the lanes of two scenes
 QUICK = {"rollout_length": 8, "sequence_length": 12, "batch_size": 4, "learning_starts": 32, "replay_ratio": 2}
 
 
@@ -113,7 +112,7 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     checkpoint = folder.find_latest()
     assert checkpoint.roles == ["Duel"]
     role = folder.read_roles()["Duel"]
-    assert (role.lanes, role.teams) == (8, TEAMS)
+    assert (role.lanes, role.teams) == (8, ("Duel",) * 4 + ("Duel-team1",) * 4)
     row = read_metrics(folder)[-1]
     assert {"rollout/return/Duel", "rollout/return/Duel-team1", "train/skipped_updates/Duel"} <= set(row)
     assert not [name for name in row if name.startswith("train/") and name.endswith("team1")]
@@ -151,20 +150,6 @@ def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, caps
     assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
 
 
-def test_a_team_that_appears_later_has_lanes_of_the_same_agent(tmp_path, capsys):
-    write(tmp_path, "duel", "--late", "7", copies=2, steps=200, goal={"return": 4, "evaluation_episodes": 4})
-    folder = run()
-    assert "agents of Duel: 4 -> 8" in read_output(capsys)
-    assert folder.find_latest().roles == ["Duel"]
-    role = folder.read_roles()["Duel"]
-    assert (role.lanes, role.teams) == (8, TEAMS)
-    record = json.loads((folder.path / "result.json").read_text())
-    assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
-    run("--resume", "--max_step", "300")
-    assert folder.read_roles()["Duel"] == role
-    run("--run", "--max_iter", "2")
-
-
 def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
     write(tmp_path, "duel", "--late", "20", steps=60, goal={"return": 99, "evaluation_episodes": 4})
     every = ["base_config.evaluate_every=20", "base_config.save_every=20"]
@@ -172,6 +157,10 @@ def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, 
     output = capsys.readouterr().out
     assert output.index("evaluation of Duel at 20 env steps") < output.index("agents of Duel: 2 -> 4")
     assert "best in evaluation" not in output
+    role = folder.read_roles()["Duel"]
+    assert (role.lanes, role.teams) == (4, ("Duel",) * 2 + ("Duel-team1",) * 2)
+    record = json.loads((folder.path / "result.json").read_text())
+    assert set(record["returns"]) == set(record["evaluation"]) == {"Duel", "Duel-team1"}
     run("--resume", "--max_step", "80")
     assert not (folder.path / "checkpoints" / "best.json").exists()
     assert "best.json" not in capsys.readouterr().out
