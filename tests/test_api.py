@@ -112,6 +112,8 @@ def test_a_run_of_a_folder_an_id_or_a_function_is_resumed(env):
     with pytest.raises(UserError, match="there is no run under runs/"):
         train(env, resume=True)
     first, lines = train(env, settings=SHORT), []
+    with pytest.raises(UserError, match="^settings: sac_config.gamma is for algorithm SAC"):
+        train(env, settings={"sac_config.gamma": 0.5}, resume=True)
     second = train(env, settings={"base_config.max_step": 500}, resume=True, log=lines.append)
     assert second.folder == first.folder and second.counters.env_steps >= 500
     assert "base_config.max_step: 300 -> 500" in lines

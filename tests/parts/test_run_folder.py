@@ -202,6 +202,13 @@ def test_changes_in_an_edited_config_of_the_run_are_found(folder):
         resumed(folder)
 
 
+def test_a_change_in_an_edited_config_must_have_an_effect(tmp_path):
+    folder = make_folder(tmp_path, "SAC")
+    folder.config_file.write_text(folder.config_file.read_text().replace("gamma: 0.99", "gamma: 0.9", 1))
+    with pytest.raises(UserError, match="^acer_config.gamma: 0.99 -> 0.9 is for algorithm ACER, not for SAC"):
+        resumed(folder)
+
+
 def test_words_are_compared_without_case(folder):
     assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
 
