@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.yaml_layers import format_yaml
 from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.program import DEFAULT_ROLE, get_command
 from algorithm.runs.results import RESULT_FILE, describe_state
 from algorithm.specs import Role
 from algorithm.tools.reports.charts import Chart, Row, draw_rows
-from algorithm.tools.reports.network_figure import draw_network
 from algorithm.tools.reports.page import format_count, format_duration, render
 from algorithm.tools.reports.run_data import Log, RunData, RunMetrics, read_run
-from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures
+from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures, draw_network
 from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, format_number
 
 REPORT_FILE, CARD_FILE = "report.html", "README.md"
@@ -136,29 +134,10 @@ def make_model_card(run: RunData) -> str:
     """Return the model card of a run as Markdown, with the metadata that model hubs read."""
     gifs = [path.as_posix() for path in run.videos if path.suffix == ".gif"]
     pictures = [name for name in (CURVE_FILE, *gifs[:1]) if (run.folder / name).is_file()]
-    return _render("model_card.md", run, mark=MARK, metadata=format_yaml(make_metadata(run)), pictures=pictures)
-
-
-def make_metadata(run: RunData) -> dict[str, Any]:
-    """Return the metadata of a model card, in the form of the Hugging Face Hub; other sites show it as Markdown."""
     names = (run.algorithm, str(run.get_setting("base_config.env_name") or run.environment))
-    # Without characters that begin HTML, a link or code, which YAML does not escape.
-    algorithm, environment = (" ".join(re.sub(r"[<\[`]", "", clean_text(name)).split()) for name in names)
-    results = [
-        {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-            "dataset": {"name": environment, "type": environment},
-            "metrics": [
-                {"type": "mean_reward", "name": "mean_reward", "value": f"{one['mean']:.2f} +/- {one['std']:.2f}"}
-            ],
-        }
-        for one in (run.record.get("evaluation") or {}).values()
-    ]
-    return {
-        "library_name": "samara",
-        "tags": ["reinforcement-learning", algorithm, environment],
-        **({"model-index": [{"name": algorithm, "results": results}]} if results else {}),
-    }
+    # Without characters that begin a link or code, which YAML does not escape.
+    tags = [" ".join(re.sub(r"[<\[`]", "", clean_text(name)).split()) for name in names]
+    return _render("model_card.md", run, mark=MARK, tags=tags, pictures=pictures)
 
 
 def make_headline(run: RunData) -> tuple[str, str, str]:
