@@ -103,8 +103,8 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.policy_learner.is_manual
-        with torch.inference_mode(is_manual):
+        is_manual = bool(self.critics.manual_stacks) and self.policy_learner.is_manual
+        with torch.inference_mode(is_manual and not self.torso_is_trainable):
             return self._compute_losses(rollout, features, target_features, acting_features)
 
     def _compute_losses(
