@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT
-from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
-from algorithm.networks.numpy_forms import make_numpy_chain
+from algorithm.networks.modules import make_numpy_chain
 from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stacks
 from algorithm.networks.policy import ActFunction, Policy
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 

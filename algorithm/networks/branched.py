@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.combinations import find_allowed_combinations
-from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module, is_memory
 from algorithm.networks.heads import HeadSpec, SharedHeads
+from algorithm.networks.modules import BranchFactory, NumpyFunction, build_module, is_memory, make_numpy_chain
 from algorithm.networks.normalization import batch_statistics
-from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
 from algorithm.networks.policy import ActFunction, CombinationPolicy
 from algorithm.networks.precision import run_in_precision
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ObsSpec
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
-from algorithm.networks.mlp import Mlp, make_orthogonal_linear
+from algorithm.networks.layers import Mlp, make_orthogonal_linear
+from algorithm.networks.modules import BranchFactory, build_module
 from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stacks
 from algorithm.networks.precision import run_in_precision
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 
 
 class CriticEnsemble(nn.Module):

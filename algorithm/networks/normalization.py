@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.constraints import Constraint, RowNorm
 from algorithm.networks.fast_products import is_needed
-from algorithm.networks.numpy_forms import NumpyFunction
+from algorithm.networks.modules import NumpyFunction
 
 ValidRows = Tensor | Callable[[], Tensor]  # bool
 

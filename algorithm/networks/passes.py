@@ -30,7 +30,7 @@ from algorithm.networks.fast_products import (
     uses_onednn,
 )
 from algorithm.networks.heads import StdHead
-from algorithm.networks.mlp import LayerStack, Relu
+from algorithm.networks.layers import LayerStack, Relu
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
 MAX_SELECTED = 0.75

@@ -14,7 +14,7 @@ from algorithm.distributions.combinations import find_allowed_combinations, one_
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import RunningMoments
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
-from algorithm.networks.mlp import collect_noise
+from algorithm.networks.layers import collect_noise
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK, ObsSpec

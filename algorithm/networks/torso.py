@@ -1,9 +1,9 @@
-"""The torso of a network, from observations to features: the encoders, body and memory of a Blueprint."""
+"""The Blueprint that an nn.py fills in, and the torso that it describes: encoders, body and memory of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -11,13 +11,61 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_module, name_factory
+from algorithm.networks.encoders import Vector
+from algorithm.networks.modules import (
+    Augmentation,
+    AugmentationFactory,
+    BranchFactory,
+    EncoderFactory,
+    LayersFactory,
+    MemoryFactory,
+    build_module,
+    make_numpy_chain,
+    make_numpy_form,
+    name_factory,
+)
 from algorithm.networks.normalization import batch_statistics
-from algorithm.networks.numpy_forms import make_numpy_chain, make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 Factory = TypeVar("Factory")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A description of a network, from which an agent builds its policy, critics and target networks.
+
+    Observations are encoded, concatenated, and passed through `body` and `memory`, which policy and critic share;
+    `policy` and `critic` are separate layers before their outputs. Without body, policy and critic layers, the
+    outputs are linear in the encoded observations.
+
+    Example: `Blueprint({"image": NatureCnn(), "*": Vector()}, body=Mlp(128), memory=Gru(64))`.
+
+    An encoder may keep running statistics (RunningMoments): its `observe(obs [n, *shape])` is called once with every
+    collected row. The statistics are saved with the network and shared with its target networks.
+
+    An augmentation changes the observations that a network learns from at random, before their encoder. Each forward
+    pass over a batch, also of a target network, calls it with its rows. Acting, evaluation, export and the running
+    statistics use the observations as they are.
+
+    Args:
+        encoders: Encoder factories by a pattern of observation names, as in a file name ("*" matches every name); an
+            observation uses the first pattern that matches. Default: `Vector()` for every observation.
+        augmentations: Augmentation factories by a pattern of observation names, such as `{"image": RandomShift(4)}`; an
+            observation that no pattern matches is not augmented. Default: none.
+        body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
+        memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
+        policy: Factory of layers, or for Reactor of a memory, for the policy only; None: no layers.
+        critic: Factory of layers, or for Reactor of a memory, for the critic only; None: no layers.
+    """
+
+    encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
+    _: KW_ONLY
+    augmentations: Mapping[str, AugmentationFactory] = field(default_factory=dict)
+    body: LayersFactory | None = None
+    memory: MemoryFactory | None = None
+    policy: BranchFactory | None = None
+    critic: BranchFactory | None = None
 
 
 class Torso(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from algorithm.networks import Mlp, NoisyMlp
 from algorithm.networks.flat_parameters import FlatParameters
-from algorithm.networks.mlp import make_orthogonal_linear
+from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.passes import ManualStack, make_manual_stack
 
 SIZES = {"no layer": (5, (), 3), "narrow": (5, (8, 7), 2), "deep": (4, (16, 9, 8), 1), "wide": (23, (256, 256), 1)}
