@@ -16,6 +16,7 @@ from algorithm.networks.fast_products import Linear, linear
 from algorithm.networks.flat_parameters import flatten_tensors
 from algorithm.networks.modules import LayersFactory, NumpyFunction, build_module, make_numpy_chain, make_numpy_linear
 from algorithm.networks.normalization import (
+    FusedLayer,
     Gradients,
     RmsNorm,
     RowWeights,
@@ -29,23 +30,18 @@ from algorithm.networks.normalization import (
 MAX_SIZE = 2**31 - 1
 
 
-class Relu(nn.Module):
-    """A ReLU in the memory of its inputs, which nothing else reads; also as a layer of a fused operation."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu_(x)
+class Relu(FusedLayer):
+    """A ReLU in the memory of its inputs, which nothing else reads."""
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy."""
         return lambda x: np.maximum(x, 0, out=x)
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        """Return `forward`, and what `differentiate` needs; see FusedLayer."""
-        y = x.relu_()
+        y = torch.relu_(x)
         return y, y
 
     def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        """Return the gradient of the inputs; see FusedLayer."""
         return torch.ops.aten.threshold_backward.default(gradient, saved, 0), []
 
 
@@ -100,8 +96,8 @@ class Mlp:
         return LayerStack(parts, self.units[-1], layers=nn.ModuleList(layers), norms=nn.ModuleList(norms))
 
 
-class LayerStack(nn.Module):
-    """Layers that follow each other: [..., F] -> [..., size]; also as a layer of a fused operation (see FusedLayer).
+class LayerStack(FusedLayer):
+    """Layers that follow each other: [..., F] -> [..., size].
 
     With batch norms, and without other activations than ReLU, the layers are one operation where `can_fuse` permits it.
 
@@ -131,7 +127,6 @@ class LayerStack(nn.Module):
         return make_numpy_chain(*self.parts)
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
         saved = []
         for part in self.parts:
             x, part_saved = part.run(x, rows)
@@ -139,7 +134,6 @@ class LayerStack(nn.Module):
         return x, saved
 
     def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        """Return the gradients of x and of the parameters, in the order of the parts; see FusedLayer."""
         gradients: list[Tensor | None] = []
         result: Tensor | None = gradient
         for index in reversed(range(len(self.parts))):
@@ -174,11 +168,12 @@ def check_sizes(factory: str, *sizes: object) -> None:
             )
 
 
-def make_orthogonal_linear(inputs: int, outputs: int, gain: float) -> Linear:
+def make_orthogonal_linear(inputs: int, outputs: int, gain: float, *, bias: bool = True) -> Linear:
     """Return a linear layer with orthogonal weights times `gain`, and biases 0."""
-    layer = Linear(inputs, outputs)
+    layer = Linear(inputs, outputs, bias=bias)
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -338,10 +333,7 @@ class Residual:
 
     def _make_linear(self, inputs: int, outputs: int, gain: float) -> Linear:
         """Return a linear layer with orthogonal weights times `gain`, and the constraint of the settings."""
-        layer = Linear(inputs, outputs, bias=self.norm is None)
-        nn.init.orthogonal_(layer.weight, gain)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+        layer = make_orthogonal_linear(inputs, outputs, gain, bias=self.norm is None)
         if self.unit_weights:
             set_constraint(layer, RowNorm(outputs, 1.0))
         elif self.spectral_norm:
