@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
-from algorithm.distributions.combinations import find_allowed_combinations
+from algorithm.distributions.categorical import find_allowed_combinations
 from algorithm.networks.heads import HeadSpec, SharedHeads
 from algorithm.networks.modules import BranchFactory, NumpyFunction, build_module, is_memory, make_numpy_chain
 from algorithm.networks.normalization import batch_statistics

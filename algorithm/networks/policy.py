@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
-from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
+from algorithm.distributions.categorical import find_allowed_combinations, one_hot_combinations
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import RunningMoments
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous

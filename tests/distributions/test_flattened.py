@@ -19,7 +19,7 @@ from algorithm.distributions import (
     FlattenedFamily,
     make_flattened_family,
 )
-from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
+from algorithm.distributions.categorical import find_allowed_combinations, one_hot_combinations
 from tests.distributions.oracles import DRAWS, random, within_noise
 from tests.oracles import close, softmax
 

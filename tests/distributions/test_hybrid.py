@@ -8,6 +8,7 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
+from algorithm.distributions.categorical import one_hot_combinations
 from tests.distributions.oracles import DRAWS, gradient, random, within_noise
 from tests.oracles import close, softmax
 
@@ -202,7 +203,7 @@ def test_encoded_combinations_equal_encoded_samples(family):
     assert [combinations(family)[k] for k in place[:, 0]] == [
         tuple(map(int, row)) for row in sample[:, family.n_continuous :]
     ]
-    codes = family.one_hot_combinations()
+    codes = one_hot_combinations(family.branches)
     assert len(codes) == family.n_combinations
     if family.branches:
         close(codes[place[:, 0]].double(), encoded[:, family.n_continuous :])

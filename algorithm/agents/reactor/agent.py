@@ -23,7 +23,7 @@ from algorithm.agents.reactor.settings import ReactorSettings
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
-from algorithm.distributions.combinations import find_combination
+from algorithm.distributions.categorical import find_combination
 from algorithm.losses import bias_correction, leave_one_out, surrogate_loss, truncated_importance
 from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork, batch_statistics
 from algorithm.rollout import Rollout

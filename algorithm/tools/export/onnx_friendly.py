@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.combinations import find_allowed_combinations, split_columns
+from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders import InputConvolution, Normalizer, VectorEncoder
