@@ -126,14 +126,9 @@ class TrainingComponents:
         return {name: dict(role.count_lanes_by_team(name)) for name, role in roles.items()}
 
     @property
-    def team_names(self) -> dict[str, list[str]]:
-        """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
-        return {name: list(teams) for name, teams in self.lanes_by_team.items()}
-
-    @property
     def has_teams(self) -> bool:
         """Return whether teams share an agent, so that their mean return does not measure its weights."""
-        return any(len(names) > 1 for names in self.team_names.values())
+        return any(len(teams) > 1 for teams in self.lanes_by_team.values())
 
     def get(self, role: str, other_adapter: Adapter | None = None) -> AgentComponents:
         """Return the components of a role; build them if it is new, perhaps in `other_adapter`, as of evaluation."""
