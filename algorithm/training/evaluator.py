@@ -14,7 +14,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Step
 from algorithm.specs import Role
-from algorithm.training.invalid_values import StepSanitizer
+from algorithm.training.invalid_values import RunningEpisodes
 from algorithm.training.metrics import format_number
 
 ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
@@ -178,7 +178,7 @@ class _EpisodeCounter:
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
         self.results: dict[str, EvaluationResult] = {}
         self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
-        self.running = StepSanitizer(name, role.lanes, role.action_spec.branches)
+        self.running = RunningEpisodes(name, role.lanes, role.action_spec.branches)
         self.finished = np.zeros(role.lanes, np.int64)  # counted episodes of each lane
         self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick in which each lane had a row
         self._divide_episodes(role)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.training.components import STARTING, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.invalid_values import Episode
+from algorithm.training.timer import STARTING
 
 WINDOW = 20  # training episodes whose mean return must reach the goal
 
