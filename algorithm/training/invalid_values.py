@@ -178,7 +178,7 @@ class RunningEpisodes:
         self.returns[ended] = 0
         self.lengths[ended] = 0
         self.discarded[lane[newly_discarded]] += 1
-        self.discarded_in_row += np.count_nonzero(newly_discarded)
+        self.discarded_in_row += int(newly_discarded.sum())
         self.lost[lane] = lost
         self.lost_ticks[lane] = np.where(has_finished, 0, self.lost_ticks[lane]) + lost
         self._any_lost = bool(self.lost.any())

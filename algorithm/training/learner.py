@@ -88,9 +88,9 @@ class Learner:
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        self._optimizers = make_optimizers(groups, self.parameters, self._compute_divergence, place)
+        self.optimizers = make_optimizers(groups, self.parameters, self._compute_divergence, place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
-        self._undoable_tensors = [self.parameters.all_parameters, *(each.moments for each in self._optimizers)]
+        self._undoable_tensors = [self.parameters.all_parameters, *(each.moments for each in self.optimizers)]
 
     def synchronize(self) -> None:
         """Copy what several learners share from the first of them; a learner without others has nothing to copy."""
@@ -151,7 +151,7 @@ class Learner:
         errors = report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
-            optimizers = [each for each in self._optimizers if each.name not in self._idle_groups]
+            optimizers = [each for each in self.optimizers if each.name not in self._idle_groups]
             step_metrics = [optimizer.compute_metrics(self.agent.progress) for optimizer in optimizers]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
@@ -195,13 +195,13 @@ class Learner:
     def load_parameters(self, state: State) -> None:
         """Load parameters, target networks and statistics, and reset the optimizers."""
         self.parameters.load(state)
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             optimizer.moments.zero_()
         self._mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs in addition to the parameters."""
-        moments = {f"moments/{each.name}": each.moments.cpu().clone() for each in self._optimizers}
+        moments = {f"moments/{each.name}": each.moments.cpu().clone() for each in self.optimizers}
         updates, seen = (torch.tensor(count) for count in self._counts.tolist())
         counters = {"updates": updates, "kept": updates - self._skips[0].cpu(), "seen": seen}
         return {**moments, **counters, **self.own_state()}
@@ -213,7 +213,7 @@ class Learner:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, after the parameters have been loaded."""
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             optimizer.moments.copy_(state[f"moments/{optimizer.name}"])
         self._counts[:] = int(state["updates"]), int(state["seen"])
         self._skips[0], self._skips[1] = self.updates - int(state["kept"]), 0
@@ -253,7 +253,7 @@ class Learner:
         parameters.reset_increments()
         parameters.complete_step()
         parameters.apply_target_constraints()
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             if optimizer.name in self.agent.groups:
                 optimizer.moments.zero_()
 
@@ -265,7 +265,7 @@ class Learner:
     @torch.inference_mode()
     def _step_if_finite(self) -> None:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
-        finite = sum(optimizer.clip(self.checks_gradient) for optimizer in self._optimizers) < torch.inf
+        finite = sum(optimizer.clip(self.checks_gradient) for optimizer in self.optimizers) < torch.inf
         if not self.checks_gradient or (finite and self._has_natural_step):
             skipped = 1 - self._step_and_undo(torch.as_tensor(finite)).long()
             self._skips += skipped
@@ -283,7 +283,7 @@ class Learner:
     def _step_groups(self) -> bool:
         """Step each group, commit batch statistics, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
-        stepped = [each for each in self._optimizers if each.name not in self._idle_groups]
+        stepped = [each for each in self.optimizers if each.name not in self._idle_groups]
         is_finite = all([optimizer.step(optimizer.compute_rate(progress)) for optimizer in stepped])
         self.parameters.complete_step()
         self.agent.update_targets(self.updates + 1)
