@@ -7,9 +7,7 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.reactor.settings import ReactorSettings
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import AcerSettings, ReactorSettings, SacSettings
 from algorithm.annotations import AnyOf, Condition
 from algorithm.cli import main
 from algorithm.config.loader import read_assignments, resolve
