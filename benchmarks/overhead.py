@@ -18,7 +18,7 @@ from rich.console import Console
 
 from algorithm.cli.display import live_display
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback

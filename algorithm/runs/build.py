@@ -11,10 +11,9 @@ from time import process_time
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, check_effects, list_unknown_roles
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
-from algorithm.config.unused_settings import check_effects, list_unknown_roles
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.provenance import record_session
