@@ -27,7 +27,7 @@ from measure import describe_setup, run_in_subprocesses
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.torch_setup import configure_torch
