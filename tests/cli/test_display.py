@@ -17,8 +17,8 @@ from algorithm.cli.display import (
     format_line,
     live_display,
 )
-from algorithm.training.components import PHASES
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
+from algorithm.training.timer import PHASES
 
 NAN = float("nan")
 SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}

@@ -17,16 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions.combinations import find_allowed_combinations, split_columns
+from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import Branch, BranchedActorCritic
 from algorithm.networks.encoders import InputConvolution, Normalizer, VectorEncoder
 from algorithm.networks.heads import SeparateHeads
+from algorithm.networks.layers import LayerStack, ResidualBlock
 from algorithm.networks.memories import AttentionLayer, AttentionMemory, FrameStackEncoder, GruMemory, LstmMemory
-from algorithm.networks.mlp import LayerStack
 from algorithm.networks.normalization import BatchNorm
 from algorithm.networks.policy import GreedyQPolicy
-from algorithm.networks.residual import ResidualBlock
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK
 

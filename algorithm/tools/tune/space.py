@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, find_failure, resolve
 from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, iterate_dimensions, read_space
-from algorithm.config.unused_settings import find_failure
 from algorithm.config.yaml_layers import Layer, Tree, merge, nest
 from algorithm.errors import UserError
 

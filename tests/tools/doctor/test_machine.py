@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from algorithm.networks.precision import CPU
-from algorithm.parts import memory_budget as of_memory
+from algorithm.parts import components_builder as of_memory
 from algorithm.parts.torch_setup import describe_device
 from algorithm.tools.doctor import machine
 from algorithm.tools.doctor.check import BROKEN, OK
