@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,14 +16,13 @@ from torch import nn
 from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD
 from algorithm.distributions.gaussian import GaussianFamily
 from algorithm.errors import UserError
-from algorithm.networks import Blueprint, Gru, Mlp, RandomShift, Residual
+from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
 from algorithm.returns import RewardStream
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.export import export
 from algorithm.tools.export.checker import make_runner
 from algorithm.tools.export.export import ExportFailed, export_role, run_round_trip
-from algorithm.tools.export.onnx_friendly import make_onnx_friendly
 from algorithm.tools.export.signature import Signature
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
 from tests.tools.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
@@ -96,17 +94,6 @@ def test_every_agent_passes_the_checker_and_its_file_computes_the_same(net, acti
     assert exported.path == tmp_path / "Brain.onnx"
     assert exported.parity < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
-
-
-def test_batch_norms_are_folded_into_linear_layers(tmp_path):
-    specs = {"obs": ObsSpec((5,))}
-    agent = agent_of(role_of(specs, ACTIONS["discrete"]), Blueprint(policy=Residual(6), critic=Residual(6)))
-    layers = agent.policy.heads.layers[0]
-    onnx_friendly, x = deepcopy(layers).requires_grad_(False), torch.randn(50, 5)
-    make_onnx_friendly(onnx_friendly)
-    torch.testing.assert_close(onnx_friendly(x), layers(x), rtol=1e-5, atol=1e-5)
-    operators = [type(module).__name__ for module in onnx_friendly.modules() if list(module.parameters(recurse=False))]
-    assert operators == ["Linear"] * 5 + ["RmsNorm"]
 
 
 @pytest.mark.parametrize("net", ["convnet", "frames"])
