@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.tools.doctor import command, requirements
+from algorithm.tools.doctor import command, installation
 from tests.task_folder import write_task
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,11 +103,11 @@ def test_a_folder_whose_requirements_are_installed_is_ok(capsys, monkeypatch):
 
 
 def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_path):
-    onnx = requirements.read_setup()["extras_require"]["onnx"]
+    onnx = installation.read_setup()["extras_require"]["onnx"]
     (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
-    document = requirements.read_setup.__wrapped__
-    monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
-    monkeypatch.setattr(requirements, "read_setup", document)
+    document = installation.read_setup.__wrapped__
+    monkeypatch.setattr(installation, "SETUP_FILE", tmp_path / "setup.py")
+    monkeypatch.setattr(installation, "read_setup", document)
     monkeypatch.setattr(command, "MACHINE_CHECKS", ())
     document = call(capsys)
     states = {check["name"]: check["state"] for check in document["checks"]}
