@@ -84,7 +84,7 @@ class SearchSpace:
             raise UserError(f"{layers[0][0]}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
 
     def _check_values(self, dimension: Dimension, choices: Sequence[Choices]) -> tuple[list[Any], str | None]:
-        """Return the values of a dimension as the settings have them, and why one of them has no effect, to follow its path.
+        """Return the values of a dimension as settings have them, and why one has no effect, to follow its path.
 
         A value has an effect if it has one with the settings as they are, or with a value of another choice.
 
