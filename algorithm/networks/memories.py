@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.fast_products import Linear
-from algorithm.networks.mlp import check_sizes, make_orthogonal_linear
+from algorithm.networks.layers import check_sizes, make_orthogonal_linear
+from algorithm.networks.modules import EncoderFactory
 from algorithm.specs import ObsSpec
 
 

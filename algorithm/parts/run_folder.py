@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.annotations import FixedOnResume
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Settings, name_host, resolve
-from algorithm.config.unused_settings import find_failure, iterate_annotations
+from algorithm.config.loader import Settings, find_failure, iterate_annotations, name_host, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code

@@ -11,10 +11,9 @@ from time import process_time
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, check_effects, list_unknown_roles
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
-from algorithm.config.unused_settings import check_effects, list_unknown_roles
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.provenance import record_session
@@ -30,14 +29,14 @@ from algorithm.runs.results import make_record
 from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.specs import Role
-from algorithm.training.components import STARTING, Timer, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History
+from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from algorithm.training.signals import Terminated
+from algorithm.training.timer import STARTING, Timer
 from algorithm.training.updates import DivergenceDetector
 
 Log = Callable[[str], None]

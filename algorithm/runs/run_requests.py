@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_own_variant, read_variant
-from algorithm.config.yaml_layers import Layer, Tree, merge
+from algorithm.config.yaml_layers import Layer, Tree, merge, read_own_variant, read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, find_failure
 from algorithm.config.registry import find_class
-from algorithm.config.unused_settings import find_failure
 from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_install_command, metric_suffix
 from algorithm.specs import Role
-from algorithm.tracking.tracker import TrackedRun, Tracker, TrackerList, report_failure
-from algorithm.tracking.trackers import TensorBoard
+from algorithm.tracking.trackers import TensorBoard, TrackedRun, Tracker, TrackerList, report_failure
 
 NO_SETTINGS_OF_A_RUN = ("tune", "population_config", "tracker_config")  # sections that do not change a run
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from algorithm.cli import display as module
 from algorithm.cli.display import LineDisplay, display_playing, live_display
 from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
-from algorithm.training.components import PHASES
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
+from algorithm.training.timer import PHASES
 
 NAN = float("nan")
 SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}

@@ -1,17 +1,23 @@
-"""Every default is declared once, files are merged strictly, and an invalid setting is an error of one line."""
+"""Settings are declared once, merged strictly, and have an effect in the run that they are given for."""
 
 import dataclasses
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
 
-from algorithm.config.loader import read_assignments, resolve
+from algorithm.agents.settings import AcerSettings, ReactorSettings, SacSettings
+from algorithm.annotations import AnyOf, Condition
+from algorithm.cli import main
+from algorithm.config.loader import check_effects, find_failure, read_assignments, resolve
 from algorithm.config.registry import SETTINGS, find_settings, get_agent_section
-from algorithm.config.sections import SECTIONS
-from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import DEFAULTS_FILE, load_defaults, nest
+from algorithm.config.sections import SECTIONS, BaseConfig, ReplayConfig
+from algorithm.config.yaml_layers import DEFAULTS_FILE, load_defaults, nest, read_own_variant, read_variant
 from algorithm.errors import UserError
+from algorithm.runs.run_requests import resolve_effective
+from algorithm.specs import ActionSpec, Role
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -158,3 +164,241 @@ def test_part_of_a_goal_can_be_set_over_a_goal_that_is_null():
 def test_short_names_of_critics_are_recorded_in_full(spelled, word):
     settings = resolve([("here", {"acer_config": {"critic": spelled, "estimator": "vtrace"}})])
     assert settings.agent.critic == settings.tree["acer_config"]["critic"] == word
+
+
+SAC = ["base_config.algorithm=SAC"]
+REACTOR = ["base_config.algorithm=REACTOR"]
+SEVERAL = ["sac_config.sequence_length=4", "sac_config.n_step=4"]
+SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
+
+
+def check(*assignments):
+    layers = [("--set", read_assignments(list(assignments)))]
+    check_effects(resolve(layers), layers)
+
+
+# Settings after --set, with a part of the error; those of an algorithm follow its name.
+UNUSED = """
+sac_config.gamma=0.5 | sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect
+base_config.algorithm=SAC acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER, not for SAC
+base_config.algorithm=sac acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER
+base_config.unity_args.width=50 | base_config.unity_args.width is for env_type UNITY, not for GYM
+base_config.device=cpu base_config.inference_device=device | base_config.inference_device has no effect, since device is
+replay_config.alpha=0.5 | replay_config.alpha is for sampler prioritized, not for uniform
+replay_config.max_error_weight=0.5 | replay_config.max_error_weight has no effect, since sampler is uniform
+replay_config.sampler=lazy replay_config.beta=0.5 | beta is for sampler prioritized, not for lazy
+replay_config.sampler=PRIORITIZED replay_config.uniform_fraction=0.5 | is for sampler lazy, not for
+acer_config.replay_ratio=0 replay_config.capacity=9 | replay_config.capacity has no effect, since rep
+acer_config.replay_ratio=0 acer_config.batch_size=9 | acer_config.batch_size has no effect, since rep
+acer_config.rho_clip=2 | acer_config.rho_clip is for estimator vtrace, not for retrace
+acer_config.optimizer=rmsprop acer_config.optimizer_beta1=0.5 | acer_config.optimizer_beta1 is for optimizer adam or ada
+acer_config.std_min=0.2 | acer_config.std_min has no effect, since std is fixed
+acer_config.trust_region=off acer_config.trust_region_delta=1 | acer_config.trust_region_delta is for trust_region effic
+acer_config.trust_region=full acer_config.trust_region_delta=1 | acer_config.trust_region_delta is for trust_region effi
+acer_config.trust_region_kl=0.1 | acer_config.trust_region_kl is for trust_region full, not for efficient
+acer_config.epsilon_inside=true | acer_config.epsilon_inside is for optimizer rmsprop, not for adam
+acer_config.weight_decay=0.1 | acer_config.weight_decay is for optimizer adamw, not for adam
+SAC: weight_decay=0.1 | sac_config.weight_decay is for optimizer adamw, not for adam
+acer_config.learning_rate_final_fraction=0.5 | acer_config.learning_rate_final_fraction is for learning_rate_schedule li
+SAC: learning_rate_final_fraction=0.5 | sac_config.learning_rate_final_fraction is for learning_rate_schedule linear or
+SAC: n_atoms=9 | sac_config.n_atoms is for critic categorical, not for scalar
+SAC: v_max=9 | sac_config.v_max is for critic categorical, not for scalar
+SAC: reset_shrink=0.5 | sac_config.reset_shrink has no effect, since reset_every is null
+SAC: target=none tau=1 | sac_config.tau is for target average, not for none
+SAC: target=none update_target_per_step=2 | sac_config.update_target_per_step is for target average, not for none
+SAC: target_entropy_std=0.1 target_c_alpha=2 | sac_config.target_c_alpha is for target_entropy_std null, not for 0.1
+SAC: use_auto_alpha=false target_entropy_std=0.1 | sac_config.target_entropy_std is for use_auto_alpha true, not for fal
+SAC: discrete_dqn_like=true policy_update_every=2 | sac_config.policy_update_every has no effect, since discrete_dqn_lik
+SAC: v_rho=2 | sac_config.v_rho has no effect, since n_step is 1
+base_config.algorithm=A2C replay_config.capacity=9 | replay_config.capacity has no effect, since alg
+base_config.algorithm=ppo replay_config.sampler=lazy | replay_config.sampler has no effect, since alg
+base_config.algorithm=PPO a2c_config.gamma=0.5 | a2c_config.gamma is for algorithm A2C, not for PPO
+SAC: sequence_length=4 n_step=4 estimator=retrace v_rho=2 | sac_config.v_rho is for estimator vtrace, not for retrace
+SAC: use_auto_alpha=false target_d_alpha=0.1 | is for use_auto_alpha true, not
+SAC: discrete_dqn_epsilon=0.2 | is for discrete_dqn_like true, not for false
+reactor_config.gamma=0.5 | reactor_config.gamma is for algorithm REACTOR, not for ACER, and so has
+base_config.algorithm=REACTOR acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER, not for REACTOR
+REACTOR: loo_beta=one importance_clip=2 | reactor_config.importance_clip is for loo_beta truncated, not for one, and so
+REACTOR: importance_clip=2 | importance_clip is for loo_beta truncated, not for inverse
+REACTOR: policy_gradient=truncated_importance loo_beta=one | loo_beta is for policy_gradient leave_one_out, not for trun
+REACTOR: critic=scalar n_atoms=11 | reactor_config.n_atoms is for critic categorical, not for scalar
+REACTOR: critic=scalar distributional=recursive | reactor_config.distributional is for critic categorical, not for scala
+REACTOR: critic=scalar reward_normalization=return_std v_min=-3 | reactor_config.v_min is for critic categorical, not fo
+REACTOR: critic=scalar reward_normalization=return_std v_max=3 | reactor_config.v_max is for critic categorical, not for
+REACTOR: optimizer=rmsprop optimizer_beta1=0.5 | reactor_config.optimizer_beta1 is for optimizer adam or adamw, not for
+ma_config.a.sac_config.gamma=0.5 | ma_config.a.sac_config.gamma is for algorithm SAC, not
+ma_config.a.replay_config.alpha=0.5 | ma_config.a.replay_config.alpha is for sampler prioritized
+"""
+
+
+@pytest.mark.parametrize("row", UNUSED.strip().splitlines())
+def test_a_setting_without_effect_is_an_error(row):
+    given, message = row.split(" | ")
+    algorithm, _, own = given.rpartition(": ")
+    assignments = own.split()
+    if algorithm:
+        section = get_agent_section(algorithm)
+        assignments = [f"base_config.algorithm={algorithm}", *(f"{section}.{setting}" for setting in assignments)]
+    with pytest.raises(UserError) as error:
+        check(*assignments)
+    assert str(error.value).startswith("--set: ") and message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["acer_config.gamma=0.5", "replay_config.capacity=900", "nn_config.units=3", "goal=null"],
+        [*SAC, "sac_config.gamma=0.5"],
+        ["base_config.env_type=unity", "base_config.unity_args.width=50"],
+        ["replay_config.sampler=lazy", "replay_config.max_error_weight=0.5", "replay_config.uniform_fraction=0.5"],
+        ["ma_config.a.replay_config.sampler=prioritized", "ma_config.a.replay_config.alpha=0.5"],
+        ["acer_config.estimator=vtrace", "acer_config.rho_clip=2"],
+        [*SAC, *SEVERAL, "sac_config.v_rho=2"],
+        ["base_config.env_args.acer_config=1"],
+        [*REACTOR, "reactor_config.gamma=0.5", "reactor_config.v_min=-3", "replay_config.sampler=lazy"],
+        [*REACTOR, "reactor_config.loo_beta=truncated", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.policy_gradient=truncated_importance", "reactor_config.importance_clip=2"],
+        [*REACTOR, "reactor_config.critic=scalar", "reactor_config.v_max=3"],  # the limit of return_max
+        [*REACTOR, "reactor_config.reward_normalization=null", "reactor_config.v_max=3"],
+    ],
+)
+def test_a_setting_with_an_effect_is_accepted(assignments):
+    check(*assignments)
+
+
+def list_simple(condition):
+    """Return the conditions of which a condition consists."""
+    return (
+        [part for each in condition.conditions for part in list_simple(each)]
+        if isinstance(condition, AnyOf)
+        else [condition]
+    )
+
+
+@pytest.mark.parametrize("section", [BaseConfig, ReplayConfig, AcerSettings, SacSettings, ReactorSettings])
+def test_conditions_name_existing_settings_and_values(section):
+    hints = get_type_hints(section, include_extras=True)
+    for name, hint in hints.items():
+        for condition in getattr(hint, "__metadata__", ()):
+            for part in list_simple(condition) if isinstance(condition, Condition) else ():
+                assert set(part.values) < set(hints) - {name}
+
+
+def test_every_default_of_an_algorithm_with_a_replay_can_have_an_effect():
+    """Test that no section is without effect as a whole if its algorithm learns."""
+    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings), ("REACTOR", ReactorSettings)):
+        settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
+        name = f"{algorithm.lower()}_config"
+        effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]
+        assert {"gamma", "batch_size", "rollout_length", "replay_ratio"} < set(effective)
+
+
+CONFIG = {
+    "default": {
+        "base_config": SHORT,
+        "acer_config": {"gamma": 0.9},
+        "sac_config": {"gamma": 0.9, "batch_size": 4, "learning_starts": 10},
+    },
+    "sac": {"base_config": {"algorithm": "SAC"}},
+    "child": {"inherit": "mistaken"},
+    "mistaken": {"base_config": {"algorithm": "SAC"}, "acer_config": {"gamma": 0.5}},
+}
+
+
+def resolve_variant(config, variant="default", *assignments):
+    """Return the settings of a variant in a config.yaml, with those of --set on top."""
+    path = Path("config.yaml")
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    given = [("--set", read_assignments(list(assignments)))]
+    return resolve_effective((str(path), read_variant(path, variant)), read_own_variant(path, variant), given)
+
+
+@pytest.mark.parametrize("variant", ["default", "sac", "child"])
+def test_settings_shared_by_variants_may_have_no_effect_in_one_of_them(variant):
+    resolve_variant(CONFIG, variant)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ["base_config.algorithm=SAC", "sac_config.batch_size=4"],
+        ["acer_config.replay_ratio=0"],
+        ["base_config.max_step=null", "base_config.max_iter=1"],
+    ],
+)
+def test_the_command_line_may_remove_the_effect_of_a_setting_in_the_file(assignments):
+    resolve_variant({"default": {"base_config": SHORT, "acer_config": {"batch_size": 4}}}, "default", *assignments)
+
+
+def test_a_file_may_be_incomplete_without_the_command_line():
+    acer = {"learning_rate_schedule": "linear", "std_min": 0.2}
+    config = {"default": {"base_config": {**SHORT, "max_step": None}, "acer_config": acer}}
+    with pytest.raises(UserError, match="which is not set"):
+        resolve_variant(config)
+    with pytest.raises(UserError, match=r"config.yaml: acer_config.std_min has no effect, since std is fixed"):
+        resolve_variant(config, "default", "base_config.max_step=40")
+
+
+@pytest.mark.parametrize(
+    ("config", "variant", "assignments", "message"),
+    [
+        (CONFIG, "mistaken", [], "config.yaml: acer_config.gamma is for algorithm ACER, not for SAC"),
+        (CONFIG, "sac", ["acer_config.gamma=0.5"], "--set: acer_config.gamma is for algorithm ACER"),
+        (CONFIG, "default", ["sac_config.gamma=0.5"], "--set: sac_config.gamma is for algorithm SAC, not for ACER"),
+        (
+            {"default": CONFIG["default"]},
+            "default",
+            [],
+            "config.yaml: sac_config.gamma is for algorithm SAC, not for ACER",
+        ),
+    ],
+)
+def test_settings_written_for_the_run_must_have_an_effect(config, variant, assignments, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        resolve_variant(config, variant, *assignments)
+
+
+def run(capsys, config, *options):
+    folder = Path("envs/mine/task")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    status = main.main(["mine/task", *options])
+    return status, capsys.readouterr().err
+
+
+def test_an_option_without_effect_ends_with_status_2_and_without_a_run(capsys):
+    status, line = run(capsys, CONFIG, "--port", "5005")
+    assert (status, line.count("\n")) == (2, 1)
+    assert "--port: base_config.unity_args.base_port is for env_type UNITY, not for PROBE, and so has no effect" in line
+    assert not Path("runs").exists()
+
+
+def test_a_change_with_resume_must_have_an_effect(capsys):
+    assert run(capsys, CONFIG, "-c", "sac", "-n", "a")[0] == 0
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--set", "acer_config.gamma=0.5")
+    assert (status, "--set: acer_config.gamma is for algorithm ACER" in line) == (2, True)
+    config = Path("runs/mine/task/a/config.yaml")
+    config.write_text(config.read_text(encoding="utf-8").replace("gamma: 0.9", "gamma: 0.8", 1), encoding="utf-8")
+    status, line = run(capsys, CONFIG, "-n", "a", "--resume", "--max_step", "60")
+    assert status == 2
+    assert "acer_config.gamma: 0.9 -> 0.8 is for algorithm ACER, not for SAC, and so has no effect" in line
+
+
+def test_a_setting_for_actions_that_the_environment_does_not_have_is_an_error(capsys):
+    status, line = run(capsys, {"default": {"base_config": SHORT}}, "--set", "acer_config.tanh_squash=true")
+    assert (status, line.count("\n")) == (2, 1)
+    assert "--set: acer_config.tanh_squash is for continuous actions, which the environment does not have" in line
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("acer_config", "std", "learned"), ("acer_config", "tanh_squash", True), ("sac_config", "target_c_alpha", 2)],
+)
+def test_a_setting_for_actions_of_one_role_has_an_effect(section, key, value):
+    algorithm = section.removesuffix("_config")
+    layers = [("--set", {"base_config": {"algorithm": algorithm}, section: {key: value}})]
+    discrete, box = (Role(1, {}, ActionSpec(**kind)) for kind in ({"branches": (2,)}, {"continuous": 1}))
+    check_effects(resolve(layers), layers, {"a": discrete, "b": box})
+    with pytest.raises(UserError, match=f"{section}.{key} is for continuous actions"):
+        check_effects(resolve(layers), layers, {"a": discrete})

@@ -1,4 +1,4 @@
-"""The rules that suggest settings: by the spaces, by the random play, and under settings that are given."""
+"""Initial settings: the play of random actions, and the rules, by spaces, by the play and under given settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import pytest
 
 import tests.adapters.fragile  # noqa: F401  # registers an environment
 from algorithm import train
+from algorithm.adapters.adapter import EnvConfig
+from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
-from algorithm.parts.random_play import RandomPlay
-from algorithm.parts.suggested_settings import ProbeResult, add_suggestions, open_environment, suggest_settings
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.parts import suggested_settings
+from algorithm.parts.suggested_settings import (
+    ProbeResult,
+    RandomPlay,
+    add_suggestions,
+    draw_actions,
+    open_environment,
+    play_randomly,
+    suggest_settings,
+)
+from algorithm.rollout import Step
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 VECTOR = {"obs": ObsSpec((3,))}
 IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}
@@ -214,3 +225,74 @@ def test_a_failure_of_the_environment_is_reported():
     with pytest.raises(Exception, match="a motor"):
         train("Fragile-v0", settings=settings, log=lines.append)
     assert sum("during a play of random actions" in line for line in lines) == 1
+
+
+def play(name, seed=0, **args):
+    return play_randomly(GymAdapter, EnvConfig(name=name, args=args), seed)
+
+
+def test_rewards_and_ends_of_episodes_are_counted():
+    cartpole = play("CartPole-v1")
+    assert cartpole.failure is None
+    assert cartpole.terminations == len(cartpole.episode_lengths) > 20
+    assert sum(cartpole.episode_lengths) <= len(cartpole.rewards) <= suggested_settings.MAX_STEPS
+    assert (cartpole.reward_size, cartpole.reward_frequency, cartpole.has_equal_rewards) == (1, 1, False)
+    car = play("MountainCar-v0")
+    assert set(car.episode_lengths) == {200} and not car.terminations and car.has_equal_rewards
+    lake = play("FrozenLake-v1")
+    assert lake.reward_frequency < 0.1 and not lake.has_equal_rewards
+
+
+def test_the_same_seed_repeats_the_probe():
+    one, other, different = (play("Pendulum-v1", seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.rewards, other.rewards)
+    assert one.episode_lengths == other.episode_lengths
+    assert not np.array_equal(one.rewards, different.rewards)
+
+
+def test_a_slow_environment_is_probed_for_a_limited_time(monkeypatch):
+    monkeypatch.setattr(suggested_settings, "MAX_SECONDS", 0.0)
+    short = play("CartPole-v1")
+    assert (len(short.rewards), short.steps, short.is_complete) == (1, 1, False)
+    assert short.failure == "the environment executed only 1 actions in 0 s"
+    monkeypatch.setattr(suggested_settings, "MIN_STEPS", 1)
+    assert play("CartPole-v1").failure is None
+
+
+def test_equal_rewards_count_after_an_episode_or_all_actions():
+    rewards = np.zeros(200)
+    assert not RandomPlay(rewards=rewards, steps=200).has_equal_rewards
+    assert RandomPlay(rewards=rewards, steps=200, episode_lengths=(90,)).has_equal_rewards
+    assert RandomPlay(rewards=rewards).has_equal_rewards
+
+
+@pytest.mark.parametrize("reward", [np.nan, -np.inf])
+def test_a_reward_that_is_not_finite_ends_the_probe(reward):
+    failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
+    assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
+
+
+def test_a_failure_ends_the_probe_and_is_recorded_in_one_line():
+    failed = play("tests.adapters.fragile:Fragile-v0", vectorization_mode="vector_entry_point")
+    assert "a motor" in failed.failure and "\n" not in failed.failure
+    assert len(failed.rewards) == 2
+
+
+@pytest.mark.parametrize("mask", [[1, 0, 1, 0, 1], [0, 0, 0, 1, 1]])
+def test_random_actions_are_allowed_and_all_of_them_occur(mask):
+    n, none = 500, np.zeros(500, bool)
+    step = Step(
+        lane=np.arange(n),
+        obs={ACTION_MASK: np.tile(np.array(mask, np.uint8), (n, 1))},
+        first=none,
+        is_bootstrap_row=none,
+        reward=np.zeros(n),
+        alive=~none,
+    )
+    spec = ActionSpec(2, (3, 2))
+    actions = draw_actions(spec, step, np.random.default_rng(0))
+    assert actions.dtype == np.float32 and actions.shape == (n, 4)
+    assert np.abs(actions[:, :2]).max() <= 1 and actions[:, :2].std() == pytest.approx(3**-0.5, rel=0.1)
+    allowed = [index for index in range(3) if mask[index]] or [0, 1, 2]
+    assert set(actions[:, 2].astype(int)) == set(allowed)
+    assert set(actions[:, 3].astype(int)) == {index for index in range(2) if mask[3 + index]}

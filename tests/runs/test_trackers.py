@@ -15,7 +15,7 @@ from algorithm.config import registry
 from algorithm.errors import UserError
 from algorithm.population.member import make_member_tree
 from algorithm.runs.run_requests import RunRequest, plan_runs
-from algorithm.tracking.tracker import Tracker
+from algorithm.tracking.trackers import Tracker
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 100, "goal": None}
 TRACKED = {**SHORT, "base_config.tracker": "mlflow"}

@@ -40,7 +40,7 @@ def test_a_thread_that_cannot_write_prints_nothing(tmp_path):
 import logging, shutil, sys
 from pathlib import Path
 from algorithm.tracking.trackers import TensorBoard
-from algorithm.tracking.tracker import TrackerList
+from algorithm.tracking.trackers import TrackerList
 from tests.tracking.runs import make_run
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")

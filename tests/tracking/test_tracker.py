@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from algorithm.tracking.tracker import Tracker, TrackerList, flatten_numbers
+from algorithm.tracking.trackers import Tracker, TrackerList, flatten_numbers
 from tests.tracking.runs import make_run
 
 

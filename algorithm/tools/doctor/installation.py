@@ -288,7 +288,7 @@ def find_runs_folder() -> Path:
 
 def check_memory() -> str:
     """Check the free memory."""
-    from algorithm.parts.memory_budget import measure_free_memory
+    from algorithm.parts.components_builder import measure_free_memory
 
     free = measure_free_memory()
     if free is None:

@@ -16,9 +16,14 @@ from algorithm.config.loader import Settings
 from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
 from algorithm.networks.precision import CPU
-from algorithm.parts.components_builder import get_agent_settings, make_agent, make_auxiliaries
+from algorithm.parts.components_builder import (
+    MemoryBudget,
+    compute_agent_replay_size,
+    get_agent_settings,
+    make_agent,
+    make_auxiliaries,
+)
 from algorithm.parts.make_env import Environments
-from algorithm.parts.memory_budget import MemoryBudget, compute_agent_replay_size
 from algorithm.parts.network_record import count_parameters
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from algorithm.distributions.combinations import find_allowed_combinations, split_columns
+from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.networks.actor_critic import ActorCritic
 from algorithm.networks.branched import BranchedActorCritic

@@ -9,8 +9,7 @@ from pathlib import Path
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.atomic_io import replace_bytes, replace_text
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,

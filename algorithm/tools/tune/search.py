@@ -14,11 +14,20 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, check_effects, find_failure, resolve
 from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, iterate_dimensions, read_space
-from algorithm.config.unused_settings import check_effects, find_failure
-from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
-from algorithm.config.yaml_layers import Layer, Tree, format_value, merge, nest, read_yaml
+from algorithm.config.yaml_layers import (
+    Layer,
+    Tree,
+    format_value,
+    format_variant,
+    merge,
+    nest,
+    read_own_variant,
+    read_variant,
+    read_yaml,
+    write_variant,
+)
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name

@@ -11,7 +11,7 @@ import torch
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, StartCheck
 from algorithm.networks.precision import CPU
-from algorithm.parts import memory_budget
+from algorithm.parts import components_builder
 from algorithm.parts.torch_setup import describe_device
 from algorithm.tools.doctor import installation
 from algorithm.tools.doctor.check import BROKEN, MISSING, OK, TIMEOUT, Check
@@ -251,5 +251,5 @@ def test_a_folder_that_cannot_be_written_is_broken(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("free", "state"), [(10**8, BROKEN), (10**10, OK), (None, OK)])
 def test_memory_is_reported(monkeypatch, free, state):
-    monkeypatch.setattr(memory_budget, "measure_free_memory", lambda: free)
+    monkeypatch.setattr(components_builder, "measure_free_memory", lambda: free)
     assert find(installation.check_memory)[0] == state

@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.cli.parser import parse_arguments
 from algorithm.errors import UserError
-from algorithm.parts import memory_budget as of_memory
+from algorithm.parts import components_builder as of_memory
 from algorithm.tools.doctor import trial
 from algorithm.tools.doctor.check import BROKEN, OK
 from algorithm.tools.doctor.trial import list_start_checks

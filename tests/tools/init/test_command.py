@@ -10,7 +10,7 @@ import yaml
 from algorithm import load
 from algorithm.cli import main
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.errors import UserError
 from algorithm.tools.init.folder import write_folder
 

@@ -14,11 +14,9 @@ import yaml
 
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
-from algorithm.config.loader import resolve
+from algorithm.config.loader import check_effects, resolve
 from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import load_defaults
+from algorithm.config.yaml_layers import load_defaults, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
