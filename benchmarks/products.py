@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import SacSettings
 from algorithm.config.yaml_layers import load_defaults, read_variant
 from algorithm.networks import fast_products
 from algorithm.parts.env_folder import find_folder

@@ -25,7 +25,7 @@ ADAPTERS = {
 AGENTS = {
     "ACER": "algorithm.agents.acer.agent:Acer",
     "SAC": "algorithm.agents.sac.agent:Sac",
-    "REACTOR": "algorithm.agents.reactor.agent:Reactor",
+    "REACTOR": "algorithm.agents.reactor:Reactor",
     "A2C": "algorithm.agents.a2c:A2C",
     "PPO": "algorithm.agents.ppo:Ppo",
 }
@@ -72,9 +72,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 # The classes of settings, in modules that do not import torch.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {
-        "ACER": "algorithm.agents.acer.settings:AcerSettings",
-        "SAC": "algorithm.agents.sac.settings:SacSettings",
-        "REACTOR": "algorithm.agents.reactor.settings:ReactorSettings",
+        "ACER": "algorithm.agents.settings:AcerSettings",
+        "SAC": "algorithm.agents.settings:SacSettings",
+        "REACTOR": "algorithm.agents.settings:ReactorSettings",
         "A2C": "algorithm.agents.settings:A2CSettings",
         "PPO": "algorithm.agents.settings:PpoSettings",
     },

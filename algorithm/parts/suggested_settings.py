@@ -25,7 +25,7 @@ from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, Role
-from algorithm.training.invalid_values import EpisodeReturns
+from algorithm.training.invalid_values import RunningEpisodes
 
 MAX_STEPS = 1000  # random actions in one environment
 MAX_SECONDS = 30.0  # wall time after which the play of a slow environment ends
@@ -136,13 +136,13 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
     of the environment and of the actions.
     """
     rewards, episode_lengths, terminations, steps, failure = [np.zeros(0, np.float32)], [], 0, 0, None
-    by_role: dict[str, EpisodeReturns] = {}  # the running episodes
+    by_role: dict[str, RunningEpisodes] = {}
     try:
         with closing(make_adapter(config)) as adapter:
             for steps, tick in enumerate(_iterate_ticks(adapter, seed)):
                 for role, step in tick.items():
                     lanes = adapter.roles[role].lanes
-                    episodes = by_role.setdefault(role, EpisodeReturns(lanes))
+                    episodes = by_role.setdefault(role, RunningEpisodes(role, lanes, ()))
                     if lanes > len(episodes.lengths):
                         episodes.grow(lanes)
                     follows_action = episodes.lengths[step.lane] > 0

@@ -33,14 +33,14 @@ from algorithm.runs.results import make_record
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.specs import Role
 from algorithm.tracking.trackers import TensorBoard, TrackedRun, TrackerList, report_failure
-from algorithm.training.components import STARTING, Timer, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History
+from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from algorithm.training.signals import Terminated
+from algorithm.training.timer import STARTING, Timer
 from algorithm.training.updates import DivergenceDetector
 
 Log = Callable[[str], None]

@@ -9,9 +9,7 @@ import pytest
 import yaml
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
-from algorithm.agents.acer.settings import AcerSettings
-from algorithm.agents.reactor.settings import ReactorSettings
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import AcerSettings, ReactorSettings, SacSettings
 from algorithm.config.loader import check_effects, find_failure, read_assignments, resolve
 from algorithm.config.registry import SETTINGS, find_settings, get_agent_section
 from algorithm.config.sections import SECTIONS, BaseConfig, ReplayConfig

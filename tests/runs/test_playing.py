@@ -19,9 +19,9 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing
 from algorithm.runs.playing import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, play, record_videos
-from algorithm.training.components import Timer
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.progress import Counters
+from algorithm.training.timer import Timer
 from tests.adapters.configs import config
 from tests.adapters.pictured import Pictured
 from tests.doubles import ParityAgent
