@@ -12,6 +12,13 @@ LEARNING_RATE = "acer_config.learning_rate"
 NOT_A_DIMENSION = r"it must be \{low: ..., high: ...\}, with log: true"
 
 
+def make_trial(number=None):
+    """Return a trial of Optuna that suggests this number, and the last of the choices."""
+    trial = Mock(suggest_float=Mock(return_value=number), suggest_int=Mock(return_value=number))
+    trial.suggest_categorical.side_effect = lambda path, choices: choices[-1]
+    return trial
+
+
 def read(space):
     """Return the dimensions of a space in a file."""
     return read_space(space, [("file", {"tune": {"space": space}})])
@@ -68,22 +75,21 @@ def test_the_error_for_a_dimension_is_one_line_with_its_source_and_path(value, e
     assert "\n" not in str(raised.value)
 
 
-def sample_number(low, high, log, number):
-    """Return the sample of a range for which Optuna suggests a number."""
-    trial = Mock(suggest_float=Mock(return_value=number))
-    found = NumberRange(path="a.b", source="", low=low, high=high, log=log).sample(trial)
-    trial.suggest_float.assert_called_once_with("a.b", low, high, log=log)
-    return found
-
-
-def test_numbers_have_four_digits_and_stay_within_the_limits():
-    assert sample_number(0.00123456, 1.0, True, 0.123456) == 0.1235
-    assert sample_number(0.00123456, 1.0, True, 0.00123457) == 0.001235
-    assert sample_number(0.12349, 1.0, False, 0.12344) == 0.12349
+@pytest.mark.parametrize(
+    ("low", "log", "number", "expected"),
+    [
+        (0.00123456, True, 0.123456, 0.1235),
+        (0.00123456, True, 0.00123457, 0.001235),
+        (0.12349, False, 0.12344, 0.12349),
+    ],
+)
+def test_numbers_have_four_digits_and_stay_within_the_limits(low, log, number, expected):
+    trial = make_trial(number)
+    assert NumberRange(path="a.b", source="", low=low, high=1.0, log=log).sample(trial) == expected
+    trial.suggest_float.assert_called_once_with("a.b", low, 1.0, log=log)
 
 
 def test_choices_are_recorded_as_text_and_keep_their_values():
-    values = [[64, 64], None, True, {"a": 1.5}]
-    trial = Mock(suggest_categorical=Mock(return_value="{a: 1.5}"))
+    trial, values = make_trial(), [[64, 64], None, True, {"a": 1.5}]
     assert Choices(path="a.b", source="", values=values).sample(trial) == {"a": 1.5}
     trial.suggest_categorical.assert_called_once_with("a.b", ["[64, 64]", "null", "true", "{a: 1.5}"])
