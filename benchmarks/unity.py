@@ -22,7 +22,7 @@ from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.compat import load_api
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.parts import run_folder
 from algorithm.parts.torch_setup import configure_torch

@@ -17,14 +17,11 @@ from torch import Tensor, nn
 
 from algorithm.agents.a2c import A2C
 from algorithm.agents.acer.agent import Acer
-from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.agent import Agent, LossResult
 from algorithm.agents.ppo import Ppo
-from algorithm.agents.reactor.agent import Reactor
-from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.reactor import Reactor
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.settings import SacSettings
-from algorithm.agents.settings import A2CSettings, PpoSettings
+from algorithm.agents.settings import A2CSettings, AcerSettings, PpoSettings, ReactorSettings, SacSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.normalization import find_batch_norms

@@ -9,7 +9,7 @@ from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.parts.run_folder import RunFolder

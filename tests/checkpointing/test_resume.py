@@ -16,8 +16,7 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, write_all
 from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import merge
+from algorithm.config.yaml_layers import merge, read_variant
 from algorithm.networks.precision import CPU, Placement
 from algorithm.parts import components_builder
 from algorithm.parts.components_builder import ComponentsBuilder

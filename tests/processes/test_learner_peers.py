@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import check_effects, resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error

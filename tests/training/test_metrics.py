@@ -6,7 +6,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from algorithm.tracking.tracker import Tracker
+from algorithm.tracking.trackers import Tracker
 from algorithm.training.metrics import MetricsWriter, format_number
 
 
