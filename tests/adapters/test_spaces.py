@@ -78,15 +78,22 @@ every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
-def unbatch(space, batch, n):
-    return list(iterate(batch_space(space, n), batch))
-
-
 def leaves(space, value):
-    """Return pairs (leaf, its value) of a space and a value in it, in the order of the space."""
+    """Return triples (name, leaf, its value) of a space and a value in it, in the order of the space."""
     if isinstance(space, spaces.Dict):
-        return [(leaf, value[key]) for key, leaf in space.spaces.items()]
-    return list(zip(space.spaces, value, strict=True)) if isinstance(space, spaces.Tuple) else [(space, value)]
+        return [(key, leaf, value[key]) for key, leaf in space.spaces.items()]
+    if isinstance(space, spaces.Tuple):
+        return [(str(index), *pair) for index, pair in enumerate(zip(space.spaces, value, strict=True))]
+    return [("obs", space, value)]
+
+
+def bounds(leaf):
+    """Return the smallest and the largest value in a space without parts."""
+    if isinstance(leaf, spaces.Box):
+        return leaf.low, leaf.high
+    if isinstance(leaf, spaces.MultiBinary):
+        return 0, 1
+    return leaf.start, leaf.start + (leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec) - 1
 
 
 # Actions
@@ -94,34 +101,18 @@ def leaves(space, value):
 
 @every_kind
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_action_is_in_the_environments_space(kind, seed):
+def test_every_action_is_in_the_environments_space_and_reaches_its_bounds(kind, seed):
     rng = np.random.default_rng(seed)
     space = kind(rng)
     spec = make_action_spec(space, None)
-    actions = unbatch(space, spec.to_env_units(random_actions(spec, 6, rng)), 6)
-    assert len(actions) == 6
-    for action in actions:
-        assert space.contains(action), (space, action)
-
-
-@every_kind
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_bounds_of_an_action_are_the_bounds_of_the_space(kind, seed):
-    space = kind(np.random.default_rng(seed))
-    spec = make_action_spec(space, None)
     low = np.concatenate([np.full(spec.continuous, -1), np.zeros(len(spec.branches))])
     high = np.concatenate([np.ones(spec.continuous), np.array(spec.branches) - 1])
-    first, last = unbatch(space, spec.to_env_units(np.stack([low, high]).astype(np.float32)), 2)
-    for (leaf, least), (_, most) in zip(leaves(space, first), leaves(space, last), strict=True):
-        if isinstance(leaf, spaces.Box):
-            ends = leaf.low, leaf.high
-        elif isinstance(leaf, spaces.MultiBinary):
-            ends = 0, 1
-        else:
-            n = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
-            ends = leaf.start, leaf.start + n - 1
-        np.testing.assert_array_equal(least, np.broadcast_to(ends[0], leaf.shape))
-        np.testing.assert_array_equal(most, np.broadcast_to(ends[1], leaf.shape))
+    rows = np.stack([low, high, *random_actions(spec, 6, rng)]).astype(np.float32)
+    actions = list(iterate(batch_space(space, 8), spec.to_env_units(rows)))
+    assert len(actions) == 8 and all(space.contains(action) for action in actions), (space, actions)
+    for (_, leaf, least), (_, _, most) in zip(*(leaves(space, action) for action in actions[:2]), strict=True):
+        for value, bound in zip((least, most), bounds(leaf), strict=True):
+            np.testing.assert_array_equal(value, np.broadcast_to(bound, leaf.shape))
 
 
 def test_continuous_values_come_first_and_every_part_gets_its_values():
@@ -195,13 +186,10 @@ def test_every_observation_is_encoded(kind, seed):
     observations = read_spaces(space)
     specs = observations.role.obs_specs
     samples = [space.sample() for _ in range(5)]
-    batch = concatenate(space, samples, create_empty_array(space, 5))
-    converted = observations(batch, [])
+    converted = observations(concatenate(space, samples, create_empty_array(space, 5)), [])
     assert set(converted) == set(specs)
-    names = space.spaces if isinstance(space, spaces.Dict) else range(len(leaves(space, samples[0])))
-    names = list(map(str, names)) if isinstance(space, (spaces.Dict, spaces.Tuple)) else ["obs"]
     for row, value in enumerate(samples):
-        for name, (leaf, part) in zip(names, leaves(space, value), strict=True):
+        for name, leaf, part in leaves(space, value):
             spec, right = specs[name], expected(leaf, part)
             assert (spec.shape, spec.dtype, spec.effective_env_shape) == (right.shape, right.dtype.name, leaf.shape)
             np.testing.assert_array_equal(converted[name][row], right)
@@ -212,18 +200,9 @@ def test_every_observation_is_encoded(kind, seed):
 def test_an_observation_outside_its_space_is_an_error_with_its_name():
     observations = read_spaces(spaces.Tuple([PLAIN, spaces.Discrete(3, start=1)]))
     for wrong in (0, 4):
-        with pytest.raises(
-            EnvironmentCrashed,
-            match=f"'any' crashed: ValueError: observation '1': {wrong} is not one of the integers from 1 to 3",
-        ):
+        message = f"'any' crashed: ValueError: observation '1': {wrong} is not one of the integers from 1 to 3"
+        with pytest.raises(EnvironmentCrashed, match=message):
             observations((np.zeros((2, 1)), np.array([1, wrong])), [])
-
-
-def test_a_plain_box_is_not_copied():
-    space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
-    env_obs = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
-    obs = read_spaces(space)(env_obs, [])
-    assert obs["a"] is env_obs["a"] and obs["b"] is env_obs["b"]
 
 
 @pytest.mark.parametrize(
@@ -248,11 +227,11 @@ def test_images_are_recognized_by_their_shape(leaf, right):
     assert read_spaces(leaf).role.obs_specs == {"obs": right}
 
 
-def test_an_image_is_transposed_and_not_copied():
-    space = spaces.Dict({"last": spaces.Box(0, 255, (5, 6, 3), np.uint8), "flat": spaces.Box(0, 255, (5, 6), np.uint8)})
-    env_obs = {
-        name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()
-    }
+def test_images_are_transposed_and_nothing_is_copied():
+    shapes = {"last": (5, 6, 3), "flat": (5, 6), "plain": (2,)}
+    space = spaces.Dict({name: spaces.Box(0, 255, shape, np.uint8) for name, shape in shapes.items()})
+    rng = np.random.default_rng(0)
+    env_obs = {name: rng.integers(0, 255, (2, *shape), np.uint8) for name, shape in shapes.items()}
     obs = read_spaces(space)(env_obs, [])
     np.testing.assert_array_equal(obs["last"][1, 2], env_obs["last"][1, :, :, 2])
     np.testing.assert_array_equal(obs["flat"][:, 0], env_obs["flat"])
@@ -269,9 +248,8 @@ def test_every_mode_returns_the_same_episodes(kind, mode):
     assert [bool(step.is_bootstrap_row[0]) for step in steps] == [False, False, False, True] * 2
     space.seed(7)
     for step in steps:
-        right_values = [expected(leaf, part) for leaf, part in leaves(space, space.sample())]
-        for name, right in zip(adapter.roles["agent"].obs_specs, right_values, strict=True):
-            np.testing.assert_array_equal(step.obs[name], right[None])
+        for name, leaf, part in leaves(space, space.sample()):
+            np.testing.assert_array_equal(step.obs[name], expected(leaf, part)[None])
 
 
 # Masks

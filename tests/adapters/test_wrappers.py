@@ -38,6 +38,7 @@ def test_a_start_error_is_raised_by_the_first_use():
 
 
 BOTH = ("action", "reward")
+NOTHING: dict = {}
 
 
 TestPreviousOfProbe = make_contract(lambda: PreviousActionReward(ProbeAdapter(config("chain", 3)), BOTH))
@@ -128,21 +129,10 @@ class Game(ScriptedAdapter):
     shared_agents = {"Red-team1": "Red", "Red": "Red"}
 
 
-def share(*ticks, agents=None, teams=None, **lanes) -> tuple[SharedAgents, Game]:
-    """Return the agents of a game in which the teams Red and Red_team1 have rows (lane, obs, other fields) by tick."""
-    script = [
-        {
-            name.replace("_", "-"): make_step(*(Row(*row[:2], **dict(row[2:])) for row in rows))
-            for name, rows in tick.items()
-        }
-        for tick in ticks
-    ]
-    inner = Game(script, **{name.replace("_", "-"): count for name, count in lanes.items()})
-    return SharedAgents(inner, agents or {}, teams or {}), inner
-
-
-FIRST, FINAL = ("first", True), ("is_bootstrap_row", True)
-LOST, WON = ("reward", -1.0), ("reward", 1.0)
+def share(*ticks, lanes, agents=NOTHING, teams=NOTHING) -> tuple[SharedAgents, Game]:
+    """Return the agents of a game with these rows of teams by tick, and the game."""
+    inner = Game([{name: make_step(*rows) for name, rows in tick.items()} for tick in ticks], **lanes)
+    return SharedAgents(inner, agents, teams), inner
 
 
 def act(adapter, *actions):
@@ -157,12 +147,11 @@ def executed(inner) -> list[dict]:
 
 def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
     adapter, inner = share(
-        {"Red_team1": [(0, 10, FIRST), (1, 11, FIRST)], "Red": [(0, 0, FIRST)]},
-        {"Red_team1": [(1, 12, LOST)]},
-        {"Red": [(0, 1, WON, FINAL)], "Red_team1": [(0, 13, LOST)]},
-        {"Red": [(0, 2, FIRST)]},
-        Red=1,
-        Red_team1=2,
+        {"Red-team1": [Row(0, 10, first=True), Row(1, 11, first=True)], "Red": [Row(0, 0, first=True)]},
+        {"Red-team1": [Row(1, 12, reward=-1.0)]},
+        {"Red": [Row(0, 1, reward=1.0, is_bootstrap_row=True)], "Red-team1": [Row(0, 13, reward=-1.0)]},
+        {"Red": [Row(0, 2, first=True)]},
+        lanes={"Red": 1, "Red-team1": 2},
     )
     steps = [adapter.reset(0)["Red"]]
     assert adapter.roles == {"Red": replace(inner.roles["Red"], lanes=3, teams=("Red", "Red-team1", "Red-team1"))}
@@ -183,19 +172,24 @@ def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
 
 
 def test_settings_separate_teams_and_merge_others():
-    adapter, _ = share(agents={"Red-team1": "Red-team1", "Blue": "Red"}, Red=1, Red_team1=1, Blue=1)
+    adapter, _ = share(agents={"Red-team1": "Red-team1", "Blue": "Red"}, lanes={"Red": 1, "Red-team1": 1, "Blue": 1})
     assert {name: role.teams for name, role in adapter.roles.items()} == {"Red-team1": (), "Red": ("Blue", "Red")}
 
 
 def test_a_single_team_keeps_its_name_and_its_agent_has_the_shared_name():
-    adapter, _ = share({"Red_team1": [(0, 0, FIRST)]}, Red_team1=1)
+    adapter, _ = share({"Red-team1": [Row(0, 0, first=True)]}, lanes={"Red-team1": 1})
     assert adapter.roles["Red"].count_lanes_by_team("Red") == {"Red-team1": 1}
     assert set(adapter.reset(0)) == {"Red"}
 
 
 def test_known_lanes_are_kept_for_their_teams():
     known = ("Red", "Red-team1", "Red", "Red-team1")
-    adapter, inner = share({"Red_team1": [(1, 0, FIRST)]}, {"Red": [(1, 5, FIRST)]}, teams={"Red": known}, Red_team1=2)
+    adapter, inner = share(
+        {"Red-team1": [Row(1, 0, first=True)]},
+        {"Red": [Row(1, 5, first=True)]},
+        teams={"Red": known},
+        lanes={"Red-team1": 2},
+    )
     assert adapter.roles["Red"].lanes == 4
     assert adapter.reset(0)["Red"].lane.tolist() == [3]
     inner.roles["Red"] = inner.roles["Red-team1"]  # appears later
@@ -205,11 +199,11 @@ def test_known_lanes_are_kept_for_their_teams():
 
 def test_lanes_of_a_later_or_growing_team_are_appended():
     adapter, inner = share(
-        {"Red": [(0, 0, FIRST)]},
-        {"Red": [(0, 1)], "Red_team1": [(0, 10, FIRST), (1, 11, FIRST)]},
-        {"Red": [(0, 2), (1, 5, FIRST)], "Red_team1": [(1, 12)]},
-        {"Red": [(0, 3)]},
-        Red=1,
+        {"Red": [Row(0, 0, first=True)]},
+        {"Red": [Row(0, 1)], "Red-team1": [Row(0, 10, first=True), Row(1, 11, first=True)]},
+        {"Red": [Row(0, 2), Row(1, 5, first=True)], "Red-team1": [Row(1, 12)]},
+        {"Red": [Row(0, 3)]},
+        lanes={"Red": 1},
     )
     assert adapter.reset(0)["Red"].lane.tolist() == [0]
     inner.roles["Red-team1"] = replace(inner.roles["Red"], lanes=2)
