@@ -75,7 +75,7 @@ def find_id(name: str, namespace: str | None = None) -> str:
     for spec in gymnasium.registry.values():
         specs_by_name[_normalize(spec.name)][spec.namespace].append(spec)
     specs = specs_by_name.get(_normalize(re.sub(r"-v\d+$", "", name)), {})
-    preferred = [one for one in specs if one and _normalize(one) == _normalize(namespace or "")]
+    preferred: list[str | None] = [one for one in specs if one and _normalize(one) == _normalize(namespace or "")]
     found = [_find_newest(specs[one]) for one in preferred or ([None] if None in specs else specs)]
     if len(found) == 1:
         return found[0]

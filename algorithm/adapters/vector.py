@@ -105,7 +105,7 @@ def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     makers: list[EnvMaker] = [make_env] * config.n_envs
     if config.render_mode == PIXELS:
         makers = make_recording_makers(make_env, config.name, config.n_envs, config.recording)
-    factories = [partial(make_fault_tolerant, maker, os.getpid()) for maker in makers]
+    factories: list[EnvMaker] = [partial(make_fault_tolerant, maker, os.getpid()) for maker in makers]
     with convert_start_errors(config.name):
         if mode == "async":
             # The space of an ignored observation may be one that shared memory does not support.

@@ -39,6 +39,7 @@ class LaunchConfig:
 
     Attributes:
         path: Built player; None for the editor.
+        name: Name of the player for messages.
         port: Port of the editor or of the first player; further players have the following ports. None for the
             default port of the editor, or any free port for each player.
         no_graphics: Whether the player runs without graphics.
@@ -56,6 +57,7 @@ class LaunchConfig:
             raise UserError(
                 f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
+        self.name = self.path or "the Unity editor"
         self.port: int | None = args["base_port"]
         self.no_graphics = args["no_graphics"] and not config.render_mode
         self.timeout: float = args["timeout_wait"]
@@ -64,11 +66,6 @@ class LaunchConfig:
             self.engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
         self._additional_args, self._first_number = args["additional_args"], config.first_env
         self._log_folder = Path(args["log_folder"]) if args["log_folder"] else config.log_folder
-
-    @property
-    def name(self) -> str:
-        """Return the name of the player for messages."""
-        return "the Unity editor" if self.path is None else self.path
 
     def get_port(self, number: int) -> int:
         """Return the port of scene `number`; 0 for any free port."""

@@ -116,21 +116,18 @@ class LaneAssignment:
         """
         self.numbers = np.arange(first, first + count)
         self.max_silent_ticks, self._add_lane = max_silent_ticks, add_lane
-        self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
-        self._returns = np.zeros(count)
         self._last_ticks = np.full(count, -1)  # the last tick with a row of each lane
         self._tick = 0
-        self._forget_agents()
-
-    @property
-    def count(self) -> int:
-        """Return the number of lanes in this scene."""
-        return len(self.numbers)
+        self.forget_episodes()
 
     def forget_episodes(self) -> None:
         """Truncate all episodes without a last observation, because the scene was closed or restarted."""
-        self.active_lanes = None
-        self._forget_agents()
+        count = len(self.numbers)
+        self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
+        self._lane_of: dict[int, int] = {}
+        self._agents = [NO_AGENT] * count
+        self._in_episode = np.zeros(count, bool)  # whether a decision of the episode was made
+        self._returns = np.zeros(count)
 
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
@@ -152,12 +149,6 @@ class LaneAssignment:
     def order_actions(self, step_lanes: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the actions in the order of the scene, from those [n, size] for the ascending lanes [n] of a Step."""
         return actions[np.searchsorted(step_lanes, self.active_lanes)]
-
-    def _forget_agents(self) -> None:
-        self._lane_of: dict[int, int] = {}
-        self._agents = [NO_AGENT] * self.count
-        self._in_episode = np.zeros(self.count, bool)  # whether a decision of the episode was made
-        self._returns[:] = 0
 
     def _end_episodes(
         self, decisions: Batch, terminals: Batch, terminations: dict[int, float]
@@ -228,7 +219,7 @@ class LaneAssignment:
         return lanes
 
     def _find_free_lane(self, taken: set[int]) -> int:
-        lanes = [lane for lane in range(self.count) if lane not in taken]
+        lanes = [lane for lane in range(len(self.numbers)) if lane not in taken]
         idle = [lane for lane in lanes if not self._in_episode[lane]]
         silent = [lane for lane in lanes if self._tick - self._last_ticks[lane] >= self.max_silent_ticks]
         unused = [lane for lane in idle if self._agents[lane] == NO_AGENT]
@@ -237,11 +228,11 @@ class LaneAssignment:
 
     def _append_lane(self) -> int:
         """Add a lane and return its index among the lanes of this scene."""
-        self.numbers = np.append(self.numbers, self._add_lane(self.count))
+        self.numbers = np.append(self.numbers, self._add_lane(len(self.numbers)))
         self._agents.append(NO_AGENT)
         self._in_episode, self._returns = np.append(self._in_episode, False), np.append(self._returns, 0.0)
         self._last_ticks = np.append(self._last_ticks, -1)
-        return self.count - 1
+        return len(self.numbers) - 1
 
 
 class StatisticsCollector:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,27 +43,6 @@ def press_play(port: int, task: str, *flags: str) -> subprocess.Popen:
     """Start a player that connects to a trainer, as the editor does."""
     command = [sys.executable, "-m", "tests.unity_player", task, "--mlagents-port", str(port), *flags]
     return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """Return whether a condition becomes true within ten seconds."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process ends within some seconds."""
-    return wait_for(lambda: not alive(pid))
 
 
 def make_config(path: Path | None, copies: int = 1, parameters=None, ended=None, **section) -> EnvConfig:

@@ -25,7 +25,9 @@ from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
 from tests.adapters.configs import opened
 from tests.adapters.contract import _random_actions
-from tests.adapters.unity.played import ENVIRONMENT, has_ended, make_config, make_scenes, press_play
+from tests.adapters.unity.played import ENVIRONMENT, make_config, make_scenes, press_play
+from tests.faults.namespaces import list_descendants
+from tests.faults.runs import wait_until_dead
 from tests.unity_player.launcher import ROOT, make_player
 
 CAMERA = {"Camera": ObsSpec((3, 8, 8))}
@@ -259,16 +261,6 @@ def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(capl
     assert again[0].wait(20) == 0
 
 
-def descendants(pid):
-    """Return the ids of all descendants of a process, from `ps`."""
-    lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
 TRAINER = """
 import sys
 from pathlib import Path
@@ -287,8 +279,8 @@ def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
     command, pipe = [sys.executable, str(script), str(tmp_path)], subprocess.PIPE
     trainer = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdin=pipe, stdout=pipe)
     assert trainer.stdout.readline() == b"open\n"
-    children = descendants(trainer.pid)
+    children = list_descendants(trainer.pid)
     assert len(children) >= 3  # the process of the scene, the watchdog, the player
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    assert all(has_ended(pid) for pid in children)
+    wait_until_dead(children, 10)

@@ -18,7 +18,8 @@ from algorithm.adapters.unity import client as client_module  # noqa: E402
 from algorithm.adapters.unity import launch, watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
-from tests.adapters.unity.played import ENVIRONMENT, act, alive, has_ended, press_play, start, wait_for  # noqa: E402
+from tests.adapters.unity.played import ENVIRONMENT, act, press_play, start  # noqa: E402
+from tests.faults.runs import is_alive, wait_until, wait_until_dead  # noqa: E402
 from tests.unity_player.launcher import make_player  # noqa: E402
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -53,7 +54,7 @@ def test_a_failure_is_an_error_of_one_line_and_leaves_no_process(tmp_path, fault
         act(client, tick)
     assert str(error.value).startswith(f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}")
     assert len(str(error.value).splitlines()) == 1
-    assert not alive(pid)
+    assert not is_alive(pid)
     with pytest.raises(EnvironmentCrashed, match="is not connected any more"):
         client.reset()
     client.close()
@@ -113,7 +114,7 @@ def test_no_thread_remains_after_several_players(tmp_path):
         client = start(tmp_path, "hybrid")
         client.close()
         client.close()
-    assert wait_for(lambda: [thread.name for thread in threading.enumerate() if thread.name == "unity"] == [])
+    wait_until(lambda: "unity" not in [thread.name for thread in threading.enumerate()], 10)
 
 
 def test_a_taken_port_is_reported_at_once(port, monkeypatch):
@@ -212,7 +213,7 @@ def trainer(folder: Path, end: str, *flags: str) -> tuple[subprocess.Popen, int]
 def test_a_trainer_that_does_not_close_its_client_exits(tmp_path, end, code):
     process, player = trainer(tmp_path, end)
     assert process.wait(20) == code
-    assert has_ended(player)
+    wait_until_dead([player], 10)
 
 
 @posix
@@ -221,7 +222,7 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
     os.kill(player, signal.SIGSTOP)
     process.kill()
     process.wait()
-    assert has_ended(player)
+    wait_until_dead([player], 10)
 
 
 @posix
@@ -231,7 +232,7 @@ def test_a_player_ends_with_a_killed_watchdog(tmp_path):
     client._process._watchdog.kill()
     with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
         act(client, tick)
-    assert has_ended(client._process.pid)
+    wait_until_dead([client._process.pid], 10)
 
 
 @posix
@@ -241,7 +242,7 @@ def test_processes_that_a_player_started_end_with_it(tmp_path):
     command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
     finished = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
     assert finished.stdout.splitlines()[1] == "exit 7 "
-    assert has_ended(int((tmp_path / "child").read_text()))
+    wait_until_dead([int((tmp_path / "child").read_text())], 10)
 
 
 @posix
