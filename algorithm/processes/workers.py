@@ -26,10 +26,8 @@ from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
     describe_all,
-    make_prefix,
     write_experience,
     write_learner,
-    write_learner_state,
 )
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
@@ -166,13 +164,11 @@ class WorkerService(Service):
     def save(self, folder: Path, iterations: int) -> Saved:
         """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
         self._actor.set_iterations(iterations)
-        manifest, prefix = Manifest(folder), make_prefix(self.index)
-        metadata, learners = write_experience(self._training, self._actor, manifest, prefix), {}
-        for role, components in self._training.by_role.items():
-            state = components.learner.own_state()
-            if prefix:
-                write_learner_state(manifest, role, state, prefix)
-            else:
+        manifest, learners = Manifest(folder), {}
+        metadata = write_experience(self._training, self._actor, manifest, self.index)
+        if self.index == 0:
+            for role, components in self._training.by_role.items():
+                state = components.learner.own_state()
                 learners[role] = {name: value.numpy() for name, value in state.items()}
         return manifest.digests, metadata, learners
 
