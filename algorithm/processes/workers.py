@@ -44,14 +44,13 @@ from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import DivergenceDetector, TrainingComponents
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
 from algorithm.training.timer import PHASES
-from algorithm.training.updates import DivergenceDetector, run_tick
 
 STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed
 REPORT_SECONDS = 1.0  # seconds after which a worker reports, if no episode ends
@@ -149,7 +148,7 @@ class WorkerService(Service):
         end = time.monotonic() + REPORT_SECONDS
         while self._is_intact and memory.env_steps < memory.limit and not actor.episodes and time.monotonic() < end:
             self._is_intact = False
-            run_tick(training, actor, self._record_update)
+            actor.run_tick(self._record_update)
             self._is_intact = True
             memory.counts[self.index, 0] += actor.env_steps
             actor.env_steps = 0

@@ -1,16 +1,18 @@
-"""Acting: one tick of the environments, in which every lane of every role receives a decision, and rollouts of them."""
+"""Ticks of the environments, in which every lane of every role receives a decision, and rollouts of them."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import quote, unquote
 
 import numpy as np
 
+from algorithm.agents.agent import LossResult
 from algorithm.rollout import Decision, Rollout, Step
-from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.components import AgentComponents, TrainingComponents, run_updates
 from algorithm.training.invalid_values import Episode, RunningEpisodes, get_lane_index
 
 ADAPTER_KEY = "adapter"  # in the state of an actor: the state of the adapter, as JSON
@@ -50,8 +52,34 @@ class Actor:
         self._sanitized: dict[str, tuple[Step, np.ndarray | None]] = {}
         self._is_between_ticks = True  # every decision has been executed
 
+    def run_tick(self, record_update: Callable[[str, LossResult], object]) -> None:
+        """Make one tick of the environments, and the updates that follow the rollouts that it completes.
+
+        Agents without a replay learn first; the actor decides and sends the actions; agents with a replay learn while
+        environments in other processes execute them; the actor receives the next steps. Thus an agent without a replay
+        decides the first row of a rollout with the parameters that it learned from the previous one. An agent with a
+        replay decides it before: its rollouts record the policy that acted (`behavior`).
+
+        Args:
+            record_update: receives the role and the report of each update.
+        """
+        overlapping = []
+        for role, rollout in self.complete_rollouts():
+            if self.training.get(role).agent.schedule.uses_replay:
+                overlapping.append((role, rollout))
+            else:
+                self._learn(role, rollout, record_update)
+        self.act()
+        for role, rollout in overlapping:
+            self._learn(role, rollout, record_update)
+        self.receive()
+
+    def _learn(self, role: str, rollout: Rollout, record_update: Callable[[str, LossResult], object]) -> None:
+        run_updates(self.training.get(role), rollout, partial(record_update, role))
+        self.training.timer.lap("learning")
+
     def collect(self) -> list[tuple[str, Rollout]]:
-        """Make one tick. Return the rollouts that it completed, with their roles."""
+        """Make one tick without updates. Return the rollouts that it completed, with their roles."""
         rollouts = self.complete_rollouts()
         self.act()
         self.receive()

@@ -3,9 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.components import AgentComponents, Diverged, DivergenceDetector, TrainingComponents
 from algorithm.training.learner import Learner
-from algorithm.training.updates import Diverged, DivergenceDetector
 from tests.builders import make_acer, make_role, random_rollout, update
 
 GOOD = random_rollout(np.random.default_rng(0))

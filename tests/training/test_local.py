@@ -9,7 +9,7 @@ import algorithm
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.training import updates
+from algorithm.training import actor
 
 ROWS = 4
 SETTINGS = {
@@ -44,8 +44,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         learn(components, rollout, record_update)
         assert not components.learner.parameters.vector.equal(before)
 
-    learn = updates.run_updates
-    monkeypatch.setattr(updates, "run_updates", run_updates)
+    learn = actor.run_updates
+    monkeypatch.setattr(actor, "run_updates", run_updates)
     source = tmp_path / "source"
     source.mkdir()
     layers = f"body=Mlp(8){', memory=Gru(4)' if memory else ''}"

@@ -9,9 +9,8 @@ import pytest
 
 from algorithm.agents.agent import LossResult
 from algorithm.training.batch_scheduler import OnPolicyScheduler
-from algorithm.training.components import AgentComponents
+from algorithm.training.components import AgentComponents, run_updates
 from algorithm.training.learner import Learner
-from algorithm.training.updates import run_updates
 from tests.builders import make_a2c, make_ppo, make_role, random_rollout
 
 LANES, ROWS = 4, 6
