@@ -144,12 +144,13 @@ def upload(rollout):
 
 
 def test_a_reward_is_weighted_and_added_to_the_transformed_reward_of_agents_without_streams():
-    learner = make_learner(auxiliaries={"sum": Sum(stream=STREAM)})
+    auxiliary = Sum(stream=STREAM, shapes_features=True)
+    learner = make_learner(auxiliaries={"sum": auxiliary})
     batch = upload(collect(learner.agent))
     raw, batch.reward = batch.reward, 3 * batch.reward
     learner.auxiliaries.add_rewards(batch)
     torch.testing.assert_close(batch.reward, 3 * raw + WEIGHT * batch.obs["obs"][1:].sum(-1))
-    assert batch.bonuses == {}
+    assert batch.bonuses == {} and not auxiliary.encodes_with_gradient and not batch.reward.requires_grad
 
 
 @pytest.mark.parametrize("make", STREAM_MAKERS.values(), ids=STREAM_MAKERS)
@@ -250,14 +251,6 @@ def test_a_loss_reaches_the_torso_only_if_it_shapes_the_features(make, shapes_fe
             assert (parameter.grad - other.grad).abs().max() > 1e-6, name
 
 
-def test_rewards_are_computed_without_gradient():
-    auxiliary = Sum(shapes_features=True)
-    learner = make_learner(auxiliaries={"sum": auxiliary})
-    batch = upload(collect(learner.agent))
-    learner.auxiliaries.add_rewards(batch)
-    assert not auxiliary.encodes_with_gradient and not batch.reward.requires_grad
-
-
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_an_auxiliary_learns_in_every_kth_update_only(make):
     auxiliary = Silent()
@@ -281,14 +274,8 @@ def test_metrics_have_the_name_of_the_auxiliary(make):
     batch = make_batch(learner)
     metrics = learner.compute_gradients(batch).compute_metrics()
     names = {name for name in metrics if "sum" in name or "silent" in name}
-    assert names == {
-        "train/sum_reward",
-        *(
-            f"train/{one}_{two}"
-            for one in ("sum", "silent")
-            for two in ("loss", "output", "learning_rate", "gradient_norm")
-        ),
-    }
+    endings = ("loss", "output", "learning_rate", "gradient_norm")
+    assert names == {"train/sum_reward", *(f"train/{one}_{two}" for one in ("sum", "silent") for two in endings)}
     rollout = collect(learner.agent)
     mean = rollout.obs["obs"][1:].sum(-1)[rollout.valid].mean()
     assert metrics["train/sum_reward"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
@@ -325,8 +312,10 @@ def test_with_a_memory_a_minibatch_has_whole_sequences():
 
 
 def test_records_are_stored_and_replayed_with_their_rows():
-    learner = make_learner(auxiliaries={"sum": Sum(), "silent": Silent()})
-    rollout = learner.record(collect(learner.agent, rows=8))
+    learner, without = (make_learner(auxiliaries=each) for each in ({"sum": Sum(), "b": Silent()}, {"b": Silent()}))
+    rollout = collect(learner.agent, rows=8)
+    assert without.record(rollout) is rollout and without.auxiliaries.n_records == 0
+    rollout = learner.record(rollout)
     assert list(rollout.records) == ["sum"] and learner.auxiliaries.n_records == 1
     ring = Ring(rows=16, lanes=LANES, chunk=8)
     ring.write(rollout)
@@ -338,12 +327,6 @@ def test_records_are_stored_and_replayed_with_their_rows():
     np.testing.assert_array_equal(rollout.split_rows().records["sum"][0], rollout.records["sum"].reshape(-1))
     part = replayed.take_columns(np.array([1]))
     np.testing.assert_array_equal(part.records["sum"], replayed.records["sum"][:, [1]])
-
-
-def test_a_rollout_without_records_stays_as_it_is():
-    learner = make_learner(auxiliaries={"silent": Silent()})
-    rollout = collect(learner.agent)
-    assert learner.record(rollout) is rollout and learner.auxiliaries.n_records == 0
 
 
 def test_the_state_by_lane_is_saved_restored_and_grows():
