@@ -11,7 +11,7 @@ from torch import nn
 
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
-from algorithm.training import evaluator
+from algorithm.training import evaluator as evaluator_module
 from algorithm.training.evaluator import EvaluationResult, Evaluator
 from algorithm.training.invalid_values import InvalidEpisodes
 from algorithm.training.learner import Learner
@@ -44,9 +44,13 @@ def adapter_of(*lanes: tuple[int, float], shown: bool = False, ticks: int = 60) 
     return ScriptedAdapter(steps, agent=len(lanes))
 
 
-def play(adapter, episodes, agent=None, greedy=True):
+def make_evaluator(adapter, agent=None, greedy=True, **arguments):
     agent = agent or ParityAgent(rollout_length=1)
-    return Evaluator(adapter, lambda role: agent, greedy).play(episodes, seed=0)["agent"]
+    return Evaluator(adapter, lambda role: agent, greedy, **arguments)
+
+
+def play(adapter, episodes, agent=None, greedy=True):
+    return make_evaluator(adapter, agent, greedy).play(episodes, seed=0)["agent"]
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["terminations", "truncations"])
@@ -69,9 +73,8 @@ def test_every_lane_plays_the_same_number_of_episodes_and_all_at_least_the_reque
 
 
 def test_the_progress_counts_the_episodes_of_all_lanes():
-    shown, agent = [], ParityAgent(rollout_length=1)
-    adapter = adapter_of((1, 1.0), (2, 10.0))
-    Evaluator(adapter, lambda role: agent, True).play(3, 0, lambda *progress: shown.append(progress))
+    shown, evaluator = [], make_evaluator(adapter_of((1, 1.0), (2, 10.0)))
+    evaluator.play(3, 0, lambda *progress: shown.append(progress))
     assert shown[0] == (0, 4, 1) and shown[-1][:2] == (4, 4)
     assert [tick for _, _, tick in shown] == list(range(1, len(shown) + 1))
     assert sorted(shown) == shown
@@ -101,18 +104,15 @@ def test_every_role_plays_its_episodes():
         {"left": make_step(lane_row(0, t, 1, 1.0, False)), "right": make_step(lane_row(0, t, 4, 1.0, False))}
         for t in range(30)
     ]
-    agent = ParityAgent(rollout_length=1)
     adapter = ScriptedAdapter(ticks, left=1, right=1)
-    played = Evaluator(adapter, lambda role: agent, greedy=True).play(3, seed=77)
+    played = make_evaluator(adapter).play(3, seed=77)
     assert adapter.seed == 77
     assert played["left"].lengths == [1, 1, 1]
     assert played["right"].lengths == [4, 4, 4]
 
 
 def test_a_second_evaluation_starts_new_episodes():
-    adapter = ProbeAdapter(config("truncation", 3, {}))
-    agent = ParityAgent(rollout_length=1)
-    evaluator = Evaluator(adapter, lambda role: agent, greedy=True)
+    evaluator = make_evaluator(ProbeAdapter(config("truncation", 3, {})))
     for seed in (1, 2):
         played = evaluator.play(6, seed)["agent"]
         assert played.lengths == [10] * 6
@@ -157,7 +157,7 @@ def test_evaluation_changes_no_parameters_and_no_generators():
     learner = Learner(agent, role, {"distillation": Distillation(Distillation.Settings())}, None)
     before, drawn = numbers(learner), agent.rng.bit_generator.state
     torch_drawn = torch.get_rng_state()
-    Evaluator(adapter, lambda name: agent, greedy=False).play(50, seed=3)
+    make_evaluator(adapter, agent, greedy=False).play(50, seed=3)
     assert agent.rng.bit_generator.state == drawn
     assert torch.equal(torch.get_rng_state(), torch_drawn)
     assert numbers(learner) == before
@@ -168,7 +168,7 @@ def test_the_same_seed_plays_the_same_episodes_again():
         return GymAdapter(config("CartPole-v1", 3, {}))
 
     agent = make_acer(adapter().roles["agent"])
-    first, second = (Evaluator(adapter(), lambda role: agent, greedy=False) for _ in range(2))
+    first, second = (make_evaluator(adapter(), agent, greedy=False) for _ in range(2))
     first.play(7, seed=1)
     assert first.play(7, seed=2) == second.play(7, seed=2)
     assert first.play(7, seed=3) != second.play(7, seed=4)
@@ -227,12 +227,12 @@ def test_an_evaluation_is_interrupted_between_two_ticks():
     rng = agent.rng
     interrupt = Mock(side_effect=[None, None, KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
-        Evaluator(adapter, lambda role: agent, True, interrupt).play(3, seed=0)
+        make_evaluator(adapter, agent, before_tick=interrupt).play(3, seed=0)
     assert len(adapter.actions) == 2 and agent.rng is rng and agent.policy.training
 
 
 def test_evaluation_waits_max_idle_ticks_for_an_agent_that_has_left(monkeypatch):
-    monkeypatch.setattr(evaluator, "MAX_IDLE_TICKS", 30)
+    monkeypatch.setattr(evaluator_module, "MAX_IDLE_TICKS", 30)
     ticks = []
     for t in range(80):
         rows = [lane_row(0, t, 2, 1.0, False)]
@@ -240,8 +240,7 @@ def test_evaluation_waits_max_idle_ticks_for_an_agent_that_has_left(monkeypatch)
         visitor = {"visitor": make_step(lane_row(0, t, 9, 1.0, False))} if t < 5 else {}  # less than one episode
         ticks.append({"agent": make_step(*rows), **visitor})
     adapter = ScriptedAdapter(ticks, agent=2, visitor=1)
-    agent = ParityAgent(rollout_length=1)
-    played = Evaluator(adapter, lambda role: agent, greedy=True).play(6, seed=0)
+    played = make_evaluator(adapter).play(6, seed=0)
     assert sorted(played) == ["agent"]
     assert sorted(played["agent"].returns) == [2.0] * 3 + [30.0] * 2
     assert 30 < len(adapter.actions) < 50

@@ -61,11 +61,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
 def train_sac(name: str, env_args=None, **base) -> bytes:
     """Train SAC on Pendulum-v1, whose environments step in other processes by default; return the final weights."""
     env_args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}} if env_args is None else env_args
-    settings = {
-        "base_config": {"max_step": 200, "n_envs": 3, "log_every": 200, "env_args": env_args, **base},
-        "goal": None,
-        "sac_config": {"learning_starts": 50, "batch_size": 16},
-    }
+    base = {"max_step": 200, "n_envs": 3, "log_every": 200, "env_args": env_args, **base}
+    settings = {"base_config": base, "goal": None, "sac_config": {"learning_starts": 50, "batch_size": 16}}
     result = algorithm.train("gym/pendulum", name=name, variant="sac", settings=settings)
     return max((result.folder / "checkpoints").rglob("weights.pt")).read_bytes()
 
