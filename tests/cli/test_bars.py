@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithm.cli.display import MAX_POINTS, Trend, read_memory
-from algorithm.cli.panel import ASCII_LEVELS, LEVELS, average_bins, draw_sparkline, round_to_total
+from algorithm.cli.display import (
+    ASCII_LEVELS,
+    LEVELS,
+    MAX_POINTS,
+    Trend,
+    average_bins,
+    draw_sparkline,
+    read_memory,
+    round_to_total,
+)
 
 
 @pytest.mark.parametrize("total", [100, 17, 1])

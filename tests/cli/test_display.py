@@ -5,11 +5,18 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
 from algorithm.cli import display as module
-from algorithm.cli.display import LineDisplay, display_playing, live_display
-from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
+from algorithm.cli.display import (
+    BAR_WIDTH,
+    PARTS,
+    LineDisplay,
+    ProgressPanel,
+    compute_goal_fraction,
+    display_playing,
+    format_line,
+    live_display,
+)
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 from algorithm.training.timer import PHASES
 
@@ -194,13 +201,6 @@ def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatc
     assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
     assert "e: environment 31%" in row and "l: learning 39%" in row
     assert len({sign for _, sign in PARTS.values()}) == len(PARTS)
-
-
-def test_texts_are_wrapped_by_the_columns_that_a_terminal_needs_for_them():
-    wide = Text("猫" * 5)
-    assert wrap_texts([wide, Text("b")], 13).plain == f"{wide}  b"
-    assert wrap_texts([wide, Text("b")], 12).plain == f"{wide}\nb"
-    assert wrap_texts([Text("b"), wide], 12).plain == f"b\n{wide}"
 
 
 def test_names_of_roles_are_not_interpreted_as_markup():

@@ -6,8 +6,8 @@ import pytest
 
 from algorithm.checkpointing.checkpoint import write_all
 from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
-from algorithm.cli import run_result as module
-from algorithm.cli.run_result import report_result
+from algorithm.cli import training as module
+from algorithm.cli.training import report_result
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import RunResult

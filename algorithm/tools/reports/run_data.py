@@ -97,11 +97,6 @@ class RunMetrics:
         values = self.columns.get(column, np.empty(0))
         return values[np.isfinite(values)]
 
-    def find_last(self, column: str) -> float | None:
-        """Return the last value of a column; None if it has none."""
-        known = self.get_known(column)
-        return float(known[-1]) if len(known) else None
-
     def list_metrics(self) -> dict[str, dict[str, str]]:
         """Return the columns {metric: {role: column}}; the role is empty for a metric of the whole run."""
         found: dict[str, dict[str, str]] = {}

@@ -17,7 +17,7 @@ from PIL import Image
 
 from algorithm.tools.reports.comparison import compare
 from algorithm.tools.reports.comparison_output import write_page
-from algorithm.tools.reports.gallery import Gallery, make_entry, write_gallery
+from algorithm.tools.reports.gallery import make_entry, write_gallery
 from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import read_run
 from tests.tools.reports.run_folders import write_curve, write_run
@@ -88,7 +88,7 @@ def gallery(run, tmp_path_factory) -> Path:
     source = tmp_path_factory.mktemp("site")
     entry = make_entry(source / "gallery", read_run(run), 300)
     left_out = {"unity/roller": "its config.yaml has no goal"}
-    write_gallery(source / "gallery", Gallery(entries={entry.environment: entry}, left_out=left_out))
+    write_gallery(source / "gallery", {entry.environment: entry}, left_out)
     (source / "index.md").write_text("# Site\n\n```{toctree}\ngallery/index\n```\n")
     shutil.copy(DOCS / "conf.py", source)
     subprocess.run(

@@ -18,7 +18,7 @@ from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.lock import FolderLock
 from algorithm.tools.reports import gallery as module
-from algorithm.tools.reports.gallery import Gallery, make_entry, read_gallery, select_environments, write_gallery
+from algorithm.tools.reports.gallery import make_entry, read_gallery, select_environments, write_gallery
 from algorithm.tools.reports.run_data import read_run
 from tests.task_folder import write_task
 from tests.tools.reports.run_folders import RESULT, write_run
@@ -52,8 +52,7 @@ def write_missed(folder, environment, **changes):
 def write_page(folder, runs, left_out=None):
     """Write the page of runs into a folder and return its path."""
     entries = [make_entry(folder, read_run(run), 90) for run in runs]
-    gallery = Gallery(entries={entry.environment: entry for entry in entries}, left_out=left_out or {})
-    return write_gallery(folder, gallery)
+    return write_gallery(folder, {entry.environment: entry for entry in entries}, left_out or {})
 
 
 def test_a_page_shows_the_runs_that_reached_their_goal_and_lists_the_others(tmp_path):
@@ -84,7 +83,7 @@ def test_the_grid_has_rows_of_three_pictures_the_video_or_the_curve(tmp_path):
         name: replace(entry, environment=name, video=None if name == "e/b" else f"{name[2:]}.gif")
         for name in ("e/a", "e/b", "e/c", "e/d")
     }
-    text = write_gallery(tmp_path, Gallery(entries=entries)).read_text(encoding="utf-8")
+    text = write_gallery(tmp_path, entries, {}).read_text(encoding="utf-8")
     rows = [re.findall('src="(.*?)"', line) for line in text.splitlines() if "<img" in line]
     assert rows == [["a.gif", "gym_cartpole.svg", "c.gif"], ["d.gif"]]
 
@@ -106,16 +105,16 @@ def test_a_page_is_read_and_written_without_its_runs(tmp_path):
     page = write_page(tmp_path / "page", [write_run(tmp_path / "a")], {"mine/other": "no goal"})
     before = page.read_bytes()
     shutil.rmtree(tmp_path / "a")
-    gallery = read_gallery(page.parent)
-    write_gallery(page.parent, gallery)
+    entries, left_out = read_gallery(page.parent)
+    write_gallery(page.parent, entries, left_out)
     assert page.read_bytes() == before
     other = make_entry(page.parent, read_run(write_missed(tmp_path / "b", "mine/task_b")), 90)
     other = replace(other, machine="processor Slow", reached=True)
-    write_gallery(page.parent, replace(gallery, entries={**gallery.entries, other.environment: other}))
+    write_gallery(page.parent, {**entries, other.environment: other}, left_out)
     text = page.read_text(encoding="utf-8")
     assert "## gym/cartpole" in text and "![Return in gym/cartpole by env steps](gym_cartpole.svg)" in text
     assert "Machine: processor Slow.\n" in text and "- machine: processor Slow\n" in text  # there are two
-    assert read_gallery(tmp_path / "nowhere") == Gallery()
+    assert read_gallery(tmp_path / "nowhere") == ({}, {})
 
 
 def test_a_damaged_record_is_kept(tmp_path):
@@ -126,7 +125,7 @@ def test_a_damaged_record_is_kept(tmp_path):
 
 
 def test_the_page_of_the_documentation_is_that_of_its_record(tmp_path):
-    page = write_gallery(tmp_path, read_gallery(DOCS_PAGE.parent))
+    page = write_gallery(tmp_path, *read_gallery(DOCS_PAGE.parent))
     text = DOCS_PAGE.read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8") == text
     links = re.findall(r"!\[.*?\]\((.*?)\)", text)

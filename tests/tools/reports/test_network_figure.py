@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algorithm.tools.reports.figure import Text
-from algorithm.tools.reports.network_figure import draw_network
+from algorithm.tools.reports.run_figures import draw_network
 
 
 def node(name: str, inputs=(), layers=(), **fields):

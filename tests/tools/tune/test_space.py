@@ -4,7 +4,7 @@ import pytest
 
 from algorithm.config.yaml_layers import merge, nest
 from algorithm.errors import UserError
-from algorithm.tools.tune.space import SearchSpace, make_tree
+from algorithm.tools.tune.search import SearchSpace, make_tree
 from tests.config.test_search import Suggestions
 
 GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
