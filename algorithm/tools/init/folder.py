@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import check_effects, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
-from algorithm.parts.make_env import describe_missing_limit, make_env_config
-from algorithm.parts.suggested_settings import open_environment, suggest_settings
+from algorithm.parts.make_env import describe_missing_limit
+from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
 from algorithm.specs import ACTION_MASK, Role
 
@@ -64,21 +64,19 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> tuple[l
     base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name}}
-    roles, opened = open_environment(f"init {name}", merge(named, given))
-    threshold = find_spec(env_name).reward_threshold if env_type == "GYM" else None
-    suggested = suggest_settings(opened, roles, threshold)
+    suggested = suggest_settings(f"init {name}", merge(named, given))
     settings = resolve([(f"init {name}", suggested.tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
     shown = {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
-    networks = {make_nn_file(role) for role in roles.values()}
+    networks = {make_nn_file(role) for role in suggested.roles.values()}
     network = networks.pop() if len(networks) == 1 else ""  # roles may need different ones
     variant = VARIANT.format(command=get_command(), name=name) if "units" in network else ""
-    config = _make_config(name, roles, merge(shown, suggested.tree), suggested.reasons)
+    config = _make_config(name, suggested.roles, merge(shown, suggested.tree), suggested.reasons)
     files = {folder / "config.yaml": config + variant, folder / "nn.py": network}
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         replace_text(path, text) if text else path.unlink(missing_ok=True)
-    note = describe_missing_limit(env_type, make_env_config(settings.base))
+    note = describe_missing_limit(settings.base)
     return [path for path, text in files.items() if text], [*suggested.notes, *([note] if note else [])]
 
 

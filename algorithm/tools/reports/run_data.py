@@ -188,7 +188,7 @@ class RunData:
     @cached_property
     def changes(self) -> Sequence[tuple[int, str, Any, Any]]:
         """The settings that changed when the run was resumed: from which env step on, path, old and new value."""
-        trees = RunFolder(self.folder).history.read_all(self.log)
+        trees = RunFolder(self.folder).read_all_settings(self.log)
         return [
             (env_steps, *change)
             for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)
