@@ -71,10 +71,15 @@ def learn(tmp_path, algorithm, probe, max_step, changes, **base):
     base = {**PROBE, "env_name": probe, "max_step": max_step, "algorithm": algorithm, **base}
     layer = {"base_config": base, f"{algorithm.lower()}_config": section}
     settings, folder, result = train_quietly(tmp_path, layer)
+    agent, states = restore(settings, folder)
+    return agent, load(folder.path, disable_sample=True).act(states.numpy()).tolist(), folder, result
+
+
+def restore(settings, folder):
+    """Return the agent of a run with its saved weights, and every state of its probe."""
     role = folder.read_roles()["agent"]
     agent = ComponentsBuilder(settings, folder, folder.find_latest(), print)("agent", role).agent
-    states = np.eye(role.obs_specs["obs"].shape[0], dtype=np.float32)
-    return agent, load(folder.path, disable_sample=True).act(states).tolist(), folder, result
+    return agent, torch.eye(role.obs_specs["obs"].shape[0])
 
 
 def learn_values(tmp_path, algorithm, probe, max_step, changes):

@@ -311,13 +311,15 @@ def assert_equal(one: Checkpoint, other: Checkpoint) -> None:
         assert value.dtype == right[name].dtype
 
 
+def rows(folder: RunFolder) -> list[dict[str, str]]:
+    with (folder.path / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def compare_rows(folder: RunFolder) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns of the metrics, and what is equal in the rows of equal runs."""
-    with (folder.path / "metrics.csv").open(newline="") as file:
-        table = csv.DictReader(file)
-        kept = ("env_steps", "rollout/", "eval/")
-        rows = [{name: value for name, value in row.items() if name.startswith(kept)} for row in table]
-        return list(table.fieldnames), rows
+    table, kept = rows(folder), ("env_steps", "rollout/", "eval/")
+    return list(table[0]), [{name: row[name] for name in row if name.startswith(kept)} for row in table]
 
 
 def open_components(folder: RunFolder, checkpoint: Checkpoint | None = None) -> TrainingComponents:
