@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 from zipfile import BadZipFile
@@ -217,16 +216,14 @@ def _convert_errors(place: Path) -> Iterator[None]:
 def write_all(training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
     """Write the learners and the experience of a run in one process. Return what counters.json has about them."""
     for role, components in training.by_role.items():
-        write_learner(manifest, role, components.learner)
+        write_weights(manifest, role, components.learner)
+        write_learner_state(manifest, role, components.learner.state())
     return write_experience(training, actor, manifest)
 
 
-def write_learner(
-    manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
-) -> None:
-    """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
+def write_weights(manifest: Manifest, role: str, learner: Learner) -> None:
+    """Write the weights of a role."""
     write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
-    write_learner_state(manifest, role, {**learner.state(), **own_state})
 
 
 def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:

@@ -28,8 +28,7 @@ from algorithm.parts.lock import LOCK_FILE, check_links, make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.folder import LineageRow
-from algorithm.processes.host import ServiceLost, ServiceSpec
-from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.host import ProcessHost, ServiceLost, ServiceSpec
 from algorithm.runs.callbacks import RunResult
 from algorithm.training.signals import raise_on_stop_signals
 

@@ -26,8 +26,7 @@ from algorithm.population.member import (
     read_member,
     write_member,
 )
-from algorithm.processes.host import Failure, Host, ServiceSpec
-from algorithm.processes.process_host import open_host
+from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits

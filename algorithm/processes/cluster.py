@@ -22,19 +22,11 @@ from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.make_env import check_several_processes
-from algorithm.processes.acting import (
-    Collectors,
-    CollectorService,
-    EvaluatorService,
-    Experience,
-    RemoteEvaluations,
-    Request,
-)
-from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
+from algorithm.processes.acting import Collectors, CollectorService, EvaluatorService, Experience, RemoteEvaluations
+from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Host, ServiceSpec
-from algorithm.processes.learners import LearnerPeers
-from algorithm.processes.process_host import open_host
+from algorithm.processes.host import Host, ServiceSpec, open_host
+from algorithm.processes.learners import LearnerPeers, make_learner_sharing
 from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
@@ -126,7 +118,7 @@ class ClusterFleet(Fleet):
         self._serves = not self._joins and not self._peers
         self._next_service = 0.0  # time
         self._version = 0
-        self._published: tuple[int, Any] = (-1, None)  # the newest version that was published, and its reference
+        self._published: tuple[Any, int] = (None, -1)  # the weights that were published last, and their version
         roles = collectors.supervisor.opened
         self._lanes = RemoteLanes(len(collectors.waiting), roles)
         # By role and actor: lanes whose last rollout was dropped.
@@ -194,11 +186,11 @@ class ClusterFleet(Fleet):
 
     def _advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
-        self._collectors.request(self._publish, self._make_request)
+        self._collectors.request(self._publish)
         is_idle = not self._collectors.find_next(self._joins)
         self._receive(DISPLAY_INTERVAL if is_idle else 0.0)
         self.training.timer.lap("environment")
-        self._collectors.request(self._publish, self._make_request)
+        self._collectors.request(self._publish)
         self._learn()
         return self._monitor.do_due()
 
@@ -266,28 +258,21 @@ class ClusterFleet(Fleet):
         if self._serves and (now := monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
-            self._collectors.request(lambda: self._published[1], self._make_request)
+            self._collectors.request(self._make_arguments)
             end = monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
 
-    def _publish(self) -> Any:
-        """Return the reference to the weights, which are published once per version."""
-        version, reference = self._published
-        if version != self._version:
-            reference = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
-            self._published = self._version, reference
-        return reference
+    def _publish(self) -> tuple[Any, ...]:
+        """Publish the weights, once per version. Return the arguments of a request with them."""
+        if self._published[1] != self._version:
+            weights = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
+            self._published = weights, self._version
+        return self._make_arguments()
 
-    def _make_request(self) -> Request:
+    def _make_arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of a request with the weights that were published last."""
         counters = self._monitor.counters
-        by_role = self.training.by_role
-        return Request(
-            version=self._published[0],
-            updates={role: each.learner.updates for role, each in by_role.items()},
-            rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
-            iterations=counters.iterations,
-            fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
-        )
+        return *self._published, counters.iterations, self._monitor.limits.fraction_done(counters) or 0.0
 
 
 def _check_learners(settings: Settings) -> None:

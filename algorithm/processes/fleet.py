@@ -98,9 +98,8 @@ class Fleet(ABC):
         evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, greedy, raise_deferred)
         return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
-    @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the generators of this process, with the state of its environments."""
+        """Restore the generators of this process and the state of its environments. The default restores nothing."""
 
     @abstractmethod
     def save(self, manifest: Manifest) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The other learners of a run with several: their service, and how the process of learner 0 uses it."""
+"""The learners of a run with several: their rounds, the service of the others, and how learner 0 uses it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from algorithm.agents.agent import LossResult
@@ -23,25 +25,83 @@ from algorithm.checkpointing.checkpoint import (
 )
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
-from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import (
-    LearnerConnection,
-    RoundReport,
-    close_on_error,
-    learn_round,
-    make_learner_sharing,
-)
+from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
+from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.updates import complete_report
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
+
+
+def make_learner_sharing(connection: LearnerConnection) -> Sharing:
+    """Return what one of several learners shares with the others."""
+    return Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=connection.rank == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport:
+    """The report of one learner on a round.
+
+    Attributes:
+        updates: updates in the round, also those without a batch of this learner.
+        seconds: seconds of the round.
+        waiting_seconds: seconds in calls of the connection, which wait for the other learners.
+    """
+
+    updates: int
+    seconds: float
+    waiting_seconds: float
+
+
+def learn_round(
+    components: AgentComponents,
+    rollout: Rollout | None,
+    schedule: Mapping[str, Any],
+    record_update: Callable[[LossResult], object] = lambda report: None,
+) -> RoundReport:
+    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
+
+    All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
+    a learner without one follows the gradients of the others.
+
+    Args:
+        components: the components of the role in this process.
+        rollout: the rollout of this learner; None if it has none.
+        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
+        record_update: receives the report of each update from a batch of this learner.
+
+    Raises:
+        LearnerUnreachable: another learner has ended or does not answer.
+    """
+    learner, scheduler = components.learner, components.scheduler
+    assert isinstance(learner, AveragingLearner)
+    start, waited, updates = perf_counter(), learner.connection.waiting_seconds, learner.updates
+    scheduler.rng.bit_generator.state = schedule["generator"]
+    scheduler.restore(schedule)
+    learner.observe(rollout)
+    rollout = None if rollout is None else learner.record(rollout)
+    batches = () if rollout is None else scheduler(rollout)
+    for batch in chain(batches, repeat(None)):
+        report = learner.compute_gradients(batch) if batch is not None else None
+        if not learner.average_gradients(batch, report):
+            break
+        learner.apply_gradients()
+        if rollout is not None and batch is not None and report is not None:
+            complete_report(report, scheduler, batch, rollout)
+            record_update(report)
+    return RoundReport(
+        updates=learner.updates - updates,
+        seconds=perf_counter() - start,
+        waiting_seconds=learner.connection.waiting_seconds - waited,
+    )
 
 
 class LearnerService(Service):
@@ -73,7 +133,7 @@ class LearnerService(Service):
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
         adapter = RemoteEnvironments(roles)
-        self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None

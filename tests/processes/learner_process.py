@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import numpy as np
 
 from algorithm.checkpointing.checkpoint import make_prefix
 from algorithm.checkpointing.manifest import PackedFile, compute_digest
+from algorithm.processes.host import ProcessHost
 from algorithm.processes.learners import LearnerService
-from algorithm.processes.process_host import ProcessHost
 from algorithm.processes.service import pack_weights
 from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
@@ -19,7 +20,7 @@ def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
     moments = [step.optimizer.moments.numpy() for step in learner._steps]
     arrays = [
-        pack_weights(learner.parameters, with_targets=True),
+        pack_weights(learner, with_targets=True),
         learner.parameters.all_parameters.numpy(),
         learner._counts,
         *moments,
@@ -61,11 +62,11 @@ class MixedHost(InlineHost):
         return self.learners.call(handle, method, *arguments)
 
     def wait(self, tickets, timeout):
-        of_learners = not isinstance(next(iter(tickets))[-2], int | str)
+        of_learners = isinstance(next(iter(tickets)), Future)
         return (self.learners if of_learners else super()).wait(tickets, timeout)
 
     def fetch(self, ticket):
-        return (super() if isinstance(ticket[-2], int | str) else self.learners).fetch(ticket)
+        return (self.learners if isinstance(ticket, Future) else super()).fetch(ticket)
 
     def close(self):
         self.learners.close()

@@ -432,20 +432,17 @@ def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path
     train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=1, max_lag=0))
     (handle,) = hosts[0].handles
     learner = handle.service.training.by_role["agent"].learner
-    packed = pack_weights(learner.parameters, with_targets=False)
+    packed = pack_weights(learner, with_targets=False)
     assert packed.dtype == np.float32
     assert learner.parameters.statistics.dtype == torch.float64
     assert learner.parameters.statistics.abs().sum() > 0
 
     changed = packed.copy()
-    changed[: len(learner.parameters.vector)] += 1
-    changed.view(np.uint32)[-1] ^= 1  # a high bit of the last statistic
+    changed.view(np.uint32)[0] ^= 1  # a low bit of the first statistic
+    changed[-len(learner.parameters.vector) :] += 1
     changed.setflags(write=False)
-    learner.receive(changed, 7, 11)
-    assert (learner.updates, learner.rows_seen) == (7, 11)
-    np.testing.assert_array_equal(
-        pack_weights(learner.parameters, with_targets=False).view(np.uint32), changed.view(np.uint32)
-    )
+    learner.load_weights(changed)
+    np.testing.assert_array_equal(pack_weights(learner, with_targets=False).view(np.uint32), changed.view(np.uint32))
 
 
 def test_columns_of_rollouts_are_joined(hosts, tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch)
 
     def kill_and_call(self, handle, method, *arguments):
         if method == "learn" and self.learner_calls.count("learn") == 5:
-            handle._process.kill()
+            handle.process.kill()
         return call(self, handle, method, *arguments)
 
     with monkeypatch.context() as patch:
