@@ -18,6 +18,7 @@ from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.folder import LineageRow
 from algorithm.population.member import (
+    CODE_SUFFIX,
     MemberFailed,
     MemberReply,
     Members,
@@ -139,7 +140,9 @@ class MemberFleet:
         if isinstance(reply, Lost):
             yield from self._replace(service, reply.reason, f"its process {reply.reason}")
         elif isinstance(reply, Failure):
-            reply.raise_error()
+            if service not in self._work or not isinstance(reply.error, OSError | ValueError):
+                reply.raise_error()
+            yield self._release(service), MemberFailed(summarize_error(reply.error))  # of files on its machine
         elif service in self._work:  # it has not exceeded its time limit meanwhile
             try:
                 self._write(service, reply)
@@ -163,7 +166,7 @@ class MemberFleet:
             ValueError: a file is code, or outside of the run folder.
         """
         if reply.files is not None:
-            if reply.files.has_code:
+            if any(name.endswith(CODE_SUFFIX) for name in reply.files.others):
                 raise ValueError("a service has sent code")
             write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
 

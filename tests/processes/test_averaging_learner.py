@@ -20,13 +20,8 @@ from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
-from algorithm.processes.averaging_learner import (
-    AveragingLearner,
-    LearnerConnection,
-    close_connection,
-    find_interface,
-    learn_round,
-)
+from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_connection, find_interface
+from algorithm.processes.learners import learn_round
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.learner import Learner
