@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from time import perf_counter
 from typing import Any

@@ -33,9 +33,9 @@ from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EpisodePlan, Evaluations
-from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.monitor import DISPLAY_INTERVAL
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import DivergenceDetector, run_updates
+from algorithm.training.updates import run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
@@ -168,8 +168,7 @@ class ClusterFleet(Fleet):
         self._scene.clear()
         return values
 
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        self._monitor, self._divergence = monitor, divergence
+    def begin(self) -> None:
         allow_read_only_arrays()
         for name, role in self.adapter.roles.items():
             if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
@@ -177,14 +176,13 @@ class ClusterFleet(Fleet):
         supervisor = self._collectors.supervisor
         if supervisor.n_open < len(supervisor.services):
             LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
-        return self._advance
 
     def close(self) -> None:
         if self._host:
             self._host.close()
         close_connection()
 
-    def _advance(self, signals: DeferredSignals) -> bool:
+    def advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
         self._collectors.request(self._publish)
         is_idle = not self._collectors.find_next(self._joins)
@@ -192,14 +190,14 @@ class ClusterFleet(Fleet):
         self.training.timer.lap("environment")
         self._collectors.request(self._publish)
         self._learn()
-        return self._monitor.do_due()
+        return self.monitor.do_due()
 
     def _receive(self, timeout: float) -> None:
         """Count the env steps and the episodes in the experience that arrives within `timeout` seconds."""
         for actor, experience in self._collectors.receive(timeout):
-            self._monitor.count_steps(experience.env_steps)
+            self.monitor.count_steps(experience.env_steps)
             self.training.timer.add_cpu_seconds(experience.cpu_seconds)
-            self._lanes.count_episodes(self._monitor, actor, experience.episodes, experience.active_lanes)
+            self._lanes.count_episodes(self.monitor, actor, experience.episodes, experience.active_lanes)
 
     def _learn(self) -> None:
         """Make the updates that follow the next experience, if it has been received."""
@@ -224,7 +222,7 @@ class ClusterFleet(Fleet):
 
     def _learn_from(self, role: str, rollouts: Sequence[Rollout | None]) -> None:
         """Make the updates that follow a rollout of each learner; None for a learner without one."""
-        record_update, counters = partial(self._record_update, role), self._monitor.counters
+        record_update, counters = partial(self.record_update, role), self.monitor.counters
         if self._peers:
             before = counters.updates
             counters.updates = before + self._peers.learn(self.training, role, rollouts, record_update)
@@ -252,9 +250,8 @@ class ClusterFleet(Fleet):
                 yield role, replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
             broken[lane] = not is_usable
 
-    def _record_update(self, role: str, report: LossResult) -> None:
-        self._monitor.record_update(role, report)
-        self._divergence.count_update()
+    def record_update(self, role: str, report: LossResult) -> None:
+        super().record_update(role, report)
         if self._serves and (now := monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
@@ -271,8 +268,8 @@ class ClusterFleet(Fleet):
 
     def _make_arguments(self) -> tuple[Any, ...]:
         """Return the arguments of a request with the weights that were published last."""
-        counters = self._monitor.counters
-        return *self._published, counters.iterations, self._monitor.limits.fraction_done(counters) or 0.0
+        counters = self.monitor.counters
+        return *self._published, counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
 
 
 def _check_learners(settings: Settings) -> None:

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -53,11 +53,11 @@ from algorithm.training.actor import Actor
 from algorithm.training.components import Timer, TrainingComponents
 from algorithm.training.invalid_values import Episode
 from algorithm.training.learner import Learner
-from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.monitor import DISPLAY_INTERVAL
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import DivergenceDetector, run_tick
+from algorithm.training.updates import run_tick
 
 try:
     import fcntl
@@ -401,10 +401,6 @@ class WorkersFleet(Fleet):
         others = {str(index): about for index, about in saved.items()}
         return {**metadata, **({"workers": others} if others else {})}
 
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        self._monitor, self._divergence = monitor, divergence
-        return self._advance
-
     def settle(self) -> None:
         """Let the workers finish their ticks; those that do not are ended."""
         self._memory.limit[:] = 0
@@ -430,23 +426,23 @@ class WorkersFleet(Fleet):
         self._host.close()
         self._memory.close()
 
-    def _advance(self, signals: DeferredSignals) -> bool:
+    def advance(self, signals: DeferredSignals) -> bool:
         """Let the workers run until something is due, and do it."""
         self._count_steps()
-        left = self._monitor.next_due - self._monitor.counters.env_steps
+        left = self.monitor.next_due - self.monitor.counters.env_steps
         self._memory.limit[:] = min(int(self._counted[:, 0].sum()) + left, 2**62)
         for service in self._ready:
             while len(service.calls) < min(len(self._memory.counts), 2):
-                rows = self._monitor.reporter.rows
-                self._supervisor.call(service, "run", self._monitor.counters.iterations, rows)
+                rows = self.monitor.reporter.rows
+                self._supervisor.call(service, "run", self.monitor.counters.iterations, rows)
         self._receive()
-        if self._monitor.is_due or signals.is_pending:
+        if self.monitor.is_due or signals.is_pending:
             self._memory.limit[:] = 0  # each worker replies after its tick
             while self._is_running:
                 self._receive()
             self._synchronize()
-            return self._monitor.do_due()
-        self._monitor.show_progress()
+            return self.monitor.do_due()
+        self.monitor.show_progress()
         return False
 
     @property
@@ -459,7 +455,7 @@ class WorkersFleet(Fleet):
         for service, reply in self._supervisor.poll(DISPLAY_INTERVAL):
             self._handle(service, reply)
         self._count_steps()
-        self._divergence.check()
+        self.divergence.check()
 
     def _handle(self, service: Supervised, reply: Any) -> None:
         """Count a report, or replace a worker that was lost. Raise the error of a worker."""
@@ -487,14 +483,14 @@ class WorkersFleet(Fleet):
         """Count the episodes and the seconds of a report."""
         self.training.timer.split_lap(report.seconds)
         for role, samples in report.samples.items():
-            self._monitor.reporter.add_samples(role, samples)
+            self.monitor.reporter.add_samples(role, samples)
         self._count_steps()
-        self._lanes.count_episodes(self._monitor, service.index, report.episodes, report.active_lanes)
+        self._lanes.count_episodes(self.monitor, service.index, report.episodes, report.active_lanes)
 
     def _count_steps(self) -> None:
         """Count the env steps and the updates of all workers since the last call."""
         counts = self._memory.counts.copy()
         env_steps, updates = (counts - self._counted).sum(0)
-        self._monitor.count_steps(int(env_steps))
-        self._monitor.counters.updates += int(updates)
+        self.monitor.count_steps(int(env_steps))
+        self.monitor.counters.updates += int(updates)
         self._counted = counts

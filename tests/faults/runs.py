@@ -145,6 +145,11 @@ class Run:
     def signal(self, number: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.pid, number)
 
+    def stop(self, number: int, group: bool = False) -> int:
+        """Send a signal to the process, or to its group. Return the exit status."""
+        self.signal(number, group)
+        return self.status()
+
     def status(self) -> int:
         """Wait for the end; return the exit status, or minus the signal that ended the process."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -156,3 +161,11 @@ class Run:
         except ProcessLookupError:
             return False
         return True
+
+
+def start_training(*arguments: str, **task) -> Run:
+    """Write the environment folder, as `write_task`, and start a run. Return it as soon as it trains."""
+    write_task(**task)
+    run = Run(*ARGUMENTS, *arguments)
+    run.wait_for("steps/s", 120)
+    return run

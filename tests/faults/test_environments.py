@@ -29,7 +29,6 @@ def make():
 """
 
 
-EXIT_IN_BLUEPRINT = "import sys\ndef blueprint():\n    sys.exit()"
 EXIT_IN_ENCODER = """
 import sys
 from algorithm.networks import Blueprint, Vector
@@ -49,25 +48,6 @@ def train(capsys, fault: str, *arguments: str, **base) -> tuple[int, str, str]:
     streams = capsys.readouterr()
     assert "Traceback" not in streams.out + streams.err
     return status, streams.out, streams.err
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("if Broken.steps % 50 == 0: obs = obs * np.nan", "the observation 'obs' of lane 1 of role 'agent' is NaN"),
-        ("if Broken.steps % 51 == 0: reward = -np.inf", "the reward of lane 0 of role 'agent' is infinite"),
-    ],
-)
-def test_no_nan_or_infinite_value_is_stored(fault, message, capsys):
-    status, out, err = train(capsys, fault)
-    assert status == 0 and err == ""
-    assert message in out
-    lines = [line for line in out.splitlines() if "role 'agent'" in line]
-    assert len(lines) == 2 and "(10 faults of this kind so far)" in lines[1]
-    assert message in (run_folder().path / "faults.log").read_text()
-    with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
-        assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
-    assert run_folder().find_latest().counters.updates > 0
 
 
 SENSORS = """
@@ -105,6 +85,7 @@ make = Sensors
     [
         ("obs['speed'][1] = np.nan", "the observation 'speed' of lane 1 of role 'agent' is NaN"),
         ("obs['speed'][0] = -np.inf", "the observation 'speed' of lane 1 of role 'agent' is infinite"),
+        ("self.reward = -np.inf", "the reward of lane 1 of role 'agent' is infinite"),
         (
             "obs['action_mask'][3:] = 0",
             "the observation 'action_mask' of lane 1 of role 'agent' forbids every action of branch 1",
@@ -124,9 +105,12 @@ def test_a_faulty_sensor_or_mask_is_logged_and_excluded_from_training(fault, mes
     assert main.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     logged = [line for line in out.splitlines() if "of role 'agent'" in line]
-    assert err == "" and len(logged) > 1 and all(message in line for line in logged)
+    assert err == "" and all(message in line for line in logged)
+    assert len(logged) == 2 and "(10 faults of this kind so far)" in logged[1]
     assert message in (run_folder().path / "faults.log").read_text()
     assert len(learned) > 20
+    with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
+        assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
     for rollout in learned:
         assert (rollout.reward[rollout.valid & (rollout.reward != 0)] == 1).all()  # bootstrap rows have reward 0
         assert all(np.isfinite(value).all() for value in rollout.obs.values())
@@ -211,11 +195,8 @@ NN = Path("envs/own/task/nn.py")
 @pytest.mark.parametrize(
     ("nn", "status", "message"),
     [
-        ("import sys\nsys.exit()", 2, ""),
-        (EXIT_IN_BLUEPRINT, 2, ""),
-        (EXIT_IN_ENCODER, 1, ""),
+        (EXIT_IN_ENCODER, 1, "sys.exit(None) was called"),
         (f"{STOP}\nraise Stop('enough')\n", 2, "Stop: enough"),
-        ("x = 1\nraise RuntimeError('no such luck')\n", 2, f"{NN}, line 2: RuntimeError: no such luck\n"),
     ],
 )
 def test_an_error_of_a_network_at_the_start_is_one_line(nn, status, message, capsys):
@@ -329,20 +310,6 @@ def test_divergence_ends_the_run_and_keeps_the_last_checkpoint(capsys):
     assert_playable()
 
 
-FEW = """
-import gymnasium
-from pathlib import Path
-
-def make(limit):
-    with Path("made").open("a") as file:
-        file.write("x")
-    if len(Path("made").read_text()) > limit:
-        raise OSError(f"there are licenses for {limit}")
-    return gymnasium.make("CartPole-v1")
-"""
-
-
-def test_evaluation_environments_are_made_by_their_first_use(capsys):
-    write_task(FEW, n_envs=3, env_args={"limit": 3})
-    assert main.main([*ARGUMENTS, "--max_step", "300"]) == 0
-    assert Path("made").read_text() == "xxx"
+def test_evaluation_environments_are_made_by_their_first_use():
+    write_task(LICENSED, max_step=200)  # a third environment would not start
+    assert main.main(ARGUMENTS) == 0

@@ -43,11 +43,8 @@ def test_a_run_resumes_after_kill_9_at_any_time():
 )
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
-    write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
-    run.signal(number, group=number != signal.SIGTERM)  # a terminal signals the group
-    assert run.status() == status
+    run = start_training(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
+    assert run.stop(number, group=number != signal.SIGTERM) == status  # a terminal signals the group
     resume = "python main.py own/task -n a --resume"
     assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
     assert not run.has_processes()
@@ -56,11 +53,10 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
 
 
 def test_a_run_whose_environments_take_turns_is_interrupted_and_resumed():
-    write_task(n_envs=3, env_groups=2, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
-    run.signal(signal.SIGINT, group=True)
-    assert run.status() == 130 and not run.has_processes()
+    run = start_training(
+        n_envs=3, env_groups=2, max_step=None, save_every=None, env_args={"vectorization_mode": "async"}
+    )
+    assert run.stop(signal.SIGINT, group=True) == 130 and not run.has_processes()
     (saved,) = saved_steps()
     assert main.main([*ARGUMENTS, "--resume", "--max_step", str(saved + 200)]) == 0
     assert max(saved_steps()) >= saved + 200
@@ -99,17 +95,14 @@ def test_a_run_in_training_is_not_resumed_or_replaced_but_can_be_read(capsys):
     assert main.main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
     assert main.main(["export", *ARGUMENTS]) == 0
-    run.signal(signal.SIGKILL)
-    assert run.status() == -signal.SIGKILL
+    assert run.stop(signal.SIGKILL) == -signal.SIGKILL
     assert run.err.read_text() == ""
     assert main.main([*ARGUMENTS, "--resume", "--max_step", str(max(saved_steps()) + 50)]) == 0
     assert main.main([*ARGUMENTS, "--force", "--max_step", "100"]) == 0
 
 
 def test_several_signals_are_harmless():
-    write_task(max_step=None, save_every=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
+    run = start_training(max_step=None, save_every=None)
     for _ in range(5):
         run.signal(signal.SIGINT)
         time.sleep(0.002)
@@ -124,8 +117,7 @@ def test_a_second_signal_ends_a_hanging_step():
     run.wait_for("stuck")
     run.signal(signal.SIGTERM)
     time.sleep(2)  # the system delivers two signals as one if the process does not run in between
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143
     assert_playable()
 
 
@@ -147,8 +139,7 @@ def test_a_signal_before_the_first_step_leaves_no_run():
     write_task("import time\ndef make():\n    print('starting', flush=True)\n    time.sleep(1000)\n")
     run = Run(*ARGUMENTS)
     run.wait_for("starting")
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143
     assert run.err.read_text() == "Terminated. Nothing was saved: the run had no checkpoint yet.\n"
     assert not Path("runs").exists()
 
@@ -217,9 +208,7 @@ def test_a_full_disk_is_an_error_and_the_last_complete_checkpoint_remains():
 
 
 def test_a_file_size_limit_is_an_error_and_the_last_complete_checkpoint_remains():
-    write_task(save_every=100, max_step=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
+    run = start_training(save_every=100, max_step=None)
     wait_until(saved_steps)
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (1000, 1000))
     status = run.status()

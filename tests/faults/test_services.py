@@ -26,9 +26,7 @@ ON_CLUSTER = ["--set", "base_config.runtime=CLUSTER", "cluster_config.timeout=5"
 
 
 def test_actors_that_are_killed_or_hang_are_replaced_and_end_with_the_main_process():
-    write_task(SLOW_CARTPOLE, max_step=None, save_every=200)
-    run = Run(*ARGUMENTS, *ON_CLUSTER)
-    run.wait_for("steps/s")
+    run = start_training(*ON_CLUSTER, env=SLOW_CARTPOLE, max_step=None, save_every=200)
     first, second = list_workers(run.pid)
     os.kill(first, signal.SIGKILL)
     run.wait_for("crashed with signal SIGKILL: about")
@@ -39,8 +37,7 @@ def test_actors_that_are_killed_or_hang_are_replaced_and_end_with_the_main_proce
     wait_until_dead([first, second], 1)
     actors, saved = list_workers(run.pid), saved_steps()[-1]
     assert len(actors) == 2
-    run.signal(signal.SIGKILL)
-    assert run.status() == -signal.SIGKILL
+    assert run.stop(signal.SIGKILL) == -signal.SIGKILL
     wait_until_dead(actors, 20)
     assert main.main([*ARGUMENTS, "--resume", "--max_step", str(saved + 100)]) == 0
     assert_playable()
@@ -66,8 +63,7 @@ def start_members(*settings: str) -> tuple[Run, list[int]]:
 def test_the_members_of_a_population_that_is_stopped_save_a_checkpoint(number, status):
     run, members = start_members()
     assert len(members) == 2
-    run.signal(number, group=True)
-    assert run.status() == status, run.err.read_text()
+    assert run.stop(number, group=True) == status, run.err.read_text()
     assert "Checkpoints saved" in run.err.read_text()
     wait_until_dead(members, 5)
     assert [len(names) for names in list_checkpoints()] == [1, 1]
@@ -76,8 +72,7 @@ def test_the_members_of_a_population_that_is_stopped_save_a_checkpoint(number, s
 def test_members_end_with_the_main_process_and_the_population_is_resumed():
     run, members = start_members("base_config.save_every=200")
     wait_until(lambda: all(list_checkpoints()))
-    run.signal(signal.SIGKILL)
-    assert run.status() == -signal.SIGKILL
+    assert run.stop(signal.SIGKILL) == -signal.SIGKILL
     wait_until_dead(members, 20)
     last = max(int(name) for names in list_checkpoints() for name in names)
     limits = ["--max_step", str(last + 50), "--set", "population_config.processes=1"]
@@ -91,5 +86,4 @@ def test_a_member_that_hangs_continues_in_another_process():
     run.wait_for("its process has not ended its interval within 8 s (population_config.timeout)")
     run.wait_for("it continues from its last checkpoint")
     wait_until_dead(members[:1], 5)
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143

@@ -31,9 +31,7 @@ WORKERS = {"runtime": "WORKERS", "n_workers": 2}
 
 
 def test_a_killed_worker_is_replaced():
-    write_task(**WORKERS, max_step=None, save_every=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s", 120)
+    run = start_training(**WORKERS, max_step=None, save_every=None)
     workers = list_workers(run.pid)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
@@ -42,8 +40,7 @@ def test_a_killed_worker_is_replaced():
     wait_until(lambda: len(set(list_workers(run.pid)) - set(workers)) == 1)
     (started,) = set(list_workers(run.pid)) - set(workers)
     wait_until(lambda: "libtorch" in Path(f"/proc/{started}/maps").read_text())  # the new worker imports torch
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143
     wait_until_dead([*workers, started], 2)
     assert re.search(r"env step [\d,]+: worker 1 crashed with signal SIGKILL: another worker", run.out.read_text())
     (env_steps,) = saved_steps()
@@ -57,15 +54,12 @@ def weights():
 
 
 def test_neither_workers_nor_their_environments_outlive_the_main_process():
-    write_task(**WORKERS, max_step=None, save_every=100, env_args={"vectorization_mode": "async"})
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s", 120)
+    run = start_training(**WORKERS, max_step=None, save_every=100, env_args={"vectorization_mode": "async"})
     wait_until(lambda: len(saved_steps()) >= 2)
     workers = list_workers(run.pid)
     below = [child for worker in workers for child in list_workers(worker)]
     assert len(below) == 4
-    run.signal(signal.SIGKILL)
-    assert run.status() == -signal.SIGKILL
+    assert run.stop(signal.SIGKILL) == -signal.SIGKILL
     wait_until_dead([*workers, *below], 20)
     assert_playable()
     limit = max(saved_steps()) + 200
@@ -77,11 +71,8 @@ def test_neither_workers_nor_their_environments_outlive_the_main_process():
     ("number", "status", "word"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
 )
 def test_a_signal_to_all_processes_ends_a_run_after_saving(number, status, word):
-    write_task(**WORKERS, max_step=None, save_every=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s", 120)
-    run.signal(number, group=True)
-    assert run.status() == status
+    run = start_training(**WORKERS, max_step=None, save_every=None)
+    assert run.stop(number, group=True) == status
     resume = "python main.py own/task -n a --resume"
     assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
     assert not run.has_processes()
@@ -229,8 +220,7 @@ def test_a_second_signal_ends_a_run_whose_worker_hangs():
     run.signal(signal.SIGINT)
     time.sleep(2)
     assert is_alive(run.pid)
-    run.signal(signal.SIGINT)
-    assert run.status() == 130
+    assert run.stop(signal.SIGINT) == 130
     assert "Interrupted. Checkpoint saved" in run.err.read_text()
     assert not run.has_processes()
     assert len(saved_steps()) == 1

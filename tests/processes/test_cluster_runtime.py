@@ -24,9 +24,8 @@ from algorithm.runs.run_requests import RunRequest, resume_run
 from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
 from algorithm.training.metrics import read_table
-from tests.checkpointing.test_resume import SETTINGS, train_run
+from tests.checkpointing.test_resume import SETTINGS, new_run, train_run
 from tests.processes.inline_host import InlineHost, fail_calls
-from tests.processes.test_workers_runtime import new_run
 from tests.test_learning import PROBE, evaluate_states
 from tests.unity_player.launcher import make_player
 
@@ -79,12 +78,15 @@ def test_values_are_learned_through_lag(lag, hosts, tmp_path):
 
 
 KINDS = [
-    "acer, prioritized, gru, iterations",
-    "acer, continuous, noisy and normalized",
-    "sac, noisy layers",
-    "reactor, lazy, memories of policy and critic",
-    "a2c, rnd",
-    "ppo, curiosity, recurrent",
+    "gru and last action",
+    "prioritized",
+    "continuous, noisy and normalised",
+    "noisy layers",
+    "sac, hybrid and recurrent",
+    "reactor, lazy, memories of policy and critic, skipping",
+    "rnd of actions, novel actions, sac",
+    "a2c",
+    "ppo, recurrent and skipping",
 ]
 
 

@@ -15,9 +15,7 @@ from algorithm.training.evaluator import Evaluator
 from algorithm.training.invalid_values import InvalidEpisodes
 from algorithm.training.metrics import mean_evaluations, read_table
 from algorithm.training.signals import Terminated
-from tests.checkpointing.test_resume import SETTINGS, assert_equal, train_run
-from tests.checkpointing.test_resume import new_run as new_local_run
-from tests.processes.test_workers_runtime import new_run
+from tests.checkpointing.test_resume import SETTINGS, assert_equal, new_run, train_run
 
 pytestmark = pytest.mark.usefixtures("prepared_workers")
 MAX_STEP = SETTINGS["base_config"]["max_step"]
@@ -26,8 +24,8 @@ MAX_STEP = SETTINGS["base_config"]["max_step"]
 @pytest.mark.parametrize("kind", ["noisy layers", "gru and last action", "curiosity, gru and normalized"])
 def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupted_one(kind, tmp_path, monkeypatch):
     limits = {"evaluate_every": MAX_STEP * 2, "save_every": 10}
-    end = train_run(new_local_run(tmp_path, "straight", kind, **limits))
-    resumed = new_local_run(tmp_path, "resumed", kind, **limits)
+    end = train_run(new_run(tmp_path, "straight", kind, **limits))
+    resumed = new_run(tmp_path, "resumed", kind, **limits)
 
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -43,7 +41,7 @@ def test_a_signal_in_the_evaluation_that_confirms_the_goal(call, tmp_path, monke
     goal = {"goal": {"return": -1000.0}, "base_config": {"max_step": 10_000, "save_every": None}}
 
     def make_run(name: str) -> RunFolder:
-        folder = new_local_run(tmp_path, name, "noisy layers")
+        folder = new_run(tmp_path, name, "noisy layers")
         folder.record_settings(merge(folder.load_settings().tree, goal), 0)
         return folder
 
@@ -65,8 +63,8 @@ def test_a_signal_in_the_evaluation_that_confirms_the_goal(call, tmp_path, monke
 
 def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(tmp_path, monkeypatch):
     limits = {"evaluate_every": 50, "save_every": 10, "log_every": 10}
-    end, interrupted = train_run(new_local_run(tmp_path, "straight", "noisy layers", **limits)), []
-    resumed = new_local_run(tmp_path, "resumed", "noisy layers", **limits)
+    end, interrupted = train_run(new_run(tmp_path, "straight", "noisy layers", **limits)), []
+    resumed = new_run(tmp_path, "resumed", "noisy layers", **limits)
     play = Evaluator.play
 
     def stop(evaluator, *args):
@@ -99,7 +97,7 @@ def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hos
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
 def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):
     limits = {"max_step": 60, "max_iter": None, "evaluate_every": 40}
-    folder = new_run(tmp_path, "run", "acer, prioritized, gru, iterations", runtime=runtime, **limits)
+    folder = new_run(tmp_path, "run", "gru and last action", runtime=runtime, **limits)
     end = train_run(folder).counters
     evaluations = mean_evaluations(read_table(folder.path / "metrics.csv"))
     logged: list[str] = []

@@ -18,10 +18,9 @@ from algorithm.processes.cluster import ClusterFleet
 from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
-from tests.checkpointing.test_resume import SETTINGS, content
+from tests.checkpointing.test_resume import SETTINGS, content, new_run
 from tests.processes.learner_process import MixedHost, VisibleLearner, pack_learner
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
-from tests.processes.test_workers_runtime import new_run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,7 +82,7 @@ def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path)
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
 
 
-RESUMED = ["acer, prioritized, gru, iterations", "a2c, rnd"]
+RESUMED = ["gru and last action", "a2c"]
 
 
 def resume(folder, max_step, learners, **cluster_settings):
@@ -159,7 +158,7 @@ def test_the_number_of_learners_is_described():
 
 
 def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
+    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", max_step=400, max_iter=None, save_every=100)
     call = MixedHost.call
 
     def kill_and_call(self, handle, method, *arguments):
@@ -193,7 +192,7 @@ class FailingLearner(VisibleLearner):
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(learners, "LearnerService", FailingLearner)
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
     assert "1 // 0" in str(raised.value.__cause__)
@@ -201,7 +200,7 @@ def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
 
 
 def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None)
     original = build.DivergenceDetector.count_update
 
     def fail(self):
@@ -219,7 +218,7 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
+    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=100)
     if rank:
         monkeypatch.setattr(learners, "LearnerService", LearnerWithFullDisk)
     else:
