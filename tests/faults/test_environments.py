@@ -8,26 +8,7 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.training.learner import Learner
-from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
-
-BROKEN = """
-import os, sys, time
-import gymnasium
-import numpy as np
-
-class Broken(gymnasium.Wrapper):
-    steps = 0  # of all environments in this process
-
-    def step(self, action):
-        Broken.steps += 1
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        {fault}
-        return obs, reward, terminated, truncated, info
-
-def make():
-    return Broken(gymnasium.make("CartPole-v1"))
-"""
-
+from tests.faults.runs import ARGUMENTS, BROKEN, assert_playable, run_folder, saved_steps, write_task
 
 EXIT_IN_ENCODER = """
 import sys

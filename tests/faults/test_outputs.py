@@ -9,22 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import ARGUMENTS, Run, assert_playable, write_task
+from tests.faults.runs import ARGUMENTS, BROKEN, Run, assert_playable, write_task
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="forks processes")
 
 ROOT = Path(__file__).resolve().parents[2]
-PRINTING = """
-import gymnasium
-
-class Printing(gymnasium.Wrapper):
-    def step(self, action):
-        print("a step", flush=True)
-        return self.env.step(action)
-
-def make():
-    return Printing(gymnasium.make("CartPole-v1"))
-"""
+PRINTING = BROKEN.format(fault="print('a step', flush=True)")
 
 
 def assert_complete() -> None:

@@ -14,7 +14,17 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.cli.output import Output
-from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, wait_until, write_task
+from tests.faults.runs import (
+    ARGUMENTS,
+    BROKEN,
+    Run,
+    assert_playable,
+    run_folder,
+    saved_steps,
+    start_training,
+    wait_until,
+    write_task,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
 resource = pytest.importorskip("resource")
@@ -112,27 +122,13 @@ def test_several_signals_are_harmless():
 
 
 def test_a_second_signal_ends_a_hanging_step():
-    write_task("import time\n" + CARTPOLE.replace("gymnasium.make('CartPole-v1')", "Stuck()") + STUCK)
+    write_task(BROKEN.format(fault="if Broken.steps == 100: print('stuck', flush=True), time.sleep(1000)"))
     run = Run(*ARGUMENTS)
     run.wait_for("stuck")
     run.signal(signal.SIGTERM)
     time.sleep(2)  # the system delivers two signals as one if the process does not run in between
     assert run.stop(signal.SIGTERM) == 143
     assert_playable()
-
-
-STUCK = """
-class Stuck(gymnasium.Wrapper):
-    def __init__(self):
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.steps = 0
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 100:
-            print("stuck", flush=True)
-            time.sleep(1000)
-        return self.env.step(action)
-"""
 
 
 def test_a_signal_before_the_first_step_leaves_no_run():

@@ -16,6 +16,7 @@ from tests.faults.runs import (
     list_workers,
     read_last_metric,
     saved_steps,
+    start_training,
     wait_until,
     wait_until_dead,
     write_task,

@@ -14,13 +14,14 @@ import torch
 from algorithm.cli import main
 from tests.faults.runs import (
     ARGUMENTS,
-    CARTPOLE,
+    BROKEN,
     Run,
     assert_playable,
     is_alive,
     list_workers,
     run_folder,
     saved_steps,
+    start_training,
     wait_until,
     wait_until_dead,
     write_task,
@@ -121,25 +122,8 @@ def test_nan_in_one_worker_never_reaches_the_shared_parameters():
     assert all(tensor.isfinite().all() for name, tensor in learner.items() if name.startswith("moments"))
 
 
-BROKEN = CARTPOLE.replace("return gymnasium.make('CartPole-v1')", "raise OSError('no such simulator')")
-CRASHING = """
-import os
-import gymnasium
-class Crashing(gymnasium.Wrapper):
-    steps = 0
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 40:
-            raise ValueError("the arm is broken")
-        return self.env.step(action)
-def make():
-    return Crashing(gymnasium.make("CartPole-v1"))
-"""
-EXITING = CRASHING.replace('raise ValueError("the arm is broken")', "os._exit(7)")
-
-
 def test_an_environment_that_does_not_start_is_reported_as_in_a_local_run():
-    write_task(BROKEN, **WORKERS)
+    write_task("def make(): raise OSError('no such simulator')\n", **WORKERS)
     run = Run(*ARGUMENTS)
     status, error = run.status(), run.err.read_text()
     config = Path("envs/own/task/config.yaml")
@@ -150,7 +134,8 @@ def test_an_environment_that_does_not_start_is_reported_as_in_a_local_run():
 
 
 def test_an_environment_that_raises_is_restarted_and_then_ends_the_run():
-    write_task(CRASHING, **WORKERS, max_env_restarts=2, max_step=None)
+    fault = "if Broken.steps % 80 == 0: raise ValueError('the arm is broken')"
+    write_task(BROKEN.format(fault=fault), **WORKERS, max_env_restarts=2, max_step=None)
     run = Run(*ARGUMENTS)
     assert run.status() == 1
     assert "ValueError: the arm is broken" in run.out.read_text()
@@ -161,7 +146,7 @@ def test_an_environment_that_raises_is_restarted_and_then_ends_the_run():
 
 
 def test_a_worker_that_exits_again_and_again_ends_the_run():
-    write_task(EXITING, **WORKERS, max_env_restarts=1, max_step=None)
+    write_task(BROKEN.format(fault="if Broken.steps == 80: os._exit(7)"), **WORKERS, max_env_restarts=1, max_step=None)
     run = Run(*ARGUMENTS)
     assert run.status() == 1
     assert "ended with exit code 7: another worker with an empty replay replaces it" in run.out.read_text()
@@ -195,26 +180,10 @@ def test_ten_starts_and_stops_leave_nothing():
     assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2
 
 
-HANGING = """
-import multiprocessing
-import pathlib
-import time
-import gymnasium
-class Hanging(gymnasium.Wrapper):
-    steps = 0
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 200 and multiprocessing.current_process().name.startswith("Worker-1-"):
-            pathlib.Path("hangs").touch()
-            time.sleep(300)
-        return self.env.step(action)
-def make():
-    return Hanging(gymnasium.make("CartPole-v1"))
-"""
-
-
 def test_a_second_signal_ends_a_run_whose_worker_hangs():
-    write_task(HANGING, **WORKERS, max_step=None, save_every=None, log_every=100_000)
+    is_due = "Broken.steps == 400 and multiprocessing.current_process().name.startswith('Worker-1-')"
+    fault = f"if {is_due}: Path('hangs').touch(), time.sleep(300)"
+    write_task(BROKEN.format(fault=fault), **WORKERS, max_step=None, save_every=None, log_every=100_000)
     run = Run(*ARGUMENTS)
     wait_until(Path("hangs").exists)
     run.signal(signal.SIGINT)
