@@ -79,7 +79,8 @@ class MemberFleet:
             gpus=config.gpus_per_member,
         )
         self.supervisor = Supervisor(self.host, spec, name="process {} of the members".format)
-        self.count = config.processes or (count_cores() if is_local else len(members.folders))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.count = config.processes or (cores if is_local else len(members.folders))
         self.keep, self.log = settings.base.keep_checkpoints, log
         self.timeout = config.timeout or inf
         self.reply_timeout = inf if is_local else cluster.timeout
@@ -207,10 +208,3 @@ class MemberFleet:
         for service in list(self._work):  # it hangs
             self.supervisor.end(service)
             self._release(service)
-
-
-def count_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -21,12 +21,13 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
+from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.acting import Collectors, CollectorService, EvaluatorService, Experience, RemoteEvaluations
-from algorithm.processes.averaging_learner import close_connection
+from algorithm.processes.averaging_learner import AveragingLearner, close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec, open_host
-from algorithm.processes.learners import LearnerPeers, make_learner_sharing
+from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
@@ -76,7 +77,8 @@ class ClusterFleet(Fleet):
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
-            self.sharing = make_learner_sharing(self._peers.connection)
+            make_learner = partial(AveragingLearner, connection=self._peers.connection)
+            self.sharing = Sharing(make_learner=make_learner, is_main=True)
         spec = ServiceSpec(
             kind="Actor",
             make=partial(start_service, CollectorService, task),
@@ -276,17 +278,14 @@ def _check_learners(settings: Settings) -> None:
     """Raise UserError for settings that do not fit several learners."""
     cluster, device = settings.cluster, settings.base.device
     forbid_natural_steps(settings, "several learners")
-    if cluster.actors % cluster.learners:
-        raise UserError(
-            f"cluster_config.actors is {cluster.actors}, which cannot be divided among cluster_config.learners "
-            f"{cluster.learners}: set actors to {-(-cluster.actors // cluster.learners) * cluster.learners}"
-        )
+    divided = {"cluster_config.actors": cluster.actors}
     for each in (settings, *settings.roles.values()):
-        section, batch_size = each.agent_section, getattr(each.agent, "batch_size", 0)
-        if batch_size % cluster.learners:
+        divided[f"{each.agent_section}.batch_size"] = getattr(each.agent, "batch_size", 0)
+    for path, number in divided.items():
+        if number % cluster.learners:
             raise UserError(
-                f"{section}.batch_size is {batch_size}, which cannot be divided among cluster_config.learners "
-                f"{cluster.learners}: set batch_size to {-(-batch_size // cluster.learners) * cluster.learners}"
+                f"{path} is {number}, which cannot be divided among cluster_config.learners {cluster.learners}: set "
+                f"{path.partition('.')[2]} to {-(-number // cluster.learners) * cluster.learners}"
             )
     if cluster.gpus_per_learner and not device.startswith("cuda"):
         raise UserError(

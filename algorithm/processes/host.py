@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
@@ -114,19 +116,12 @@ class ServiceProcess:
             result = self._failure or getattr(self._service, method)(*arguments)
         except BaseException as error:
             result = Failure.describe(error)
-        log = tuple(_forwarded)
-        _forwarded.clear()
+        log = tuple((record.levelno, record.getMessage()) for record in _forwarded.buffer)
+        _forwarded.flush()
         return Reply(result, log)
 
 
-_forwarded: list[tuple[int, str]] = []  # what was logged in this process since the last reply
-
-
-class _ForwardingHandler(logging.Handler):
-    """A handler that keeps each message for the next reply."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _forwarded.append((record.levelno, record.getMessage()))
+_forwarded = BufferingHandler(sys.maxsize)  # keeps what was logged in this process since the last reply
 
 
 def forward_log() -> None:
@@ -134,7 +129,7 @@ def forward_log() -> None:
     logger = logging.getLogger("algorithm")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(_ForwardingHandler())
+    logger.addHandler(_forwarded)
 
 
 class Host(ABC):

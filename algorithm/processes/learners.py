@@ -6,12 +6,14 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
@@ -41,13 +43,7 @@ from algorithm.training.updates import complete_report
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
 
 
-def make_learner_sharing(connection: LearnerConnection) -> Sharing:
-    """Return what one of several learners shares with the others."""
-    return Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=connection.rank == 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundReport:
+class RoundReport(NamedTuple):
     """The report of one learner on a round.
 
     Attributes:
@@ -137,7 +133,7 @@ class LearnerService(Service):
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
-            sharing = make_learner_sharing(self._connection)
+            sharing = Sharing(make_learner=partial(AveragingLearner, connection=self._connection), is_main=False)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
             for name, role in roles.items():
                 components = builder(name, role)
@@ -206,7 +202,9 @@ class LearnerPeers:
         self.supervisor.ensure(self.size - 1)
         self.supervisor.wait_for_start(needed=self.size - 1)
         if address := host.find_meeting_host():
-            meeting = f"tcp://{address}:{_find_free_port()}"
+            with socket.socket() as listener:
+                listener.bind(("", 0))
+                meeting = f"tcp://{address}:{listener.getsockname()[1]}"  # a port that is free
         else:  # on one machine they meet in a file, so that no port is open
             meeting = f"file://{make_temporary_folder('samara-learners-')}/meeting"
         connect = partial(
@@ -285,10 +283,8 @@ class LearnerPeers:
     def collect_metrics(self) -> dict[str, float]:
         """Return the metrics of each learner since the last call."""
         values = {}
-        for rank, reports in enumerate(zip(*self._reports, strict=True)):
-            seconds = sum(report.seconds for report in reports)
-            waiting_seconds = sum(report.waiting_seconds for report in reports)
-            updates = sum(report.updates for report in reports)
+        totals = np.array(self._reports).sum(0).tolist() if self._reports else []  # [learners, 3]
+        for rank, (updates, seconds, waiting_seconds) in enumerate(totals):
             values[f"cluster/learner_{rank}_waiting"] = waiting_seconds / seconds
             values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
         self._reports.clear()
@@ -348,9 +344,3 @@ def _pack_learner(checkpoint: Checkpoint, rank: int) -> PackedFolder:
     digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
     names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
     return pack_folder(checkpoint.folder, names, digests)
-
-
-def _find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]

@@ -79,12 +79,3 @@ def test_members_end_with_the_main_process_and_the_population_is_resumed():
     limits = ["--max_step", str(last + 50), "--set", "population_config.processes=1"]
     assert main.main([*MEMBERS[:3], "--resume", *limits]) == 0
     assert all(int(names[-1]) >= last + 50 for names in list_checkpoints())
-
-
-def test_a_member_that_hangs_continues_in_another_process():
-    run, members = start_members("base_config.save_every=100", "population_config.timeout=8")
-    os.kill(members[0], signal.SIGSTOP)
-    run.wait_for("its process has not ended its interval within 8 s (population_config.timeout)")
-    run.wait_for("it continues from its last checkpoint")
-    wait_until_dead(members[:1], 5)
-    assert run.stop(signal.SIGTERM) == 143

@@ -192,7 +192,7 @@ class FailingLearner(VisibleLearner):
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(learners, "LearnerService", FailingLearner)
-    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None, evaluate_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
     assert "1 // 0" in str(raised.value.__cause__)
