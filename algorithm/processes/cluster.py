@@ -24,7 +24,7 @@ from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.acting import Collectors, CollectorService, EvaluatorService, Experience, RemoteEvaluations
-from algorithm.processes.averaging_learner import AveragingLearner, close_connection
+from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
 from algorithm.processes.host import Host, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers
@@ -77,8 +77,7 @@ class ClusterFleet(Fleet):
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
-            make_learner = partial(AveragingLearner, connection=self._peers.connection)
-            self.sharing = Sharing(make_learner=make_learner, is_main=True)
+            self.sharing = Sharing(make_learner=self._peers.make_learner, is_main=True)
         spec = ServiceSpec(
             kind="Actor",
             make=partial(start_service, CollectorService, task),

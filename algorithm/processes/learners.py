@@ -103,29 +103,20 @@ def learn_round(
 class LearnerService(Service):
     """A learner other than learner 0, with the rank `index` + 1."""
 
-    @property
-    def rank(self) -> int:
-        """Return the number of the learner."""
-        return self.index + 1
-
     def open(self) -> None:
         """Prepare the files of the run."""
-        self._folder = self.task.unpack()
+        self._folder, self.rank = self.task.unpack(), self.index + 1
 
     @close_on_error()
-    def join(self, connect: Callable[..., LearnerConnection]) -> None:
-        """Connect with the other learners."""
-        self._connection = connect(rank=self.rank)
-
-    @close_on_error()
-    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> None:
-        """Build the components of all roles, while the other learners build theirs.
+    def build(self, connect: Callable[..., LearnerConnection], roles: Mapping[str, Role], files: PackedFolder) -> None:
+        """Connect with the other learners, and build the components of all roles, while they build theirs.
 
         Args:
+            connect: returns the connection, given the rank.
             roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
             files: the files of the checkpoint with the experience of this learner; empty without one.
         """
-        settings = self.task.settings
+        settings, connection = self.task.settings, connect(rank=self.rank)
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
         adapter = RemoteEnvironments(roles)
@@ -133,7 +124,7 @@ class LearnerService(Service):
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
-            sharing = Sharing(make_learner=partial(AveragingLearner, connection=self._connection), is_main=False)
+            sharing = Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=False)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
             for name, role in roles.items():
                 components = builder(name, role)
@@ -167,7 +158,7 @@ class LearnerService(Service):
 
 
 class LearnerPeers:
-    """The learners 1, 2, ... of a run, which are started, and connected with learner 0, which is this process.
+    """The learners 1, 2, ... of a run, which are started; learner 0 is this process.
 
     Each learner has its own replay, schedulers and generators, and the rollouts of its share of the actors. Learner 0
     requests each round, each checkpoint and the end of the run; the others only reply.
@@ -175,9 +166,6 @@ class LearnerPeers:
     Args:
         host: runs them. Without GPUs, all learners learn on CPUs.
         task: the data from which they start.
-
-    Attributes:
-        connection: connects the learners.
 
     Raises:
         EnvironmentStartError: a learner has not started in time, or has ended.
@@ -207,19 +195,17 @@ class LearnerPeers:
                 meeting = f"tcp://{address}:{listener.getsockname()[1]}"  # a port that is free
         else:  # on one machine they meet in a file, so that no port is open
             meeting = f"file://{make_temporary_folder('samara-learners-')}/meeting"
-        connect = partial(
+        self._connect = partial(
             LearnerConnection,
             meeting,
             size=self.size,
             timeout=self.timeout,
             backend="nccl" if cluster.gpus_per_learner else "gloo",
         )
-        with self._call_all("join", [(connect,)] * (self.size - 1)):
-            self.connection = connect(rank=0)
 
     @contextmanager
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> Iterator[None]:
-        """Let the learners build their components, while the block builds those of this process.
+        """Connect the learners, and let them build their components, while the block builds those of this process.
 
         Args:
             roles: the roles of the run, with the lanes of one learner, in the order in which the block builds them.
@@ -227,10 +213,19 @@ class LearnerPeers:
         """
         tasks = []
         for rank in range(1, self.size):
-            saved = checkpoint if checkpoint and rank < checkpoint.n_learners else None
-            tasks.append((roles, _pack_learner(saved, rank) if saved else {}))
+            files: PackedFolder = {}
+            if checkpoint and rank < checkpoint.n_learners:
+                digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
+                names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
+                files = pack_folder(checkpoint.folder, names, digests)
+            tasks.append((self._connect, roles, files))
         with self._call_all("build", tasks):
+            self._connection = self._connect(rank=0)
             yield
+
+    def make_learner(self, *arguments: Any) -> AveragingLearner:
+        """Return a learner of this process, within the block of `build`."""
+        return AveragingLearner(*arguments, connection=self._connection)
 
     def learn(
         self,
@@ -337,10 +332,3 @@ def _raise_cause(replies: Mapping[int, Any]) -> None:
         raise LearnerUnreachable(
             f"learner {rank} ended ({summarize_error(failure.error)}); resume from the last checkpoint"
         ) from RemoteTraceback(f"\n{failure.trace}")
-
-
-def _pack_learner(checkpoint: Checkpoint, rank: int) -> PackedFolder:
-    """Return the files of a checkpoint with the experience of a learner."""
-    digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
-    names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
-    return pack_folder(checkpoint.folder, names, digests)

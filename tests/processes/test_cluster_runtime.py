@@ -16,7 +16,7 @@ from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
-from algorithm.processes.cluster import ClusterFleet, check_actors_on_resume
+from algorithm.processes.cluster import check_actors_on_resume
 from algorithm.processes.host import Failure, ServiceSpec
 from algorithm.processes.service import WeightReceiver, pack_weights
 from algorithm.processes.supervisor import Supervisor
@@ -338,14 +338,6 @@ def test_rollouts_above_the_lag_limit_are_dropped_and_counted(run_cluster):
     broken = [rollout for rollout in run.rollouts[1:] if not rollout.continues_previous.all()]
     assert broken
     assert all(not rollout.continues_previous.any() for rollout in broken)
-
-
-@pytest.mark.parametrize("limit", [None, 1, 0])
-def test_lag_without_a_replay_needs_a_limit_that_allows_it(limit):
-    ppo = {"base_config": {"algorithm": "PPO"}}
-    settings = resolve([("test", on_ray(rollouts_in_flight=2, max_lag=limit)), ("test", ppo)])
-    with pytest.raises(UserError, match="set max_lag to at least 1") if limit == 0 else nullcontext():
-        ClusterFleet.check(settings)
 
 
 @pytest.mark.parametrize("address", ["here", "ray://host:1", "host:port", ""])

@@ -7,8 +7,12 @@ import signal
 
 import pytest
 
+from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
+from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
+from algorithm.processes.cluster import ClusterFleet
+from algorithm.processes.workers import WorkersFleet
 from algorithm.runs.build import train
 from algorithm.runs.faults import describe_end
 from algorithm.training.evaluator import Evaluator
@@ -16,7 +20,9 @@ from algorithm.training.invalid_values import InvalidEpisodes
 from algorithm.training.metrics import mean_evaluations, read_table
 from algorithm.training.signals import Terminated
 from tests.checkpointing.test_resume import SETTINGS, assert_equal, new_run, train_run
+from tests.processes.test_cluster_runtime import on_ray
 
+NATURAL = {"acer_config": {"trust_region": "full"}}
 pytestmark = pytest.mark.usefixtures("prepared_workers")
 MAX_STEP = SETTINGS["base_config"]["max_step"]
 
@@ -107,3 +113,36 @@ def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, h
     assert mean_evaluations(table) == evaluations and len(table.rows) == len({*map(str, table.rows)})
     line = f"the run has ended already, after {end.env_steps} env steps: base_config.max_step above 60 "
     assert f"{line}continues it" in logged
+
+
+GPU_LEARNER = on_ray(learners=2) | {"base_config": {"runtime": "RAY", "device": "cuda"}}
+LAGGING = on_ray(rollouts_in_flight=2, max_lag=0) | {"base_config": {"runtime": "RAY", "algorithm": "PPO"}}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "layer", "message"),
+    [
+        (ClusterFleet, LAGGING, "set max_lag to at least 1"),
+        (ClusterFleet, on_ray(learners=2, actors=3), "cluster_config.actors is 3, .* set actors to 4"),
+        (ClusterFleet, on_ray(learners=2) | {"acer_config": {"batch_size": 5}}, "acer_config.batch_size is 5, .* to 6"),
+        (ClusterFleet, on_ray(learners=2) | NATURAL, "acer_config.trust_region full is not for several learners"),
+        (ClusterFleet, on_ray(learners=2, gpus_per_learner=1), "but base_config.device is auto: set device to cuda"),
+        (ClusterFleet, GPU_LEARNER, "base_config.device is cuda, but the other learners learn on CPUs"),
+        (WorkersFleet, NATURAL, "acer_config.trust_region full is not for runtime WORKERS: use efficient or off"),
+        (
+            WorkersFleet,
+            {"base_config": {"device": "cuda"}},
+            "device is cuda, but the workers .* learn on the CPU",
+        ),
+        (WorkersFleet, {"base_config": {"env_type": "UNITY"}}, "is not for env_type UNITY, whose environments are"),
+    ],
+)
+def test_what_a_runtime_does_not_support_is_refused(fleet, layer, message):
+    with pytest.raises(UserError, match=message):
+        fleet.check(resolve([("test", layer)]))
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_lag_without_a_replay_may_have_a_limit_that_allows_it(limit):
+    layer = on_ray(rollouts_in_flight=2, max_lag=limit)
+    ClusterFleet.check(resolve([("test", LAGGING), ("test", layer)]))

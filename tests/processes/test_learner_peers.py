@@ -14,12 +14,11 @@ from algorithm.config.unused_settings import check_effects
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error
-from algorithm.processes.cluster import ClusterFleet
 from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content, new_run
-from tests.processes.learner_process import MixedHost, VisibleLearner, pack_learner
+from tests.processes.inline_host import MixedHost, VisibleLearner, pack_learner
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
 
 pytestmark = pytest.mark.timeout(120)
@@ -248,30 +247,6 @@ class LearnerWithFullDisk(VisibleLearner):
         learners.write_experience = fail_once(learners.write_experience)
         self.save = super().save
         return learners.LearnerService.save(self)
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (on_ray(learners=2, actors=3), "cluster_config.actors is 3, .* set actors to 4"),
-        (
-            on_ray(learners=2) | {"acer_config": {"batch_size": 5}},
-            "acer_config.batch_size is 5, .* set batch_size to 6",
-        ),
-        (
-            on_ray(learners=2) | {"acer_config": {"trust_region": "full"}},
-            "acer_config.trust_region full is not for several learners: use efficient or off",
-        ),
-        (on_ray(learners=2, gpus_per_learner=1), "but base_config.device is auto: set device to cuda"),
-        (
-            {"base_config": {"runtime": "RAY", "device": "cuda"}, "cluster_config": {"learners": 2}},
-            "base_config.device is cuda, but the other learners learn on CPUs",
-        ),
-    ],
-)
-def test_settings_that_several_learners_do_not_support_are_refused(layer, message):
-    with pytest.raises(UserError, match=message):
-        ClusterFleet.check(resolve([("test", layer)]))
 
 
 @pytest.mark.parametrize(

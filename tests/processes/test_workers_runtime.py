@@ -11,7 +11,6 @@ import torch
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
-from algorithm.errors import UserError
 from algorithm.exploration.explorers import ActionNoise
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
@@ -178,22 +177,6 @@ def test_noise_levels_are_spread_over_all_workers():
         explorer.select_lanes(range(worker, 6, 2))
     levels = np.stack([explorer.lane_levels for explorer in explorers], 1).ravel()
     np.testing.assert_allclose(levels, np.linspace(0, 1, 6), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
-        (
-            {"env_type": "UNITY"},
-            "runtime WORKERS is not for env_type UNITY, whose environments are separate processes",
-        ),
-    ],
-)
-def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
-    folder = new_run(tmp_path, "a", "ppo", runtime="WORKERS", **settings)
-    with pytest.raises(UserError, match=message):
-        train(folder.load_settings(), folder, lambda line: None)
 
 
 def test_workers_without_a_lock_solve_a_bandit(tmp_path):
