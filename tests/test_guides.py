@@ -14,10 +14,8 @@ import yaml
 from algorithm import train
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser, parse_arguments
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_own_variant, read_variant
-from algorithm.config.yaml_layers import iterate_leaves, load_defaults
+from algorithm.config.loader import check_effects, resolve
+from algorithm.config.yaml_layers import iterate_leaves, load_defaults, read_own_variant, read_variant
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read

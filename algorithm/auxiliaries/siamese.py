@@ -22,7 +22,7 @@ from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_m
 from algorithm.auxiliaries.settings import ByolSettings, SiameseSettings
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Mlp, RandomShift, TargetNetwork
-from algorithm.networks.blueprint import Augmentation
+from algorithm.networks.modules import Augmentation
 from algorithm.specs import ObsSpec, Role
 
 

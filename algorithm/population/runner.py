@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin

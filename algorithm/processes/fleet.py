@@ -24,13 +24,12 @@ from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
+from algorithm.training.components import Diverged, DivergenceDetector, TrainingComponents
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.signals import DeferredSignals, raise_deferred
-from algorithm.training.updates import Diverged, DivergenceDetector, run_tick
 
 
 class Fleet(ABC):
@@ -100,7 +99,7 @@ class Fleet(ABC):
             return None
         greedy = self.settings.base.evaluate_greedy
         evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, greedy, raise_deferred)
-        return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
+        return Evaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the generators of this process and the state of its environments. The default restores nothing."""
@@ -186,7 +185,7 @@ class LocalFleet(Fleet):
         return write_all(self.training, self._actor, manifest)
 
     def advance(self, signals: DeferredSignals) -> bool:
-        run_tick(self.training, self._actor, self.record_update)
+        self._actor.run_tick(self.record_update)
         return self.monitor.tick(self._actor)
 
     def close(self) -> None:

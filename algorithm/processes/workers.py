@@ -31,9 +31,8 @@ from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
     describe_all,
-    make_prefix,
     write_experience,
-    write_learner_state,
+    write_learner,
     write_weights,
 )
 from algorithm.checkpointing.manifest import Manifest
@@ -50,14 +49,14 @@ from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import Timer, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.invalid_values import Episode
 from algorithm.training.learner import Learner
 from algorithm.training.monitor import DISPLAY_INTERVAL
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import run_tick
+from algorithm.training.timer import Timer
 
 try:
     import fcntl
@@ -282,7 +281,7 @@ class WorkerService(Service):
             if memory.counts[:, 0].sum() >= memory.limit:
                 break
             self._is_intact = False
-            run_tick(training, actor, self._record_update)
+            actor.run_tick(self._record_update)
             self._is_intact = True
             memory.counts[self.index, 0] += actor.env_steps
             actor.env_steps = 0
@@ -305,11 +304,11 @@ class WorkerService(Service):
             The digests of the files, and what counters.json has about the worker.
         """
         self._actor.set_iterations(iterations)
-        manifest, prefix = Manifest(folder), make_prefix(self.index)
-        metadata = write_experience(self._training, self._actor, manifest, prefix)
-        for role, components in self._training.by_role.items():
-            learner = components.learner
-            write_learner_state(manifest, role, learner.own_state() if prefix else learner.state(), prefix)
+        manifest = Manifest(folder)
+        metadata = write_experience(self._training, self._actor, manifest, self.index)
+        if self.index == 0:
+            for role, components in self._training.by_role.items():
+                write_learner(manifest, role, components.learner)
         return manifest.digests, metadata
 
     def close(self) -> None:
@@ -396,7 +395,7 @@ class WorkersFleet(Fleet):
         for role, components in self.training.by_role.items():
             write_weights(manifest, role, components.learner)
             if 0 not in saved:
-                write_learner_state(manifest, role, components.learner.state())
+                write_learner(manifest, role, components.learner)
         metadata = saved.pop(0, None) or describe_all(self.training)
         others = {str(index): about for index, about in saved.items()}
         return {**metadata, **({"workers": others} if others else {})}

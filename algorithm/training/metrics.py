@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from algorithm.atomic_io import copy_aside
 from algorithm.records_io import NumberTable, append_csv, read_csv, write_csv
-from algorithm.tracking.tracker import Tracker, TrackerList
+from algorithm.tracking.trackers import Tracker, TrackerList
 
 if TYPE_CHECKING:  # runs are listed without numpy
     import numpy as np

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from algorithm.auxiliaries.episodic import Episodic, compute_keys
 from algorithm.auxiliaries.settings import EpisodicSettings
-from algorithm.config.loader import resolve
+from algorithm.config.loader import check_effects, resolve
 from algorithm.config.sections import ReplayConfig
-from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
-from algorithm.parts.memory_budget import compute_agent_replay_size
+from algorithm.parts.components_builder import compute_agent_replay_size
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner

@@ -114,7 +114,7 @@ def fail_calls(monkeypatch, failure, is_failed):
 
 def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
-    moments = [step.optimizer.moments.numpy() for step in learner._steps]
+    moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
     arrays = [
         pack_weights(learner, with_targets=True),
         learner.parameters.all_parameters.numpy(),

@@ -25,8 +25,8 @@ from algorithm.processes.averaging_learner import AveragingLearner, LearnerConne
 from algorithm.processes.learners import learn_round
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
+from algorithm.training.components import run_updates
 from algorithm.training.learner import Learner
-from algorithm.training.updates import run_updates
 from tests.builders import (
     PassThrough,
     make_a2c,
@@ -155,7 +155,7 @@ def learn(learner, scheduler, rollout):
 
 def collect(learner):
     """Return copies of the parameters, statistics and moments."""
-    moments = [step.optimizer.moments for step in learner._steps]
+    moments = [optimizer.moments for optimizer in learner.optimizers]
     return torch.cat([learner.parameters.all_parameters, learner.parameters.statistics, *moments]).clone()
 
 

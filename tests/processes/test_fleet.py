@@ -27,7 +27,9 @@ pytestmark = pytest.mark.usefixtures("prepared_workers")
 MAX_STEP = SETTINGS["base_config"]["max_step"]
 
 
-@pytest.mark.parametrize("kind", ["noisy layers", "gru and last action", "curiosity, gru and normalized"])
+@pytest.mark.parametrize(
+    "kind", ["noisy layers", "gru, last action and episodic bonus", "batch statistics, frame stack, gru and curiosity"]
+)
 def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupted_one(kind, tmp_path, monkeypatch):
     limits = {"evaluate_every": MAX_STEP * 2, "save_every": 10}
     end = train_run(new_run(tmp_path, "straight", kind, **limits))
@@ -93,7 +95,7 @@ def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(
 @pytest.mark.parametrize("evaluate_every", [None, 10], ids=["training", "evaluation"])
 def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):
     env = {"env_type": "GYM", "env_name": "tests.adapters.fragile:Invalid-v0", "max_step": 10_000}
-    folder = new_run(tmp_path, "run", "a2c", runtime=runtime, evaluate_every=evaluate_every, **env)
+    folder = new_run(tmp_path, "run", "probe", runtime=runtime, evaluate_every=evaluate_every, **env)
     with pytest.raises(InvalidEpisodes, match="the observation 'obs' of lane .* of role 'agent' is NaN") as raised:
         train_run(folder)
     assert describe_end(raised.value) == (1, str(raised.value))
@@ -103,7 +105,7 @@ def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hos
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
 def test_a_run_that_has_ended_does_not_train_again_when_it_is_resumed(runtime, hosts, tmp_path):
     limits = {"max_step": 60, "max_iter": None, "evaluate_every": 40}
-    folder = new_run(tmp_path, "run", "gru and last action", runtime=runtime, **limits)
+    folder = new_run(tmp_path, "run", "gru, last action and episodic bonus", runtime=runtime, **limits)
     end = train_run(folder).counters
     evaluations = mean_evaluations(read_table(folder.path / "metrics.csv"))
     logged: list[str] = []

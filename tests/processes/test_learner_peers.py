@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import check_effects, resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error
@@ -81,7 +80,7 @@ def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path)
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
 
 
-RESUMED = ["gru and last action", "a2c"]
+RESUMED = ["gru, last action and episodic bonus", "a2c, hybrid and recurrent"]
 
 
 def resume(folder, max_step, learners, **cluster_settings):
@@ -157,7 +156,9 @@ def test_the_number_of_learners_is_described():
 
 
 def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", max_step=400, max_iter=None, save_every=100)
+    folder = new_run(
+        tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", max_step=400, max_iter=None, save_every=100
+    )
     call = MixedHost.call
 
     def kill_and_call(self, handle, method, *arguments):
@@ -191,7 +192,7 @@ class FailingLearner(VisibleLearner):
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(learners, "LearnerService", FailingLearner)
-    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None, evaluate_every=None)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=None, evaluate_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
     assert "1 // 0" in str(raised.value.__cause__)
@@ -199,7 +200,7 @@ def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
 
 
 def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=None)
     original = build.DivergenceDetector.count_update
 
     def fail(self):
@@ -217,7 +218,7 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c", runtime="RAY", save_every=100)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=100)
     if rank:
         monkeypatch.setattr(learners, "LearnerService", LearnerWithFullDisk)
     else:

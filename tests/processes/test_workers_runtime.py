@@ -24,21 +24,25 @@ pytestmark = [
 KINDS = [
     "goal and evaluation",
     "continuous, noisy and normalised",
-    "gru and last action",
-    "prioritized",
+    "gru, last action and episodic bonus",
+    "prioritized, with repeated actions",
     "sac, hybrid and recurrent",
-    "curiosity about features of the agent, sac, hybrid",
+    "curiosity about features of the agent and repeated noise, sac, hybrid",
     "reactor, lazy, memories of policy and critic, skipping",
-    "a2c",
+    "a2c, hybrid and recurrent",
     "ppo, recurrent and skipping",
-    "curiosity, gru and normalized",
+    "batch statistics, frame stack, gru and curiosity",
     "episodic bonus by embeddings, ppo and skipping",
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
-    [*((kind, "full") for kind in KINDS), ("a2c", "gradients"), ("a2c", "none")],
+    [
+        *((kind, "full") for kind in KINDS),
+        ("a2c, hybrid and recurrent", "gradients"),
+        ("a2c, hybrid and recurrent", "none"),
+    ],
 )
 def test_one_worker_equals_the_local_runtime(kind, lock, tmp_path):
     local = new_run(tmp_path, "local", kind)
@@ -77,7 +81,7 @@ def without_times(folder: RunFolder) -> list[dict[str, str]]:
 
 
 def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
-    straight = new_run(tmp_path, "straight", "a2c")
+    straight = new_run(tmp_path, "straight", "a2c, hybrid and recurrent")
     end = train_run(straight)
     changing = copy_shortened(straight, "changing", 2)
     for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
@@ -187,7 +191,7 @@ def test_workers_without_a_lock_solve_a_bandit(tmp_path):
         "max_step": 3_000,
         "evaluate_every": None,
     }
-    folder = new_run(tmp_path, "bandit", "a2c", **base, save_every=None, seed=1)
+    folder = new_run(tmp_path, "bandit", "probe", algorithm="A2C", **base, save_every=None, seed=1)
     layer = {"a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03}}
     folder.record_settings(folder.load_settings(("test", layer)).tree, 0)
     result = train(folder.load_settings(), folder, lambda line: None)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_support
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import SacSettings
 from algorithm.distributions import HybridDistribution
 from algorithm.losses import clipped_error, cross_entropy, soft_state_value, squared_error
 from algorithm.returns import (

@@ -13,7 +13,6 @@ from typing import Any
 
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import (
     Layer,
     Tree,
@@ -23,6 +22,7 @@ from algorithm.config.yaml_layers import (
     load_defaults,
     merge,
     nest,
+    read_variant,
     read_yaml,
 )
 from algorithm.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.acer.critics import ActionAdvantages, StochasticDuelingCritic
+from algorithm.agents.acer.critics import ActionAdvantages, StochasticDueling
 from algorithm.distributions import Gaussian, TanhGaussianFamily, make_family
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_exact_acer, random_rollout, to_float64
@@ -67,10 +67,9 @@ def test_the_ratio_per_dimension_is_bounded(log_ratio):
 def test_the_ratio_of_the_bias_correction_is_bounded(log_ratio):
     """With c = exp(bound) / 2 the correction of Eq. 15 is half of A(a'), however far the ratio is above its bound."""
     family = make_family(1, (), TanhGaussianFamily, Gaussian)
-    critic = StochasticDuelingCritic(family, 2)
     statistics, zero = torch.zeros(2, 1, 2).double(), torch.zeros(1, 1, 1).double()
     advantages = torch.tensor([0.0, 3.0, 1.0, 1.0]).double().view(4, 1, 1)  # A(a') = 3 - 1
-    output = critic.evaluate(zero.expand(2, 1, 1), family(statistics), zero, ActionAdvantages(advantages, zero + 0.5))
+    output = StochasticDueling(zero.expand(2, 1, 1), family(statistics), zero, ActionAdvantages(advantages, zero + 0.5))
     # N(0.5; 0.5, exp(-s)) of the behavior against N(0.5; 0, 1) of the policy: a log ratio of -s - 0.125.
     behavior = family(torch.tensor([0.5, log_ratio + 0.125]).double().view(1, 1, 2))
     bound = math.exp(math.copysign(20, log_ratio))

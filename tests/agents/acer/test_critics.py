@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from algorithm.agents.acer.critics import ActionAdvantages, ActionValueCritic, StateValueCritic, StochasticDuelingCritic
+from algorithm.agents.acer.critics import ActionAdvantages, ActionValues, StateValues, StochasticDueling
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, make_family
 from algorithm.networks import Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, Targets, TraceClipping
@@ -217,13 +217,9 @@ def test_known_ratios_and_targets():
 
 def evaluate(advantages, policy, values, sample=None):
     family = make_family(1, (), ClippedGaussianFamily, Gaussian)
-    critic, action_advantages = (
-        StochasticDuelingCritic(family, len(advantages) - 2),
-        ActionAdvantages(advantages, torch.zeros(1, 1, 1)),
-    )
-    return critic.evaluate(
-        values, family(policy), torch.zeros(1, 1, 1) if sample is None else sample, action_advantages
-    )
+    action_advantages = ActionAdvantages(advantages, torch.zeros(1, 1, 1))
+    sample = torch.zeros(1, 1, 1) if sample is None else sample
+    return StochasticDueling(values, family(policy), sample, action_advantages)
 
 
 def test_known_dueling_value_and_gradient_of_its_error():
@@ -270,9 +266,9 @@ def test_on_policy_there_is_no_correction_and_without_truncation_only_the_correc
     torch.manual_seed(0)
     statistics = torch.randn(2, 1, 4).double()
     advantages, weight = torch.randn(7, 1, 1).double(), torch.ones(1, 1).double()
-    critic, sample = StochasticDuelingCritic(family, 5), torch.randn(1, 1, 2).double()
+    sample = torch.randn(1, 1, 2).double()
     action_advantages = ActionAdvantages(advantages, torch.randn(1, 1, 2).double())
-    output = critic.evaluate(torch.zeros(2, 1, 1).double(), family(statistics), sample, action_advantages)
+    output = StochasticDueling(torch.zeros(2, 1, 1).double(), family(statistics), sample, action_advantages)
     policy = output.policy
     torch.testing.assert_close(
         output.policy_gradient(weight, policy, 1.0), policy.score(sample, weight), rtol=0, atol=1e-12
@@ -292,10 +288,10 @@ def test_the_policy_objective_of_action_values_has_the_weights_of_the_paper():
     correction = (pi - clip * mu.softmax(-1)).clamp(min=0) * (q[:-1] - v.unsqueeze(-1))
     of_taken = weight * log_pi.gather(-1, action.long()).squeeze(-1)
     assert (correction != 0).any()
-    output = ActionValueCritic(3).evaluate(q, family(statistics), action, None)
+    output = ActionValues(q, family(statistics), action, None)
     expected = of_taken + (correction * log_pi).sum(-1)
     torch.testing.assert_close(output.policy_objective(weight, behavior, clip), expected)
-    output = StateValueCritic(0).evaluate(q[..., :1], family(statistics), action, None)
+    output = StateValues(q[..., :1], family(statistics), action, None)
     torch.testing.assert_close(output.policy_objective(weight, behavior, clip), of_taken)
 
 
@@ -304,9 +300,8 @@ def test_the_policy_objective_of_a_stochastic_dueling_critic_corrects_a_sample()
     family, clip = make_family(2, (), ClippedGaussianFamily, Gaussian), 0.7
     statistics, mu, weight = (torch.randn(*shape).double() for shape in ((3, 1, 4), (2, 1, 4), (2, 1)))
     advantages, action, sample = (torch.randn(*shape).double() for shape in ((7, 2, 1), (2, 1, 2), (2, 1, 2)))
-    critic = StochasticDuelingCritic(family, 5)
     values = torch.zeros(3, 1, 1).double()
-    output = critic.evaluate(values, family(statistics), action, ActionAdvantages(advantages, sample))
+    output = StochasticDueling(values, family(statistics), action, ActionAdvantages(advantages, sample))
     policy, behavior = (Independent(Normal(each[..., :2], each[..., 2:].exp()), 1) for each in (statistics[:-1], mu))
     rho = (policy.log_prob(sample) - behavior.log_prob(sample)).exp()
     correction = (1 - clip / rho).clamp(min=0) * (advantages[1] - advantages[2:].mean(0))
@@ -348,7 +343,7 @@ def test_the_gradient_of_every_estimator_and_critic_equals_its_definition(space,
     expected = compute_gradient(literal_loss(agent, spec, rollout)[0], agent.policy)
     torch.testing.assert_close(compute_gradient(losses["acer"], agent.policy), expected, rtol=1e-7, atol=1e-9)
     assert all(value.isfinite() for value in report.compute_metrics().values())
-    assert isinstance(agent.critic, StateValueCritic if critic == "state_value" else StochasticDuelingCritic)
+    assert agent.critic.evaluate is (StateValues if critic == "state_value" else StochasticDueling)
 
 
 def test_trust_region_space_probs_needs_a_single_branch():

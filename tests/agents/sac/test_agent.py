@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.policy_learners import KINDS, PolicyOutput
+from algorithm.agents.sac.policy_learners import PolicyOutput
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.passes import AutogradPass
 from algorithm.returns import rescale, unscale
@@ -336,7 +336,7 @@ def test_the_known_step_of_the_temperature(share, step):
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
     losses = agent.policy_learner.compute_losses(
         policy_output, AutogradPass(policy.statistics.clone()), weights, lambda numbers: (values, None)
-    ).by_group
+    )[0]
     (found,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
 
@@ -356,7 +356,7 @@ def test_the_policy_gradient_is_0_at_the_softmax_of_q_over_alpha():
     outputs = completed.outputs.clone().requires_grad_()
     losses = agent.policy_learner.compute_losses(
         policy_output, AutogradPass(outputs), torch.ones(1, COLUMNS).double(), lambda numbers: (q, None)
-    ).by_group
+    )[0]
     (direction,) = torch.autograd.grad(losses["policy"], outputs)
     assert direction.abs().max() < 1e-12
     (of_alpha,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
@@ -416,14 +416,14 @@ def test_metrics_are_means_over_valid_rows(spec):
         )
         for row in rows
     ]
-    for kind, of_kind in (("d", spec.branches), ("c", spec.continuous)):
+    for kind, name, of_kind in (("d", "discrete", spec.branches), ("c", "continuous", spec.continuous)):
         if of_kind:
-            wanted[f"train/alpha_{KINDS[kind]}"] = [literal.alpha[kind]]
+            wanted[f"train/alpha_{name}"] = [literal.alpha[kind]]
             logs = {
                 row: [(log_d.exp(), {"d": log_d, "c": log_c}[kind]) for log_d, log_c, _ in literal.policy_output[row]]
                 for row in rows
             }
-            wanted[f"train/entropy_{KINDS[kind]}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
+            wanted[f"train/entropy_{name}"] = [-sum((p * log).item() for p, log in logs[row]) for row in rows]
     assert metrics == pytest.approx({name: np.mean(values) for name, values in wanted.items()}, rel=1e-6)
 
 

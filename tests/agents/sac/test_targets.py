@@ -231,7 +231,7 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     rates = agent.policy_learner.temperature.alpha().tolist()
     of_kind = dict(zip(agent.policy_learner.action_kinds, rates, strict=True))
     of_branches, of_values = entropies(agent, statistics)
-    q = GAMMA / (1 - GAMMA) * (of_kind.get("d", 0) * of_branches + of_kind.get("c", 0) * of_values)
+    q = GAMMA / (1 - GAMMA) * (of_kind.get("discrete", 0) * of_branches + of_kind.get("continuous", 0) * of_values)
     for critics in (agent.critics, agent.target.network):
         for member in critics.critics:
             member.head.bias.data.fill_(q)
