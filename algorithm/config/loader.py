@@ -288,16 +288,14 @@ def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[st
     """
     specs = None if roles is None else [role.action_spec for role in roles.values()]
     for source, tree in layers:
-        _check_tree(settings, tree, f"{source}: ", specs)
+        checked = [(settings, f"{source}: ", tree, specs)]
         for name, sections in (tree.get("ma_config") or {}).items():
             role_specs = [roles[name].action_spec] if roles and name in roles else None
-            _check_tree(settings.for_role(name), sections, f"{source}: ma_config.{name}.", role_specs)
-
-
-def _check_tree(settings: Settings, tree: Tree, prefix: str, specs: Sequence[ActionSpec] | None) -> None:
-    for path in iterate_leaves(tree):
-        if failure := find_failure(settings, path, specs):
-            raise UserError(f"{prefix}{path} {failure}")
+            checked.append((settings.for_role(name), f"{source}: ma_config.{name}.", sections, role_specs))
+        for own, prefix, own_tree, own_specs in checked:
+            for path in iterate_leaves(own_tree):
+                if failure := find_failure(own, path, own_specs):
+                    raise UserError(f"{prefix}{path} {failure}")
 
 
 def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | None = None) -> str | None:
