@@ -50,13 +50,9 @@ def test_names_of_each_program_are_read():
     ],
 )
 def test_the_error_for_an_unknown_setting_names_what_to_use(path, advice):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^here: unknown setting {re.escape(f'{path}; {advice}')}"):
         resolve([("here", nest(path, 1))])
-    assert str(error.value).startswith(f"here: unknown setting {path}; {advice}")
-
-
-def test_a_name_that_resembles_nothing_is_an_error_without_advice():
-    with pytest.raises(UserError, match="^here: unknown setting qqqqqqqqqqqq$"):
+    with pytest.raises(UserError, match="^here: unknown setting qqqqqqqqqqqq$"):  # it resembles nothing
         resolve([("here", {"qqqqqqqqqqqq": 1})])
 
 

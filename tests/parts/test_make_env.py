@@ -62,7 +62,7 @@ def test_a_setting_that_the_adapter_does_not_support_is_an_error(row, tmp_path):
         environments.open(1)
 
 
-def test_only_training_environments_take_turns(tmp_path):
+def test_only_training_environments_in_other_processes_take_turns(tmp_path):
     args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
     environments = open_environments(tmp_path, env_name="CartPole-v1", n_envs=2, env_groups=2, env_args=args)
     parameters = EnvironmentParameters({})
@@ -75,9 +75,6 @@ def test_only_training_environments_take_turns(tmp_path):
             step = adapter.reset(0)["agent"]
             assert step.lane.tolist() == [0, 1]
             assert adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].lane.tolist() == lanes
-
-
-def test_environments_in_this_process_do_not_take_turns(tmp_path):
     environments = open_environments(tmp_path, env_name="CartPole-v1", env_groups=2)
     with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium"):
         environments.open_training(EnvironmentParameters({}))

@@ -8,10 +8,7 @@ def list_seeds(seeds: RunSeeds) -> list[int]:
     return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
 
 
-def test_the_first_worker_has_the_seeds_of_a_run_without_workers():
+def test_the_first_worker_has_the_seeds_of_a_run_without_workers_and_others_have_different_ones():
     assert list_seeds(RunSeeds(5, (0, 0))) == list_seeds(RunSeeds(5))
-
-
-def test_workers_and_their_replacements_have_different_seeds():
     seeds = [seed for worker in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)] for seed in list_seeds(RunSeeds(5, worker))]
     assert len(set(seeds)) == len(seeds)
