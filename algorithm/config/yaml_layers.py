@@ -166,7 +166,7 @@ class _Rules(yaml.constructor.SafeConstructor):
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Return a decimal number. Raises an error for any other, and for one that is larger than any float."""
-        value = None
+        value: int | float | None = None
         if node.tag == AMBIGUOUS_TAG:
             problem = f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes"
         elif node.tag == f"{TAG}int":

@@ -21,6 +21,7 @@ from algorithm.parts.components_builder import (
     measure_free_memory,
 )
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.replay import Replay, ReplaySize
 from algorithm.runs.build import train
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout
@@ -219,3 +220,14 @@ def test_a_run_that_ends_before_its_first_update_is_rejected_if_it_has_updates()
     assert refusal(make_acer, 1, max_step=10) is None  # learns on-policy
     assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
     assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)
+
+
+def list_seeds(seeds: RunSeeds) -> list[int]:
+    components = [int(child.generate_state(1)[0]) for child in seeds.make_component_seeds("agent").spawn(4)]
+    return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
+
+
+def test_the_first_worker_has_the_seeds_of_a_run_without_workers_and_others_have_different_ones():
+    assert list_seeds(RunSeeds(5, (0, 0))) == list_seeds(RunSeeds(5))
+    seeds = [seed for worker in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)] for seed in list_seeds(RunSeeds(5, worker))]
+    assert len(set(seeds)) == len(seeds)

@@ -94,7 +94,6 @@ def test_without_changes_but_in_the_case_of_words_nothing_is_logged(folder):
         ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
         ("base_config.device=cpu", "base_config.device: auto -> cpu"),
         ("base_config.seed=3", "base_config.seed: 0 -> 3"),
-        ("base_config.env_args={gravity: 9}", "base_config.env_args.gravity: null -> 9"),
         ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
         ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
         ("goal.return=475", "goal.return: null -> 475"),

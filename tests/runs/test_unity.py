@@ -39,8 +39,7 @@ def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
 
 
 def find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
 
