@@ -49,6 +49,14 @@ from algorithm.specs import ActionSpec, Role
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
 SHARED_SECTIONS = {*SECTIONS, "reset_config", "ma_config"} - {"replay_config"}
+# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
+    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
+    "cluster_config": OnlyIf(runtime="CLUSTER"),
+    "tracker_config": Unless(tracker="none"),
+}
+# Settings of cluster_config for the members of a population; the others are for rollout actors.
+CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,16 +271,6 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
                 f"{source}: {path} is the same for all roles; a role can have its own network, algorithm and replay"
             )
     return _convert(merge(tree, sections), [*layers, (source, sections)])
-
-
-# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
-ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
-    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
-    "cluster_config": OnlyIf(runtime="CLUSTER"),
-    "tracker_config": Unless(tracker="none"),
-}
-# Settings of cluster_config for the members of a population; the others are for rollout actors.
-CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
 
 
 def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:

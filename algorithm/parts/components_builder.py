@@ -42,6 +42,9 @@ from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
+MEMINFO = Path("/proc/meminfo")
+MB = 10**6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
@@ -300,10 +303,6 @@ def make_explorer(
             raise UserError(f"explorer.{name}: {error}") from error
         return explorer
     return None
-
-
-MEMINFO = Path("/proc/meminfo")
-MB = 10**6
 
 
 def compute_agent_replay_size(
