@@ -42,7 +42,7 @@ STOCK_PRODUCTS = {
     f"{NETWORKS}.fast_products.{name}": inf
     for name in ("MIN_MULTIPLICATIONS", "MIN_VALUES", "MIN_ORDERED_MULTIPLICATIONS")
 }
-SEPARATE_NORMS = {f"{NETWORKS}.mlp.can_fuse": lambda x, parameters: False}
+SEPARATE_NORMS = {f"{NETWORKS}.layers.can_fuse": lambda x, parameters: False}
 PATCHES = {
     "stock": STOCK_PRODUCTS | SEPARATE_NORMS,
     "norms": STOCK_PRODUCTS,

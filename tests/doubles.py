@@ -13,6 +13,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import DataSchedule
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 
 
@@ -115,6 +116,12 @@ class ScriptedAdapter(Adapter):
 
     def close(self) -> None:
         pass
+
+
+def collect_lanes(adapter: Adapter, agent, seed: int, ticks: int) -> tuple[Actor, dict[int, Rollout]]:
+    """Return the actor that collects so many ticks, and the rollout [T, 1] of each lane of the only role."""
+    actor = Actor(make_components(adapter, agent), seed)
+    return actor, join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
 
 
 def join_lanes(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:

@@ -34,7 +34,7 @@ from algorithm.records_io import (
     write_json_lines,
 )
 from algorithm.runs.results import read_record
-from algorithm.tools.reports.gallery import Gallery, GalleryEntry, read_gallery, write_gallery
+from algorithm.tools.reports.gallery import GalleryEntry, read_gallery, write_gallery
 from algorithm.tools.reports.report_files import Fact
 from algorithm.tools.reports.run_data import read_run
 from tests.tools.reports.run_folders import write_run
@@ -149,7 +149,7 @@ def files(tmp_path_factory) -> dict[str, RecordFile]:
         environment="a/b", algorithm="ACER", goal=1.0, reached=True, env_steps=9, seconds=1.0, limit=None,
         mean_return=1.0, machine="", facts=[Fact(name="steps", value="9")],
     )  # fmt: skip
-    write_gallery(root, Gallery(entries={"a/b": entry}, left_out={"c/d": "no goal"}))
+    write_gallery(root, {"a/b": entry}, {"c/d": "no goal"})
     tracked = make_tracked_run(root)
     tracked.write_id("wandb", "k4")
     return {

@@ -25,7 +25,7 @@ from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import ReactorSettings
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
-from algorithm.distributions.combinations import find_combination
+from algorithm.distributions.categorical import find_combination
 from algorithm.losses import (
     bias_correction,
     cross_entropy,

@@ -87,7 +87,7 @@ class AuxiliaryInputs:
         The input of a FrameStack is all of its frames.
         """
         batch = self.batch
-        return torso.select_inputs(batch.obs, batch.first, self._select_frames(torso), batch.burn_in)
+        return torso.select_inputs(batch.obs, batch.first, self._select_frames(torso), batch.burn_in, len(batch.first))
 
     def _select_frames(self, torso: Torso) -> Tensor:
         """Return the past frames of the encoders of a torso [B, ...], the end of the batch's memory.

@@ -20,10 +20,10 @@ from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Blueprint, FrameStack, Mlp, RunningMoments, TargetNetwork, Torso, Vector
-from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.encoders import ConvEncoder, Normalizer, ResNetEncoder, VectorEncoder
+from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.memories import FrameStackEncoder
-from algorithm.networks.mlp import make_orthogonal_linear
+from algorithm.networks.modules import EncoderFactory
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import ObsSpec, Role
 

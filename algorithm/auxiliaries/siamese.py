@@ -23,7 +23,7 @@ from algorithm.auxiliaries.curiosity import make_model
 from algorithm.auxiliaries.settings import ByolSettings, SiameseSettings
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import RandomShift, TargetNetwork
-from algorithm.networks.blueprint import Augmentation
+from algorithm.networks.modules import Augmentation
 from algorithm.specs import ObsSpec, Role
 
 

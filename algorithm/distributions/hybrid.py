@@ -6,7 +6,7 @@ K is the number of combinations of the branches, 1 without branches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.categorical import Categorical
-from algorithm.distributions.combinations import check_combinations, find_combination, one_hot_combinations
+from algorithm.distributions.categorical import Categorical, check_combinations, find_combination, one_hot_combinations
 from algorithm.distributions.distribution import (
     Distribution,
     DistributionFamily,
@@ -171,14 +170,11 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         self.branch_family = make_family(0, branches, TanhGaussianFamily, Gaussian) if branches else None
         self.continuous_family = TanhGaussianFamily(n_continuous, Gaussian) if n_continuous else None
         self.n_continuous, self.branches, self.n_combinations = n_continuous, tuple(branches), n_combinations
-        self.size, self.dimensions, self.encoded_size = (
-            self.joint_family.size,
-            self.joint_family.dimensions,
-            self.joint_family.encoded_size,
-        )
+        joint = self.joint_family
+        self.size, self.dimensions, self.encoded_size = joint.size, joint.dimensions, joint.encoded_size
         self.n_means = n_combinations * n_continuous
         self.statistics_size = 2 * self.n_means + sum(branches)
-        self._combination_codes = self.one_hot_combinations()
+        self._combination_codes = one_hot_combinations(self.branches)
 
     def __call__(self, statistics: Float[Tensor, "*B S"]) -> HybridDistribution:
         return HybridDistribution(statistics, self.n_continuous, self.branches)
@@ -197,17 +193,10 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         """Return the index of the combination of each sample [..., 1]."""
         return find_combination(sample[..., self.n_continuous :], self.branches)
 
-    def one_hot_combinations(self) -> Float[Tensor, "K branches"]:
-        """Return the concatenated one-hot indices of each branch, for every combination."""
-        return one_hot_combinations(self.branches)
-
     def sample(self, statistics: np.ndarray, rng: np.random.Generator, noise: np.ndarray | None = None) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]
         indices = self.branch_family.sample(logits, rng) if self.branch_family else logits
-        if not self.continuous_family:
-            return indices
-        continuous = self.continuous_family.sample(self._select_statistics(statistics, indices), rng, noise)
-        return np.concatenate((continuous, indices), -1)
+        return self._add_continuous(statistics, indices, lambda family, rows: family.sample(rows, rng, noise))
 
     def sample_uniformly(self, statistics: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw allowed actions from a uniform distribution; executed continuous dimensions are uniform in [-1, 1].
@@ -234,9 +223,7 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         logits = statistics[:, 2 * self.n_means :]
         indices = self.branch_family.mode(logits) if self.branch_family else logits
-        if not self.continuous_family:
-            return indices
-        return np.concatenate((self.continuous_family.mode(self._select_statistics(statistics, indices)), indices), -1)
+        return self._add_continuous(statistics, indices, lambda family, rows: family.mode(rows))
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return self.joint_family.to_action(sample)
@@ -266,12 +253,22 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         selected = (by_combination * weights.reshape(-1, 1, self.n_combinations, 1)).sum(2).flatten(1)
         return ExportedAction(self.continuous_family.export_action(selected, mask, selection).continuous, indices)
 
-    def _select_statistics(self, statistics: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        """Return means and logarithms of std [n, 2 c] of the combinations with these indices [n, branches]."""
-        combination = np.zeros(len(indices), np.int64)
-        for n_actions, branch in zip(self.branches, indices.T.astype(np.int64), strict=True):
-            combination = combination * n_actions + branch
-        mean_and_log_std = statistics[:, : 2 * self.n_means].reshape(
-            len(statistics), 2, self.n_combinations, self.n_continuous
-        )
-        return mean_and_log_std[np.arange(len(combination)), :, combination].reshape(len(combination), -1)
+    def _add_continuous(
+        self,
+        statistics: np.ndarray,
+        indices: np.ndarray,
+        select: Callable[[TanhGaussianFamily, np.ndarray], np.ndarray],
+    ) -> np.ndarray:
+        """Return samples [n, size], given the indices of their branches.
+
+        `select` returns the continuous dimensions, given means and logarithms of std [n, 2 c] of each combination.
+        """
+        if not self.continuous_family:
+            return indices
+        n_rows = len(statistics)
+        combination = np.zeros(n_rows, np.int64)
+        if self.branches:
+            combination = np.ravel_multi_index(tuple(indices.T.astype(np.int64)), self.branches)
+        by_combination = statistics[:, : 2 * self.n_means].reshape(n_rows, 2, self.n_combinations, self.n_continuous)
+        selected = by_combination[np.arange(n_rows), :, combination].reshape(n_rows, -1)
+        return np.concatenate((select(self.continuous_family, selected), indices), -1)

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.distributions.categorical import CategoricalFamily
-from algorithm.distributions.combinations import split_columns
+from algorithm.distributions.categorical import CategoricalFamily, split_columns
 from algorithm.distributions.distribution import (
     ClosedFormDistribution,
     DistributionFamily,

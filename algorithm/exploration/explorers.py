@@ -10,7 +10,7 @@ import numpy as np
 
 from algorithm.agents.agent import Agent, make_decision
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
-from algorithm.distributions.combinations import list_combinations
+from algorithm.distributions.categorical import list_combinations
 from algorithm.exploration.explorer import Explorer, Novelty, check_count
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT
-from algorithm.networks.blueprint import Blueprint
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
-from algorithm.networks.numpy_forms import make_numpy_chain
-from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
+from algorithm.networks.modules import make_numpy_chain
+from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stacks
 from algorithm.networks.policy import ActFunction, Policy
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 
@@ -61,7 +60,7 @@ class ActorCritic(Policy):
         else:
             self.heads = SharedHeads(size, *(head for _, head in branches))
         self.advantage_head: Any = AdvantageHead(size, encoded_size, blueprint.critic) if encoded_size else None
-        self._manual_stack: ManualStack | None = None  # the heads, if gradients are computed by hand
+        self.manual_stacks: Sequence[ManualStack] = ()  # the heads, if gradients are computed by hand
 
     def use_manual_passes(self) -> None:
         """Compute gradients by hand in passes of the policy, if its layers support it and there is no critic."""
@@ -69,24 +68,13 @@ class ActorCritic(Policy):
         if isinstance(heads, SeparateHeads):
             layers, (heads, *_) = heads.layers, heads.heads
         if len(layers) == len(heads.sizes) == 1 and self.heads.precision is torch.float32:
-            self._manual_stack = make_manual_stack(layers[0], heads.linear, by_output=True)
-
-    @property
-    def is_manual(self) -> bool:
-        """Return whether the gradients of `run` are computed by hand."""
-        return self._manual_stack is not None
+            self.manual_stacks = make_manual_stacks([(layers[0], heads.linear)], by_output=True)
 
     def run(self, features: Tensor) -> Pass:
         """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
-        if self._manual_stack:
-            return ManualPass([self._manual_stack], features, (*features.shape[:-1], -1), self.std_head)
-        with torch.enable_grad():
-            return AutogradPass(self.compute_outputs(features))
-
-    @torch.no_grad()
-    def compute(self, features: Tensor) -> Tensor:
-        """Return the outputs of `run`, if no gradient is needed."""
-        return self.run(features).outputs if self._manual_stack else self.compute_outputs(features)
+        if self.manual_stacks:
+            return ManualPass(self.manual_stacks, features, (*features.shape[:-1], -1), self.std_head)
+        return AutogradPass(self.compute_outputs(features))
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""

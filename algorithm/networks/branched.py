@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
-from algorithm.distributions.combinations import find_allowed_combinations, one_hot_combinations
-from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module, is_memory
+from algorithm.distributions.categorical import find_allowed_combinations
 from algorithm.networks.heads import HeadSpec, SharedHeads
+from algorithm.networks.modules import BranchFactory, NumpyFunction, build_module, is_memory, make_numpy_chain
 from algorithm.networks.normalization import batch_statistics
-from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain
-from algorithm.networks.policy import ActFunction, Policy
+from algorithm.networks.policy import ActFunction, CombinationPolicy
 from algorithm.networks.precision import run_in_precision
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ObsSpec
 
@@ -66,7 +65,7 @@ class BranchedOutputs:
     values: Tensor  # [T+1, B, n_values] of the critic
 
 
-class BranchedActorCritic(Policy):
+class BranchedActorCritic(CombinationPolicy):
     """A network with a categorical policy and a critic, each with its own layers or its own memory after the torso.
 
     The gradient of the policy ends at the torso, which only the critic trains (Gruslys et al. 2018, arXiv 1704.04651,
@@ -93,10 +92,8 @@ class BranchedActorCritic(Policy):
         value_gain: float,
         uniform_fraction: float,
     ):
-        super().__init__()
+        super().__init__(obs_specs, family.branches)
         self.family, self.uniform_fraction = family, uniform_fraction
-        self.has_mask = ACTION_MASK in obs_specs
-        self.combination_codes = one_hot_combinations(family.branches)
         self.torso = Torso(blueprint, obs_specs)
         # With a small gain the initial policy is close to uniform for all features.
         self.policy = Branch(self.torso.size, blueprint.policy, HeadSpec(family.statistics_size, gain=0.01))
@@ -169,21 +166,6 @@ class BranchedActorCritic(Policy):
         features, _ = self.torso.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))
         return features, states
 
-    def mask_logits(self, logits: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """Set the logits [n, ..., K] of forbidden actions to MASKED_LOGIT.
-
-        Args:
-            logits: Logits [n, ..., K].
-            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
-        """
-        if not self.has_mask:
-            return logits
-        self.combination_codes = self.combination_codes.to(logits.device)  # moves to the device once
-        allowed = find_allowed_combinations(
-            obs[ACTION_MASK][: len(logits)], self.family.branches, self.combination_codes
-        )
-        return logits.masked_fill(allowed == 0, MASKED_LOGIT)
-
     def mix_with_uniform(self, logits: Tensor) -> Tensor:
         """Return the statistics [..., K] of the policy, its log-probabilities; masked logits stay masked."""
         if not self.uniform_fraction:
@@ -203,7 +185,7 @@ class BranchedActorCritic(Policy):
             logits = policy(obs)
             if self.has_mask:
                 mask = torch.from_numpy(obs[ACTION_MASK])
-                logits[find_allowed_combinations(mask, self.family.branches, codes).numpy() == 0] = MASKED_LOGIT
+                logits[find_allowed_combinations(mask, self.branches, codes).numpy() == 0] = MASKED_LOGIT
             if self.uniform_fraction:
                 logits = self.family.with_noise(logits, np.full(len(logits), self.uniform_fraction, np.float32))
             return logits, memory

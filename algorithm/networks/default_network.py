@@ -6,9 +6,10 @@ import json
 from glob import escape
 from math import prod
 
-from algorithm.networks.blueprint import Blueprint, EncoderFactory
 from algorithm.networks.encoders import Conv, NatureCnn, Vector
-from algorithm.networks.mlp import Mlp
+from algorithm.networks.layers import Mlp
+from algorithm.networks.modules import EncoderFactory
+from algorithm.networks.torso import Blueprint
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 TEMPLATE = '''\

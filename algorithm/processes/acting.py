@@ -35,10 +35,10 @@ from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.cpu_time import measure_cpu_seconds
 from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.invalid_values import Episode
 from algorithm.training.signals import raise_deferred
+from algorithm.training.timer import measure_cpu_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

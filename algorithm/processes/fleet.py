@@ -25,7 +25,7 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
@@ -96,7 +96,7 @@ class Fleet(ABC):
             return None
         greedy = self.settings.base.evaluate_greedy
         evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, greedy, raise_deferred)
-        return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
+        return Evaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
     @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:

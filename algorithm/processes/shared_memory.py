@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from algorithm.rollout import Rollout
-from algorithm.training.components import PHASES
 from algorithm.training.learner import Learner
+from algorithm.training.timer import PHASES
 
 with suppress(ImportError):  # a system without it has no workers
     import fcntl

@@ -46,12 +46,13 @@ from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import PHASES, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
+from algorithm.training.timer import PHASES
 from algorithm.training.updates import DivergenceDetector, run_tick
 
 STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed

@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.wrappers import (
-    OBSERVATION_NAMES,
-    PREVIOUS_REWARD,
-    PreviousTracker,
-    find_previous_kinds,
-)
+from algorithm.adapters.wrappers import OBSERVATION_NAMES, PREVIOUS_REWARD, PreviousTracker, find_previous_kinds
 from algorithm.agents.agent import Agent
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.manifest import CheckpointError

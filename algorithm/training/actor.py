@@ -11,7 +11,7 @@ import numpy as np
 
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.invalid_values import Episode, StepSanitizer, get_lane_index
+from algorithm.training.invalid_values import Episode, RunningEpisodes, get_lane_index
 
 ADAPTER_KEY = "adapter"  # in the state of an actor: the state of the adapter, as JSON
 Arrays = dict[str, np.ndarray]
@@ -202,7 +202,7 @@ class RolloutBuffer:
         self.full_slots: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state_size), np.float32)
         self.active = np.zeros(self.lanes, bool)
-        self.episodes = StepSanitizer(name, self.lanes, role.action_spec.branches)
+        self.episodes = RunningEpisodes(name, self.lanes, role.action_spec.branches)
 
     def grow(self, components: AgentComponents) -> None:
         """Add the new lanes of `components`, each with an empty slot. Existing lanes keep their slots and rows."""

@@ -1,10 +1,9 @@
-"""The components that a runtime connects: for each role an agent, scheduler, learner and explorer; and the timer."""
+"""The components that a runtime connects: for each role an agent, scheduler, learner and explorer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 
 import numpy as np
 
@@ -14,58 +13,8 @@ from algorithm.exploration.explorer import Explorer
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
-from algorithm.training.cpu_time import measure_cpu_seconds
 from algorithm.training.learner import Learner
-
-STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
-PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
-
-
-class Timer:
-    """The seconds of each phase of a run: the only clock for metrics, display and result.
-
-    A phase is timed when it ends, by the time since the last phase ended: no phase has to be started, and every second
-    is counted. `lap` takes 0.1 microseconds; a tick of two CartPole environments takes 70.
-
-    Args:
-        measure_cpu: returns the CPU seconds of the processes of the run so far.
-    """
-
-    def __init__(self, measure_cpu: Callable[[], float] = measure_cpu_seconds) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self._measure_cpu, self._cpu_start = measure_cpu, measure_cpu()
-        self.last_lap = perf_counter()  # time of the last lap, for callers that need no exact time
-
-    @property
-    def total(self) -> float:
-        """Return the seconds of all phases, until the last lap."""
-        return sum(self.seconds.values())
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Measure and return the CPU seconds since the timer was made, and those that were added."""
-        return self._measure_cpu() - self._cpu_start
-
-    def add_cpu_seconds(self, seconds: float) -> None:
-        """Add CPU seconds of a process that `measure_cpu` does not measure."""
-        self._cpu_start -= seconds
-
-    def lap(self, phase: str) -> None:
-        """Add the time since the last lap to `phase`."""
-        now = perf_counter()
-        self.seconds[phase] += now - self.last_lap
-        self.last_lap = now
-
-    def restart(self) -> None:
-        """Count the time since the last lap to no phase."""
-        self.last_lap = perf_counter()
-
-    def split_lap(self, weights: Mapping[str, float]) -> None:
-        """Divide the time since the last lap between phases, in proportion to `weights`; all 0 count as learning."""
-        now, total = perf_counter(), sum(weights.values())
-        for phase, weight in weights.items() if total > 0 else [("learning", 1.0)]:
-            self.seconds[phase] += (now - self.last_lap) * weight / (total or 1.0)
-        self.last_lap = now
+from algorithm.training.timer import Timer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +75,9 @@ class TrainingComponents:
         return {name: dict(role.count_lanes_by_team(name)) for name, role in roles.items()}
 
     @property
-    def team_names(self) -> dict[str, list[str]]:
-        """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
-        return {name: list(teams) for name, teams in self.lanes_by_team.items()}
-
-    @property
     def has_teams(self) -> bool:
         """Return whether teams share an agent, so that their mean return does not measure its weights."""
-        return any(len(names) > 1 for names in self.team_names.values())
+        return any(len(teams) > 1 for teams in self.lanes_by_team.values())
 
     def get(self, role: str, other_adapter: Adapter | None = None) -> AgentComponents:
         """Return the components of a role; build them if it is new, perhaps in `other_adapter`, as of evaluation."""

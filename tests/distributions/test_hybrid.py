@@ -9,7 +9,7 @@ from torch.distributions import Categorical, Independent, Normal, TanhTransform,
 
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
 from tests.distributions.oracles import DRAWS, gradient, random, within_noise
-from tests.oracles import close, softmax
+from tests.oracles import close
 
 SPACES = {
     "continuous": (2, ()),
@@ -194,25 +194,6 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
 
 
 @every_space
-def test_encoded_combinations_equal_encoded_samples(family):
-    _, sample = some(family, 40)
-    place, numbers = family.find_combination(sample), sample[:, : family.n_continuous].tanh()
-    encoded = family.encode(sample)
-    assert encoded.shape == (40, family.encoded_size) and place.shape == (40, 1)
-    assert [combinations(family)[k] for k in place[:, 0]] == [
-        tuple(map(int, row)) for row in sample[:, family.n_continuous :]
-    ]
-    codes = family.one_hot_combinations()
-    assert len(codes) == family.n_combinations
-    if family.branches:
-        close(codes[place[:, 0]].double(), encoded[:, family.n_continuous :])
-    if family.n_continuous:
-        each = family.encode_per_combination(numbers.unsqueeze(1).expand(-1, family.n_combinations, -1))
-        assert each.shape == (40, family.n_combinations, family.encoded_size) and each.dtype == numbers.dtype
-        close(each[torch.arange(40), place[:, 0]], encoded)
-
-
-@every_space
 def test_samples_in_numpy_follow_the_branches_and_the_gaussians_of_their_combination(family):
     row = some(family, 1, seed=3)[0][0]
     sample = family.sample(np.tile(row.float().numpy(), (DRAWS, 1)), np.random.default_rng(0))
@@ -275,27 +256,6 @@ def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this
             close(found[: family.n_continuous], theirs(family, row, combinations(family).index(best))[0].mean)
 
 
-@every_space
-def test_noise_increases_every_std_and_mixes_every_branch(family):
-    before = some(family, 2, seed=5)[0].float().numpy()
-    kept = before.copy()
-    noisy = family.with_noise(before, np.float64([0.4, 0.0]))
-    np.testing.assert_array_equal(before, kept)
-    assert noisy.dtype == np.float32
-    width = family.n_combinations * family.n_continuous
-    np.testing.assert_array_equal(noisy[:, :width], before[:, :width])
-    np.testing.assert_allclose(
-        noisy[0, width : 2 * width], np.log(np.hypot(np.exp(before[0, width : 2 * width]), 0.4)), rtol=1e-5
-    )
-    np.testing.assert_allclose(noisy[1, : 2 * width], before[1, : 2 * width], atol=1e-6)
-    for mine, own in zip(
-        *(np.split(x[:, 2 * width :], np.cumsum(family.branches)[:-1], -1) for x in (noisy, before)), strict=True
-    ):
-        if family.branches:
-            np.testing.assert_allclose(softmax(mine[0]), 0.6 * softmax(own[0]) + 0.4 / len(own[0]), rtol=1e-5)
-            np.testing.assert_allclose(softmax(mine[1]), softmax(own[1]), rtol=1e-5)
-
-
 def test_forbidden_actions_have_no_effect_and_results_are_finite():
     family = HybridFamily(1, (3, 2))
     rows = some(family, 2)[0].float()
@@ -320,11 +280,3 @@ def test_selected_rows_of_a_sample_are_the_sample_of_these_rows():
     part = whole.select_rows(slice(1, 3))
     for name in ("actions", "log_prob", "mean_offset"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[1:3])
-
-
-def test_too_many_combinations_and_an_empty_action_raise():
-    assert HybridFamily(1, (2,) * 9).n_combinations == 512
-    with pytest.raises(ValueError, match=r"513 combinations of discrete branches \[513\].*at most 512"):
-        HybridFamily(0, (513,))
-    with pytest.raises(ValueError, match="at least one"):
-        HybridFamily(0, ())

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Mlp, Residual, batch_statistics, mlp
+from algorithm.networks import Mlp, Residual, batch_statistics
+from algorithm.networks import layers as module
 from algorithm.networks.normalization import can_fuse, find_batch_norms
 from tests.builders import perturb
 
@@ -74,8 +75,8 @@ def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, commit
 def test_one_operation_has_the_numbers_of_modules(monkeypatch, layers, rows, statistics, commits):
     x = make_inputs(*ROWS[rows])
     fused = compute_results(layers, x, STATISTICS[statistics], commits)
-    monkeypatch.setattr(mlp, "can_fuse", lambda *args: False)
-    monkeypatch.setattr(mlp, "run_fused", None)  # raises if it is called
+    monkeypatch.setattr(module, "can_fuse", lambda *args: False)
+    monkeypatch.setattr(module, "run_fused", None)  # raises if it is called
     separate = compute_results(layers, x, STATISTICS[statistics], commits)
     for ours, expected in zip(fused, separate, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from algorithm.networks import Blueprint, Mlp, NoisyMlp
-from algorithm.networks.mlp import NoisyLinear, scale_noise
+from algorithm.networks.layers import NoisyLinear, scale_noise
 from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update

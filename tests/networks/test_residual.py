@@ -9,7 +9,7 @@ from torch import nn
 
 from algorithm.networks import Blueprint, Chain, Mlp, Residual, UnitSphere, batch_statistics
 from algorithm.networks.constraints import find_constraints
-from algorithm.networks.mlp import LayerStack
+from algorithm.networks.layers import LayerStack
 from algorithm.networks.normalization import NORMS, BatchNorm, RmsNorm, find_batch_norms
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner

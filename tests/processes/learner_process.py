@@ -17,7 +17,7 @@ from tests.processes.inline_host import InlineHost
 
 def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
-    moments = [step.optimizer.moments.numpy() for step in learner._steps]
+    moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
     arrays = [
         pack_weights(learner.parameters, with_targets=True),
         learner.parameters.all_parameters.numpy(),

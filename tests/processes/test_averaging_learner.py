@@ -159,7 +159,7 @@ def learn(learner, scheduler, rollout):
 
 def collect(learner):
     """Return copies of the parameters, statistics and moments."""
-    moments = [step.optimizer.moments for step in learner._steps]
+    moments = [optimizer.moments for optimizer in learner.optimizers]
     return torch.cat([learner.parameters.all_parameters, learner.parameters.statistics, *moments]).clone()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from algorithm.networks import Blueprint, Mlp, Residual, Vector
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.training.learner import Learner
-from algorithm.training.optimizers import Optimizer
 from algorithm.training.rewards import RewardNormalizer
 from tests.training.test_auxiliary_set import WithEncoder
 
@@ -30,14 +30,9 @@ STEPS = 100
 RATE = 2.0**-10  # so that theta - 200 rate g is exact in float32
 
 
-class Sgd(Optimizer):
-    """Plain gradient descent."""
-
-    def __init__(self):
-        self.moments = torch.zeros(1)
-
-    def step(self, vector, gradient, rate):
-        vector.sub_(gradient, alpha=RATE)
+def subtract_gradient(optimizer, rate):
+    optimizer.vector.sub_(optimizer.gradient, alpha=RATE)
+    return True
 
 
 def make_learner(memory, lock="full", return_bound=None, body=None, **changes):
@@ -67,8 +62,8 @@ def run(target, *arguments, count=2):
 def descend(memory, lock, number):
     torch.set_num_threads(1)
     learner = make_learner(memory, lock)
-    for step in learner._steps:
-        object.__setattr__(step, "optimizer", Sgd())
+    for optimizer in learner.optimizers:
+        optimizer.step = partial(subtract_gradient, optimizer)
     for _ in range(STEPS):
         learner.parameters.gradient.fill_(1.0)
         learner.apply_gradients()
@@ -102,7 +97,7 @@ def test_shared_adam_stays_finite(lock):
     assert run(adam, memory, lock) == [0, 0]
     assert all(tensor.isfinite().all() for tensor in everything(learner) if tensor.is_floating_point())
     assert not learner.parameters.vector.equal(before)
-    (steps,) = [step.optimizer.steps for step in learner._steps]
+    (steps,) = [optimizer.steps for optimizer in learner.optimizers]
     assert 0 < steps <= 2 * STEPS
     assert learner.skipped_updates == 0
     learner.fetch()

@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.actor import Actor
+from algorithm.training.components import AgentComponents
 from algorithm.training.invalid_values import Episode
+from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
 
 # Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
@@ -261,3 +264,18 @@ def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
         actor.act()
         actor.receive()
     assert versions == [[0, 0], [0, 1], [2, 1]]
+
+
+def test_the_first_rows_have_uniformly_random_actions():
+    role = Role(500, {"obs": ObsSpec((3,))}, ActionSpec(2))
+    agent, learner = make_sac(role, random_steps=700, std_init=0.02), UpdateCounter()
+    parts = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+    obs = {"obs": np.zeros((500, 3), np.float32)}
+    step = replace(make_step(*(Row(lane, 0) for lane in range(500))), obs=obs)
+    for learner.rows_seen, spread in [(0, 1.0), (699, 1.0), (700, 0.1)]:
+        decision = parts.act(step, np.zeros((500, 0), np.float32))
+        assert 0.5 * spread < np.abs(decision.action).max() <= spread
+        np.testing.assert_allclose(np.tanh(decision.raw_action), decision.action, atol=1e-6)
+        assert decision.behavior.shape == (500, 4)
+    with pytest.raises(NotImplementedError, match="Acer sets random_steps, but has no `act_uniformly`"):
+        make_acer(make_role()).act_uniformly(step, np.zeros((500, 0), np.float32))

@@ -193,9 +193,7 @@ def test_a_reward_that_is_not_finite_counts_as_0_and_is_logged_once_until_all_ar
         assert len(caplog.records) == 2
     assert all(reward.isfinite().all() for reward in rewards)
     assert rewards[0][2, 2] == bad.reward[2, 2]
-    assert (
-        learner.auxiliaries.compute_losses(upload(collect(learner.agent)), None).metrics["train/sum_reward"].isfinite()
-    )
+    assert learner.auxiliaries.metrics["train/sum_reward"].isfinite()
 
 
 @pytest.mark.parametrize("make", [*MAKERS.values(), *STREAM_MAKERS.values()], ids=[*MAKERS, *STREAM_MAKERS])

@@ -10,7 +10,7 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import invalid_values
 from algorithm.training.actor import Actor
-from algorithm.training.invalid_values import Episode, InvalidEpisodes, StepSanitizer
+from algorithm.training.invalid_values import Episode, InvalidEpisodes, RunningEpisodes
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
 
 NAN, INF = np.nan, np.inf
@@ -127,7 +127,7 @@ def test_an_invalid_value_is_logged_once_per_episode(caplog):
 def test_large_numbers_and_bytes_are_finite():
     step = make_step(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = StepSanitizer("agent", 2, ())(step)
+    shown, stored = RunningEpisodes("agent", 2, ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
@@ -135,14 +135,14 @@ def test_large_numbers_and_bytes_are_finite():
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 5)
-    look = StepSanitizer("agent", 1, ())
+    look = RunningEpisodes("agent", 1, ())
     for _ in range(5):
         look(make_step(Row(0, NAN, first=True)))
     with pytest.raises(InvalidEpisodes, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(make_step(Row(0, NAN, first=True)))
 
 
-def play_episodes(look: StepSanitizer, *ends: float) -> None:
+def play_episodes(look: RunningEpisodes, *ends: float) -> None:
     """Play an episode of two decisions in each lane, whose second observations are `ends`."""
     for rows in (
         [Row(lane, 1, first=True) for lane in range(len(ends))],
@@ -155,7 +155,7 @@ def play_episodes(look: StepSanitizer, *ends: float) -> None:
 @pytest.mark.parametrize(("ends", "episodes"), [((NAN,), 10), ((NAN, INF), 5)])
 def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", len(ends), ())
+    look = RunningEpisodes("agent", len(ends), ())
     for _ in range(episodes):
         play_episodes(look, *ends)
     kind = "infinite" if INF in ends else "NaN"
@@ -165,7 +165,7 @@ def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
 
 def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", 3, ())
+    look = RunningEpisodes("agent", 3, ())
     for _ in range(10):
         play_episodes(look, 1, NAN, 1)
     with pytest.raises(InvalidEpisodes, match="all 11 episodes of lane 1 of role 'agent'"):
@@ -175,7 +175,7 @@ def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
 def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
     monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 10)
-    look = StepSanitizer("agent", 2, ())
+    look = RunningEpisodes("agent", 2, ())
     for _ in range(5):
         for _ in range(4):
             play_episodes(look, NAN, NAN)
@@ -186,13 +186,13 @@ def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
 
 def test_many_lanes_may_begin_with_an_invalid_episode(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", 30, ())
+    look = RunningEpisodes("agent", 30, ())
     play_episodes(look, *[NAN] * 20, *[1] * 10)
     assert look.discarded_in_row == 20
 
 
 def test_an_episode_is_discarded_once(monkeypatch):
-    look = StepSanitizer("agent", 1, ())
+    look = RunningEpisodes("agent", 1, ())
     for row in (
         START,
         Row(0, NAN, 1),
@@ -207,7 +207,7 @@ def test_an_episode_is_discarded_once(monkeypatch):
 
 
 def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
-    look = StepSanitizer("agent", 2, ())
+    look = RunningEpisodes("agent", 2, ())
     for step in (make_step(Row(0, 1, first=True), Row(1, 5, first=True)), make_step(Row(0, NAN), Row(1, 6, 2))):
         shown, stored = look(step)
         look.add(shown if stored is None else shown.take(stored))
@@ -287,7 +287,7 @@ def test_the_mask_of_a_start_after_a_termination_counts():
 
 def test_a_lost_lane_keeps_its_mask():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = StepSanitizer("agent", 1, (3, 2))(step)
+    shown, stored = RunningEpisodes("agent", 1, (3, 2))(step)
     assert stored.tolist() == [False]
     assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
@@ -297,7 +297,7 @@ def test_an_observation_is_logged_by_its_name(caplog):
     step = make_step(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = StepSanitizer("driver", 3, ())(step)
+    shown, stored = RunningEpisodes("driver", 3, ())(step)
     assert stored.tolist() == [True, False, True]
     assert all(np.isfinite(value).all() for value in shown.obs.values())
     (messages,) = [record.getMessage() for record in caplog.records]

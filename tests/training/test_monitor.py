@@ -13,12 +13,11 @@ from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.runs.callbacks import CallbackList
-from algorithm.training.evaluator import EvaluationResult, Evaluations, ImmediateEvaluations, Outcome
+from algorithm.training.evaluator import EvaluationResult, Evaluations, Outcome
 from algorithm.training.invalid_values import Episode
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter, read_table
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import WINDOW, Counters, History
+from algorithm.training.progress import WINDOW, Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
@@ -46,7 +45,7 @@ class Run:
         limits = Limits(**{**none, "log_every": 10**9, "evaluation_episodes": EPISODES, **limits})
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
-        evaluations = (make_evaluations or ImmediateEvaluations)(self._evaluate)
+        evaluations = (make_evaluations or Evaluations)(self._evaluate)
         self.monitor = Monitor(history, limits, reporter, evaluations, self._save, BestCheckpoint(path), self.callbacks)
         self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossResult
-from algorithm.training.components import PHASES, Timer
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.invalid_values import Episode
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History
+from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History, Limits
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
+from algorithm.training.timer import PHASES, Timer
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping

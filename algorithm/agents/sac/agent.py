@@ -104,8 +104,9 @@ class Sac(Agent):
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        policy_is_manual = self.soft_policy is not None and self.soft_policy.network.is_manual
-        with torch.inference_mode(policy_is_manual and self.critics.is_manual and not self.torso_is_trainable):
+        policy_is_manual = self.soft_policy is not None and bool(self.soft_policy.network.manual_stacks)
+        is_manual = policy_is_manual and bool(self.critics.manual_stacks) and not self.torso_is_trainable
+        with torch.inference_mode(is_manual):
             return self._compute_losses(rollout, features, target_features, acting_features)
 
     def _compute_losses(

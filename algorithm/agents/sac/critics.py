@@ -310,7 +310,8 @@ class ActionEvaluator:
         if self.family.n_continuous and not self.is_joint:
             taken = self.critics.run(torch.cat((features[:-1], self.family.encode(rollout.raw_action)), -1))
             next_inputs = self._join(target_features[1:], next_actions)
-            next_outputs = (self.target_critics or self.critics).compute(next_inputs, critic_indices)
+            with torch.no_grad():
+                next_outputs = (self.target_critics or self.critics).run(next_inputs, critic_indices).outputs
             return taken.outputs.unsqueeze(features.ndim), taken, next_outputs
         if not self.is_joint:
             outputs, taken_outputs = self.evaluate_taken(self.critics, features[:-1], rollout.raw_action)

@@ -113,7 +113,7 @@ class SoftPolicy(SacPolicyLearner):
 
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        return self._sample(self.network.compute(features), obs)
+        return self._sample(self.network.run(features).outputs, obs)
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
@@ -136,7 +136,8 @@ class SoftPolicy(SacPolicyLearner):
             policy_pass: Pass = AutogradPass(all_outputs[:-1])
         else:  # the last row needs no gradient
             policy_pass = self.network.run(features[:-1])
-            all_outputs = torch.cat((policy_pass.outputs, self.network.compute(features[-1:])))
+            with torch.no_grad():
+                all_outputs = torch.cat((policy_pass.outputs, self.network.run(features[-1:]).outputs))
         with torch.no_grad():
             return self._sample(all_outputs.detach(), obs), policy_pass
 

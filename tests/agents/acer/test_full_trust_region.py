@@ -141,10 +141,10 @@ def test_the_natural_step_leaves_the_critic_unchanged_and_the_critic_the_policy(
     rollout, parameters = make_rollout(learner), learner.parameters
     policy, critic = (parameters.vector[parameters.group_slices[name]] for name in ("policy", "critic"))
     learner.compute_gradients(rollout)
-    for step, moved, fixed in zip(learner._steps, (critic, policy), (policy, critic), strict=True):
-        assert step.name == {id(critic): "critic", id(policy): "policy"}[id(moved)]
+    for optimizer, moved, fixed in zip(learner.optimizers, (critic, policy), (policy, critic), strict=True):
+        assert optimizer.name == {id(critic): "critic", id(policy): "policy"}[id(moved)]
         before, other = moved.clone(), fixed.clone()
-        step(0.0)
+        optimizer.step(optimizer.compute_rate(0.0))
         assert fixed.equal(other) and not moved.equal(before)
 
 

@@ -1,15 +1,19 @@
-"""The Blueprint that an nn.py fills in, and the contracts of the modules that its factories make."""
+"""The modules that the factories of a blueprint make: their contracts, their construction, and their numpy forms.
+
+A numpy form is a function for acting, on views of parameters and statistics, so that later updates have effect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor, nn
 
-from algorithm.networks.encoders import Vector
 from algorithm.specs import ObsSpec
+
+NumpyFunction = Callable[[Any], np.ndarray]
 
 
 class Encoder(Protocol):
@@ -52,43 +56,6 @@ MemoryFactory = Callable[[int], Memory]  # the argument is the size of the input
 BranchFactory = LayersFactory | MemoryFactory  # a memory only where an agent supports it
 
 
-@dataclass(frozen=True)
-class Blueprint:
-    """A description of a network, from which an agent builds its policy, critics and target networks.
-
-    Observations are encoded, concatenated, and passed through `body` and `memory`, which policy and critic share;
-    `policy` and `critic` are separate layers before their outputs. Without body, policy and critic layers, the
-    outputs are linear in the encoded observations.
-
-    Example: `Blueprint({"image": NatureCnn(), "*": Vector()}, body=Mlp(128), memory=Gru(64))`.
-
-    An encoder may keep running statistics (RunningMoments): its `observe(obs [n, *shape])` is called once with every
-    collected row. The statistics are saved with the network and shared with its target networks.
-
-    An augmentation changes the observations that a network learns from at random, before their encoder. Each forward
-    pass over a batch, also of a target network, calls it with its rows. Acting, evaluation, export and the running
-    statistics use the observations as they are.
-
-    Args:
-        encoders: Encoder factories by a pattern of observation names, as in a file name ("*" matches every name); an
-            observation uses the first pattern that matches. Default: `Vector()` for every observation.
-        augmentations: Augmentation factories by a pattern of observation names, such as `{"image": RandomShift(4)}`; an
-            observation that no pattern matches is not augmented. Default: none.
-        body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
-        memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
-        policy: Factory of layers, or for Reactor of a memory, for the policy only; None: no layers.
-        critic: Factory of layers, or for Reactor of a memory, for the critic only; None: no layers.
-    """
-
-    encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
-    _: KW_ONLY
-    augmentations: Mapping[str, AugmentationFactory] = field(default_factory=dict)
-    body: LayersFactory | None = None
-    memory: MemoryFactory | None = None
-    policy: BranchFactory | None = None
-    critic: BranchFactory | None = None
-
-
 def build_module(factory: Callable[[Any], object], argument: ObsSpec | int, *methods: str) -> Any:
     """Return the module that a factory of a blueprint makes.
 
@@ -129,3 +96,37 @@ def _has_method(module: nn.Module, name: str) -> bool:
 def name_factory(factory: object) -> str:
     """Return the name of a factory for messages."""
     return getattr(factory, "__name__", type(factory).__name__)
+
+
+def make_numpy_form(module: Any) -> NumpyFunction | None:
+    """Return the numpy form of a module, which its method `numpy` makes; None if it has none."""
+    return module.numpy() if hasattr(module, "numpy") else None
+
+
+def make_numpy_chain(*modules: Any) -> NumpyFunction | None:
+    """Return modules that follow each other in numpy; None if one has no numpy form. None and Identity are left out."""
+    chained = [module for module in modules if module is not None and not isinstance(module, nn.Identity)]
+    forms = [form for module in chained if (form := make_numpy_form(module))]
+    if len(forms) < len(chained):
+        return None
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for form in forms:
+            x = form(x)
+        return x
+
+    return forms[0] if len(forms) == 1 else forward
+
+
+def make_numpy_linear(layer: nn.Linear, outputs: int | None = None) -> NumpyFunction:
+    """Return a linear layer in numpy.
+
+    Args:
+        layer: The layer, on the CPU.
+        outputs: The number of outputs to compute, the first of the layer; None: all.
+    """
+    weight = layer.weight.detach().numpy()[:outputs].T
+    if layer.bias is None:
+        return lambda x: x @ weight
+    bias = layer.bias.detach().numpy()[:outputs]
+    return lambda x: x @ weight + bias
