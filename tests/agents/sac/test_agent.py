@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.agents.sac.agent import Sac
 from algorithm.agents.sac.policy_learners import PolicyOutput
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.passes import AutogradPass
+from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec
 from algorithm.training.learner import Learner
 from tests.agents.sac.literal import COLUMNS, GAMMA, SPECS, Literal, make_case, sac_of
