@@ -87,30 +87,6 @@ def collected(blueprint: Blueprint, simulator: Adapter, burn_in: int, make_agent
     return agent, rollouts, replay
 
 
-@torch.no_grad()
-def statistics(agent, rollout):
-    batch = rollout.convert(torch.from_numpy)
-    features = agent.policy.torso.unroll(batch.obs, batch.first, batch.memory, batch.burn_in)
-    return agent.policy.compute_outputs(features)[:-1, :, : agent.family.statistics_size].numpy()
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize(
-    ("name", "burn_in"),  # frame stacks have warmup rows and no burn-in rows
-    [(name, rows) for name in BLUEPRINTS for rows in (0, 4) if not rows or name != "frame stack"],
-)
-def test_learning_computes_the_statistics_of_acting(name, burn_in, adapter):
-    """Collected rollouts and replayed sequences yield the statistics that actions were sampled from."""
-    agent, rollouts, replay = collected(BLUEPRINTS[name], ADAPTERS[adapter](), burn_in)
-    batch = replay.sample(100)
-    assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
-    assert batch.memory.shape[1] == agent.stored_state_size
-    for rollout in (*rollouts, batch):
-        expected = rollout.drop_burn_in().behavior
-        np.testing.assert_allclose(statistics(agent, rollout), expected, atol=2e-6, rtol=1e-5)
-    assert np.std(batch.behavior, axis=(0, 1)).min() > 1e-3
-
-
 @pytest.mark.parametrize("name", MEMORIES)
 def test_an_episode_is_independent_of_those_around_it(name):
     memory, features, first = memory_of(name), torch.randn(12, 1, 6), torch.zeros(12, 1, dtype=torch.bool)
@@ -216,25 +192,6 @@ def test_attention_learns_a_bias_by_distance():
     torch.testing.assert_close(before[3], swapped[3])
 
 
-@pytest.mark.parametrize(
-    ("shape", "why"),
-    [
-        ({"units": 10, "heads": 4}, "must divide"),
-        ({"units": 8, "window": 1}, "at least"),
-        ({"units": 8, "layers": 0}, "at least"),
-    ],
-)
-def test_invalid_attention_is_rejected(shape, why):
-    with pytest.raises(ValueError, match=why):
-        Attention(**shape)
-
-
-def test_the_shape_of_an_attention_is_given_by_name():
-    assert Attention(8) == Attention(units=8, heads=4, window=16, layers=1)
-    with pytest.raises(TypeError, match="positional argument"):
-        Attention(8, 2)
-
-
 class Counting(gymnasium.Env):
     """An environment whose observation is a small byte image of the numbers of the episode and the step."""
 
@@ -300,13 +257,3 @@ def test_a_stack_of_normalized_vectors_has_the_moments_of_one_vector():
     torch.testing.assert_close(
         normalized, ((rows - rows.mean(0)) / rows.std(0, correction=0)).repeat(1, 3).clamp(-5, 5)
     )
-
-
-def test_a_stack_of_one_frame_is_rejected():
-    with pytest.raises(ValueError, match="at least 2"):
-        FrameStack(1, Vector())
-
-
-def test_burn_in_needs_a_memory_after_the_body():
-    with pytest.raises(ValueError, match="burn_in_step is 3, but the network has no memory"):
-        make_acer(blueprint=BLUEPRINTS["frame stack"], burn_in_step=3)

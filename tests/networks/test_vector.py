@@ -103,20 +103,6 @@ def test_one_hot_and_binary_observations_are_unchanged_and_have_no_statistics():
     assert not list(encoder.buffers())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"normalize": True, "scale": 0.5}, "scale 0.5 and normalize: give one or the other"),
-        ({"normalize": True, "scale": (1.0, 2.0)}, "give one or the other"),
-        ({"normalize": True, "clip": 0.0}, "clip is 0.0; it must be above 0"),
-        ({"normalize": True, "clip": float("nan")}, "must be above 0"),
-    ],
-)
-def test_invalid_arguments_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Vector(**settings)
-
-
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4)], ids=str)
 @pytest.mark.parametrize("sizes", [(1000,), (1, 1, 1, 1), (5, 0, 300, 1, 2)], ids=str)
 def test_merging_in_parts_gives_the_mean_and_standard_deviation_of_all(shape, sizes):
