@@ -14,7 +14,7 @@ from algorithm.config.registry import (
     find_settings,
     get_agent_section,
     make_agent_defaults,
-    make_auxiliary_defaults,
+    make_defaults,
 )
 from algorithm.config.sections import (
     SECTIONS,
@@ -215,7 +215,7 @@ def _normalize_spellings(cls: type, values: Tree) -> Tree:
 
 def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
     """Return the settings of an auxiliary, with its defaults. Raises UserError."""
-    section, defaults = f"auxiliaries.{name}", make_auxiliary_defaults(name)
+    section, defaults = f"auxiliaries.{name}", make_defaults("auxiliaries", name)
     known = [section, *(f"{section}.{key}" for key in defaults)]
     for source, layer in layers:
         if isinstance(given := layer.get("auxiliaries"), Mapping) and given.get(name) is not None:

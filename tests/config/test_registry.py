@@ -16,11 +16,6 @@ def test_every_entry_can_be_imported(kind, name):
     assert find_class(kind, name.lower()) is find_class(kind, name)
 
 
-def test_an_unknown_name_is_an_error_with_the_known_names():
-    with pytest.raises(UserError, match="algorithm 'TRPO' is unknown; use one of: ACER"):
-        find_class("algorithm", "TRPO")
-
-
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings(OptimizerSettings):
     """The settings of an algorithm of a user, which sets one setting of the optimizer."""

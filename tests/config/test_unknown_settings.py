@@ -55,11 +55,6 @@ def test_the_error_for_an_unknown_setting_names_what_to_use(path, advice):
     assert str(error.value).startswith(f"here: unknown setting {path}; {advice}")
 
 
-def test_settings_of_a_role_are_checked_likewise():
-    with pytest.raises(UserError, match="ma_config.a: unknown setting acer_config.worker_steps; use acer_config.roll"):
-        resolve([("here", {"ma_config": {"a": {"acer_config": {"worker_steps": 1}}}})])
-
-
 def test_a_name_that_resembles_nothing_is_an_error_without_advice():
     with pytest.raises(UserError, match="^here: unknown setting qqqqqqqqqqqq$"):
         resolve([("here", {"qqqqqqqqqqqq": 1})])

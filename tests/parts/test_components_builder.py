@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.agents.agent import DataSchedule
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts import components_builder as memory
@@ -90,7 +89,7 @@ def test_added_agents_count_in_iterations(tmp_path):
     assert counters.env_steps < 230
 
 
-@pytest.mark.parametrize("kind", ["a2c", "agents that are added, ppo"])
+@pytest.mark.parametrize("kind", ["a2c, hybrid and recurrent", "agents that are added, ppo"])
 def test_agents_without_a_replay_log_and_save_none(kind, tmp_path):
     folder, logged = new_run(tmp_path, "a", kind), []
     train(folder.load_settings(), folder, logged.append)
@@ -109,7 +108,7 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
 
 
 def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
-    folder = new_run(tmp_path, "a", "a2c", max_step=200)
+    folder = new_run(tmp_path, "a", "a2c, hybrid and recurrent", max_step=200)
     builder = ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
     runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
@@ -153,16 +152,20 @@ def test_sizes_are_logged_and_summed(monkeypatch):
     assert logged[1].startswith("replay of other:")
 
 
+def test_the_replays_of_all_workers_have_to_fit(monkeypatch):
+    monkeypatch.setattr(memory, "measure_free_memory", lambda: 2_500_000)
+    lines = []
+    MemoryBudget(lines.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
+    assert lines == ["replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"]
+    with pytest.raises(
+        UserError, match=r"1\.0 MB for each of 3 workers, but 0\.8 MB of memory are free for each; at most 833"
+    ):
+        MemoryBudget(lines.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
+
+
 def test_a_batch_that_does_not_fit_is_rejected(monkeypatch):
     monkeypatch.setattr(memory, "measure_free_memory", lambda: 1_000_000)
-    schedule = DataSchedule(
-        rollout_length=8,
-        sequence_length=10,
-        batch_size=100,
-        replay_ratio=4,
-        replay_count_distribution="fixed",
-        learning_starts=32,
-    )
+    schedule = make_acer(sequence_length=10, batch_size=100).schedule
     check_batch(schedule, ReplaySize(1000, 1_000_000))
     with pytest.raises(UserError, match=r"batch_size: 101 sequences of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
         check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
@@ -226,14 +229,3 @@ def test_a_run_that_ends_before_its_first_update_is_rejected():
 def test_without_replay_learning_starts_has_no_effect():
     assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
     assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)
-
-
-def test_the_replays_of_all_workers_have_to_fit(monkeypatch):
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: 2_500_000)
-    lines = []
-    MemoryBudget(lines.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
-    assert lines == ["replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"]
-    with pytest.raises(
-        UserError, match=r"1\.0 MB for each of 3 workers, but 0\.8 MB of memory are free for each; at most 833"
-    ):
-        MemoryBudget(lines.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))

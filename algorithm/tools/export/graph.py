@@ -17,7 +17,7 @@ from algorithm.agents.agent import Agent
 from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.errors import UserError
 from algorithm.specs import ACTION_MASK, Role
-from algorithm.tools.export.onnx_friendly import make_onnx_friendly
+from algorithm.tools.export.onnx_friendly import SimpleOperators, make_onnx_friendly
 from algorithm.tools.export.signature import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 
 OPSET = 15  # for Sentis and the Inference Engine, in versions 3.x and 4.x of ML-Agents' package
@@ -57,10 +57,8 @@ class ExportModule(nn.Module):
         mode = self.family.export_action(statistics, allowed, MODE)
         outputs = [*_order_outputs(sampled, mode)]
         if signature.memory:
-            memory_parts = [memory] * bool(agent_size)
-            if signature.previous:
-                memory_parts.append(self._encode_action(sampled))
-            outputs.append(torch.cat(memory_parts, -1).reshape(-1, 1, signature.memory))
+            previous = [self._encode_action(sampled)] if signature.previous else []
+            outputs.append(torch.cat((memory, *previous), -1).reshape(-1, 1, signature.memory))
         return tuple(outputs)
 
     def _encode_action(self, executed: ExportedAction) -> Tensor:
@@ -80,9 +78,7 @@ def _to_observation(value: Tensor, sensor: ObservationInput) -> Tensor:
 def _order_outputs(sampled: ExportedAction, mode: ExportedAction) -> Iterator[Tensor]:
     """Yield continuous, then discrete actions, each sampled and most probable; kinds without actions are left out."""
     for kind in zip(sampled, mode, strict=True):
-        for parts in kind:
-            if parts:
-                yield parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        yield from (torch.cat(parts, -1) for parts in kind if parts)
 
 
 def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, str]) -> Any:
@@ -117,7 +113,7 @@ def _trace(export_module: ExportModule, opset: int) -> bytes:
     """Return the serialized trace of a module, from torch's older exporter: the newer one writes no opset below 18."""
     inputs, outputs = export_module.signature.inputs(), list(export_module.signature.computed_outputs())
     memory = io.BytesIO()
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), SimpleOperators():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             export_module,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli.parser import parse_arguments
+from algorithm.errors import UserError
 from algorithm.parts import components_builder as of_memory
 from algorithm.tools.doctor import trial
 from algorithm.tools.doctor.check import BROKEN, OK
@@ -85,9 +86,9 @@ def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
 def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
     usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-    assert trial._check_disk(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
-    state, line = trial._check_disk(10**6, kept=4)
-    assert state == BROKEN and line.startswith("6 of 1 MB do not fit on the disk, 5 MB are free: lower ")
+    assert trial._check_disk(10**6, kept=3) == "at most 5 of 1 MB, 5 MB are free"
+    with pytest.raises(UserError, match=r"^6 of 1 MB do not fit on the disk, 5 MB are free: lower "):
+        trial._check_disk(10**6, kept=4)
     assert set(seen()) == {"checkpoints"}
 
 

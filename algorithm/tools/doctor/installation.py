@@ -1,29 +1,28 @@
-"""Checks of the packages that this program requires, and of the adapters and the export that use them."""
+"""Checks of the installation: packages, the adapters and the export that use them, Python, devices, disk, memory."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import platform
 import re
 import runpy
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module, metadata
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from algorithm.config.registry import ADAPTERS, find_class
+from algorithm.errors import UserError
+from algorithm.parts.env_folder import RUNS
 from algorithm.program import DATA, get_install_command
-from algorithm.tools.doctor.check import (
-    BROKEN,
-    MISSING,
-    OK,
-    Check,
-    Outcome,
-    SubprocessFailed,
-    run_in_subprocess,
-)
+from algorithm.tools.doctor.check import Check, Missing, SubprocessFailed, run_in_subprocess
 
 if TYPE_CHECKING:  # imports numpy, which may be missing
     from algorithm.adapters.adapter import StartCheck
@@ -39,6 +38,10 @@ VERSION_NOTES = {
     "numpy": "mlagents-envs uses np.bool, which numpy 1.24 to 1.26 do not have",
     "protobuf": "older ones cannot rebuild the messages of ML-Agents",
 }
+GB = 10**9
+LEAST_DISK = 0.2 * GB  # for checkpoints and logs of a small run
+LEAST_MEMORY = 0.5 * GB  # what torch and a small run take
+THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL"))
 
 
 @cache
@@ -86,35 +89,32 @@ def list_extras() -> list[str]:
 
 def make_extra_check(name: str) -> Check:
     """Return the check of all packages of an extra."""
-    return Check(f"extra {name}", partial(_check_extra, name))
+    texts = read_setup()["extras_require"][name]
+    return Check(f"extra {name}", partial(check_installed, texts, get_install_command(name)))
 
 
-def _check_extra(name: str) -> Outcome:
-    return check_installed(read_setup()["extras_require"][name], get_install_command(name))
-
-
-def check_installed(texts: list[str], command: str) -> Outcome:
+def check_installed(texts: list[str], command: str) -> str:
     """Check that requirements are installed, in their range of versions, and can be imported.
 
-    `command` is the command that installs them, for messages.
+    `command` is the command that installs them, for messages. Raises Missing, or UserError if they are broken.
     """
     requirements = [requirement for text in texts for requirement in _list_requirements(text)]
     versions = {requirement.name: _find_version(requirement.name) for requirement in requirements}
     if not requirements:
-        return MISSING, f"none of its packages supports Python {sys.version_info[0]}.{sys.version_info[1]}"
+        raise Missing(f"none of its packages supports Python {sys.version_info[0]}.{sys.version_info[1]}")
     if missing := [name for name, version in versions.items() if version is None]:
-        return MISSING, f"{command} (not installed: {', '.join(missing)})"
+        raise Missing(f"{command} (not installed: {', '.join(missing)})")
     for requirement in requirements:
         name, version = requirement.name, versions[requirement.name]
         if not requirement.specifier.contains(version, prereleases=True):
             note = f" ({VERSION_NOTES[name]})" if name in VERSION_NOTES else ""
-            return BROKEN, f"{name} {version} is not {requirement.specifier}{note}: {command}"
+            raise UserError(f"{name} {version} is not {requirement.specifier}{note}: {command}")
     for name in versions:
         for module in _find_modules(name)[:1]:
             if error := find_import_error(module):
-                return BROKEN, f"{module} cannot be imported ({error}): pip install --force-reinstall {name}"
+                raise UserError(f"{module} cannot be imported ({error}): pip install --force-reinstall {name}")
     found = [f"{name} {version}" for name, version in versions.items()]
-    return OK, ", ".join(found) if len(found) <= MAX_LISTED else f"{len(found)} packages"
+    return ", ".join(found) if len(found) <= MAX_LISTED else f"{len(found)} packages"
 
 
 @cache
@@ -131,27 +131,27 @@ def load_module(module: str) -> None:
     import_module(module)
 
 
-def import_packaging(module: str) -> Any:
-    """Return a module of the package `packaging`. Raises SubprocessFailed if it is not installed."""
+def parse_requirement(text: str) -> Any:
+    """Return a requirement of `packaging`. Raises UserError if that package is not installed."""
     try:
-        return import_module(f"packaging.{module}")
+        from packaging.requirements import Requirement
     except ImportError as error:
-        raise SubprocessFailed(f"versions cannot be compared ({error}): {get_install_command()}") from error
+        raise UserError(f"versions cannot be compared ({error}): {get_install_command()}") from error
+    return Requirement(text)
 
 
 def _list_requirements(text: str) -> Iterator[Any]:
     """Yield a requirement, and the requirements of its extras, as far as they are for this Python."""
-    Requirement = import_packaging("requirements").Requirement  # noqa: N806
 
     def is_for(requirement: Any, extra: str) -> bool:
         return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
-    requirement = Requirement(text)
+    requirement = parse_requirement(text)
     if not is_for(requirement, ""):
         return
     yield requirement
     if requirement.extras and _find_version(requirement.name):
-        for other in map(Requirement, metadata.requires(requirement.name) or ()):
+        for other in map(parse_requirement, metadata.requires(requirement.name) or ()):
             if not is_for(other, "") and any(is_for(other, extra) for extra in requirement.extras):
                 yield other
 
@@ -192,13 +192,13 @@ def make_adapter_check(check: StartCheck) -> Check:
     """Return a check of an adapter as one of the doctor's: it is missing where it raises SimulatorError."""
     from algorithm.adapters.adapter import SimulatorError
 
-    def run() -> Outcome:
+    def run() -> str:
         if check.in_subprocess:
-            return OK, run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
+            return run_in_subprocess(f"{check.run.__module__}:{check.run.__qualname__}")
         try:
-            return OK, check.run()
+            return check.run()
         except SimulatorError as error:
-            return MISSING, str(error)
+            raise Missing(str(error)) from error
 
     return Check(check.name, run)
 
@@ -206,8 +206,110 @@ def make_adapter_check(check: StartCheck) -> Check:
 def make_onnx_check() -> Check:
     """Return the check of an export: a file is written from torch, and run by onnxruntime, if both are installed."""
 
-    def run() -> Outcome:
-        state, line = _check_extra("onnx")
-        return (OK, run_in_subprocess("algorithm.tools.export.export:run_round_trip")) if state == OK else (state, line)
+    def run() -> str:
+        make_extra_check("onnx").run()
+        return run_in_subprocess("algorithm.tools.export.export:run_round_trip")
 
     return Check("onnx round trip", run)
+
+
+# The machine.
+
+
+def check_python() -> str:
+    """Check that the version of Python is the required one, or a later one."""
+    version, needed = platform.python_version(), read_setup()["python_requires"]
+    if not parse_requirement(f"python{needed}").specifier.contains(version, prereleases=True):
+        raise UserError(f"{version} is not {needed}: make an environment with another Python")
+    return f"{version} on {platform.system()} {platform.machine()}"
+
+
+def describe_devices() -> str:
+    """Return the processor, the accelerators and the build of torch. Raises UserError if a device computes wrongly."""
+    import torch
+
+    from algorithm.networks.precision import CPU
+    from algorithm.parts.torch_setup import describe_device
+
+    found = [f"{os.cpu_count()} cores of {describe_device(CPU)}"]
+    for index in range(torch.cuda.device_count()):
+        found.append(f"cuda:{index} ({torch.cuda.get_device_name(index)})")
+        if failure := _test_device(index):
+            raise UserError(f"{found[-1]} does not compute ({failure}): install a build of torch that suits it")
+    build = "this torch has no CUDA"
+    if torch.version.cuda:
+        build = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+        build += "" if len(found) > 1 else ", which finds no device"
+    return f"{', '.join(found + ['mps'] * torch.backends.mps.is_available())}; {build}"
+
+
+def _test_device(index: int) -> str | None:
+    """Return the error of a matrix product on a CUDA device; None if it is right."""
+    import torch
+
+    try:
+        matrix = torch.ones(8, 8, device=f"cuda:{index}")
+        return None if (matrix @ matrix).sum().item() == 512 else "it computes wrongly"
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+
+
+def check_threads() -> str:
+    """Check the environment variables for threads, which this program sets unless the user has set them."""
+    values = {name: os.environ.get(name, "") for name in THREADS}
+    for name, value in values.items():
+        if not value.isdecimal() or int(value) == 0:
+            raise UserError(f"{name} is {value!r}: set it to 1, or unset it")
+    n_threads = run_in_subprocess("torch:get_num_threads")
+    line = f"torch has {n_threads}; " + ", ".join(f"{name}={value}" for name, value in values.items())
+    above_one = [name for name, value in values.items() if int(value) > 1]
+    return line + (f" (small networks are fastest with 1: unset {', '.join(above_one)})" if above_one else "")
+
+
+def check_disk() -> str:
+    """Check that the folder of the runs can be written to, and has enough free space."""
+    folder = find_runs_folder()
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"nothing can be written to {folder} ({error.strerror}): start in another folder") from error
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_DISK:
+        raise UserError(f"{format_size(free)} are free in {folder}: a run takes {format_size(LEAST_DISK)} or more")
+    return f"{format_size(free)} are free in {folder}"
+
+
+def find_runs_folder() -> Path:
+    """Return the folder of the runs, or its first parent that exists."""
+    runs_folder = RUNS.absolute()
+    return next(folder for folder in (runs_folder, *runs_folder.parents) if folder.is_dir())
+
+
+def check_memory() -> str:
+    """Check the free memory."""
+    from algorithm.parts.components_builder import measure_free_memory
+
+    free = measure_free_memory()
+    if free is None:
+        return "the free memory is unknown on this system"
+    line = f"{format_size(free)} are free"
+    if free < LEAST_MEMORY:
+        raise UserError(
+            f"{line}: a run takes {format_size(LEAST_MEMORY)} in addition to its replay, so close other programs"
+        )
+    return line
+
+
+def format_size(bytes_: float) -> str:
+    """Return a number of bytes as text."""
+    return f"{bytes_ / GB:,.1f} GB" if bytes_ >= GB else f"{bytes_ / 10**6:,.0f} MB"
+
+
+MACHINE_CHECKS = (
+    Check("python", check_python),
+    Check("devices", partial(run_in_subprocess, f"{__name__}:describe_devices")),  # since a driver may hang
+    Check("threads", check_threads),
+    Check("disk", check_disk),
+    Check("memory", check_memory),
+)
