@@ -33,7 +33,7 @@ from algorithm.runs.results import make_record
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.specs import Role
 from algorithm.tracking.trackers import TensorBoard, TrackedRun, TrackerList, report_failure
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import DivergenceDetector, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
@@ -41,7 +41,6 @@ from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from algorithm.training.signals import Terminated
 from algorithm.training.timer import STARTING, Timer
-from algorithm.training.updates import DivergenceDetector
 
 Log = Callable[[str], None]
 NO_SETTINGS_OF_A_RUN = ("tune", "population_config", "tracker_config")  # sections that do not change a run

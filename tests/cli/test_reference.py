@@ -9,7 +9,6 @@ import yaml
 
 from algorithm.annotations import Range, Spellings
 from algorithm.cli import reference
-from algorithm.cli.parser import COMMANDS
 from algorithm.config import yaml_layers
 from algorithm.config.yaml_layers import load_defaults, read_entries
 
@@ -19,11 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("path", reference.PAGES, ids=lambda path: path.stem)
 def test_a_page_equals_the_output_of_make_docs(path):
     assert path.read_text(encoding="utf-8") == reference.make_page(path), "run: make docs"
-
-
-def test_the_page_of_options_has_every_command():
-    page = reference.make_option_tables()
-    assert all(f"\n    python main.py {name} " in page for name in COMMANDS)
 
 
 def test_pages_spell_options_with_dashes():

@@ -86,7 +86,7 @@ def test_added_agents_count_in_iterations(tmp_path):
     assert counters.env_steps < 230
 
 
-@pytest.mark.parametrize("kind", ["a2c", "agents that are added, ppo"])
+@pytest.mark.parametrize("kind", ["a2c, hybrid and recurrent", "agents that are added, ppo"])
 def test_agents_without_a_replay_log_and_save_none(kind, tmp_path):
     folder, logged = new_run(tmp_path, "a", kind), []
     train(folder.load_settings(), folder, logged.append)
@@ -105,7 +105,7 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
 
 
 def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
-    folder = new_run(tmp_path, "a", "a2c", max_step=200)
+    folder = new_run(tmp_path, "a", "a2c, hybrid and recurrent", max_step=200)
     builder = ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
     runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
