@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from algorithm.errors import UserError, summarize_error
@@ -200,9 +200,9 @@ class TensorBoard(Tracker):
         folder = run.folder / TENSORBOARD_FOLDER
         purge_step = run.env_steps + 1 if folder.exists() else None
         self._rename = rename
-        self._make_writer: Callable[[str], Any] = lambda name: SummaryWriter(folder / name, purge_step=purge_step)
+        self._make_writer = lambda name: SummaryWriter(folder / name, purge_step=purge_step)
         self._role_writers: dict[str, Any] = {}
-        self.writer = self._make_writer("")
+        self.writer = cast(Any, self._make_writer(""))  # whose file_writer is None once it is closed
         settings = {path: to_plain(value) for path, value in run.settings.items()}
         results = {f"{name}{suffix}": 0.0 for suffix in run.suffixes for name in ("rollout/return", "eval/return")}
         *start, self._end = hparams(settings, results)  # of `results`, only the names are written
