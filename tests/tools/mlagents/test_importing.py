@@ -16,7 +16,7 @@ from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
 from algorithm.config.loader import check_effects, resolve
 from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
-from algorithm.config.yaml_layers import load_defaults, read_variant
+from algorithm.config.yaml_layers import find_value, iterate_leaves, load_defaults, nest, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
@@ -48,12 +48,6 @@ def settings_of(name: str):
     settings = resolve(layers)
     check_effects(settings, layers)
     return settings
-
-
-def at(tree: dict, path: str):
-    for key in path.split("."):
-        tree = tree[key]
-    return tree
 
 
 def select(tree: dict, expected: dict) -> dict:
@@ -88,22 +82,9 @@ def test_its_network_reads_every_sensor(name, action):
         assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
 
 
-def walked(tree: dict, above: str = ""):
-    """Yield the path of every value."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from walked(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
-
-
 def without(tree: dict, path: str) -> dict:
-    tree = copy.deepcopy(tree)
-    *sections, key = path.split(".")
-    place = tree
-    for section in sections:
-        place = place[section]
-    del place[key]
+    tree, (section, _, key) = copy.deepcopy(tree), path.rpartition(".")
+    del (find_value(tree, section) if section else tree)[key]
     return tree
 
 
@@ -119,8 +100,8 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     whole = {"behaviors": {"A": behavior}, **OF_RUN}
     config, nn, lost = texts_and_lost(whole)
     assert not [key for key, why in lost.items() if "no such key" in why]
-    keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
-    keys += walked(OF_RUN)
+    keys = [f"behaviors.A.{path}" for path in iterate_leaves(behavior) if path != "trainer_type"]
+    keys += iterate_leaves(OF_RUN)
     assert len(keys) > 100
     # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
@@ -142,10 +123,9 @@ def test_every_setting_of_the_tables_exists(trainer):
     whole = TRAINERS[trainer].model_validate({**OF_ANY, **OF_RUN, "hyperparameters": HYPERPARAMETERS[trainer]})
     rows = [rule for *_, rule in whole.iterate() if isinstance(rule, To)]
     assert len(rows) > 25
-    settings = load_defaults() | {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
-    for row in rows:
-        for setting in (row.setting, *row.others):
-            at(settings, setting.replace("agent.", section))
+    auxiliaries = {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
+    settings = {row.replace("agent.", section) for rule in rows for row in (rule.setting, *rule.others)}
+    assert settings <= {*iterate_leaves(load_defaults() | auxiliaries)}
 
 
 def test_a_comment_names_the_origin_of_a_value():
@@ -221,11 +201,9 @@ def test_different_defaults_of_the_engine_are_reported():
     ],
 )
 def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, value, setting, kept):
-    tree = value
-    for key in reversed(path.split(".")):
-        tree = {key: tree}
-    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).unsupported.keys() == {path}
-    assert at(settings_of("A").tree, setting) == kept
+    given = {"behaviors": {"A": {}}} | nest(path, value)
+    assert import_file(write(given), force=False).unsupported.keys() == {path}
+    assert find_value(settings_of("A").tree, setting) == kept
 
 
 CURIOSITY = "reward_signals: {extrinsic: {strength: 1.0}, curiosity: {%s}}"
