@@ -250,6 +250,19 @@ class Recurrent(Layers):
         return self.gru(super().forward(x).unsqueeze(0))[0][0]
 
 
+class Parts(Layers):
+    """A body with the forms of functions that this project's networks do not use."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        a, b = x.unsqueeze(1).expand(-1, 2, -1).chunk(2, 1)
+        c, d = torch.cat((a, b), dim=1).flatten(0, 1).unflatten(0, (-1, 2)).split(1, 1)
+        e, f, g = x.tensor_split([3, 6], -1)
+        same = torch.full_like(x, 1.0, dtype=torch.float32)
+        x = torch.addcmul(c.flatten(1), d.flatten(1), same, value=0.5) + torch.cat((e, f, g), -1)
+        return torch.lerp(x.to(torch.float64).to(torch.float32), x, 0.5).masked_fill(x < -1, 0.0)
+
+
 def own(body: type) -> tuple:
     role = role_of(VECTORS, ActionSpec(1))
     agent = make_acer(role, Blueprint(body=body))
@@ -259,6 +272,7 @@ def own(body: type) -> tuple:
 
 def test_a_network_that_the_opset_cannot_express_is_rejected_with_the_reason(tmp_path):
     assert export_role(*own(Layers), tmp_path, 9).opset == 9
+    assert export_role(*own(Parts), tmp_path, 15).parity < 1e-5
     assert export_role(*own(Summed), tmp_path, 15).opset == 15
     (tmp_path / "Brain.onnx").unlink()
     with pytest.raises(UserError, match="cannot be expressed in opset 9: .*cumsum"):
