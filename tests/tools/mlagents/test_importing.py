@@ -455,15 +455,14 @@ def test_the_command_has_no_other_arguments(words, capsys):
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
-def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path):
     record = tmp_path / "recorded.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
     tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
-    behavior = tree["behaviors"]["3DBall"]
-    behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
-    behavior |= {"trainer_type": trainer}
-    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
+    network, hyperparameters = {"normalize": True, "memory": {}}, {"learning_rate": 0.00025, "batch_size": 96}
+    tree["behaviors"]["3DBall"] |= {"max_steps": 600, "summary_freq": 200, "network_settings": network}
+    tree["behaviors"]["3DBall"] |= {"trainer_type": trainer, "hyperparameters": hyperparameters}
     assert main.main(["import-mlagents", str(write(tree))]) == 0
     quick = {
         "ppo": {"rollout_length": 20},
@@ -471,9 +470,8 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     }
     changes = [f"{trainer}_config.{key}={value}" for key, value in quick[trainer].items()]
     assert main.main(["unity/3DBall", "-n", "a", "--set", *changes]) == 0
-    folder = RunFolder.find("unity/3DBall", "a")
-    assert folder.find_latest().counters.env_steps >= 600
-    assert folder.find_latest().counters.updates > 2
+    counters = RunFolder.find("unity/3DBall", "a").find_latest().counters
+    assert counters.env_steps >= 600 and counters.updates > 2
     assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
     recorded = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):
