@@ -219,7 +219,8 @@ def change_actor_critic(network: ActorCritic) -> None:
     """Remove the critic and the action mask."""
     heads: Any = network.heads
     layers, head = (heads.layers[0], heads.heads[0]) if isinstance(heads, SeparateHeads) else (nn.Identity(), heads)
-    network.heads = nn.Sequential(layers, _keep_outputs(head.linear, head.sizes[0]))
+    policy: Any = nn.Sequential(layers, _keep_outputs(head.linear, head.sizes[0]))
+    network.heads = policy
     network.n_masked_logits = 0
 
 
@@ -309,7 +310,7 @@ class SimpleOperators(TorchFunctionMode):
 
 def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenate the tensors that are not empty; an empty one if all are."""
-    kept = [part for part in tensors if part.shape[dim]] or tensors[:1]
+    kept = [part for part in tensors if part.shape[dim]] or [tensors[0]]
     return kept[0] if len(kept) == 1 else torch.cat(kept, dim)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD
+from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.distributions.gaussian import GaussianFamily
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
@@ -194,11 +194,6 @@ def test_an_image_from_0_to_1_gives_the_same_actions_as_its_bytes(net, tmp_path)
     assert np.abs(expected).min() < 0.9  # not all at a bound, where they would be equal for any observation
 
 
-def test_an_action_that_is_not_masked_by_the_simulator_can_be_masked_by_unity(tmp_path):
-    exported = Exported(Role(1, VECTORS, ActionSpec(branches=(2,))), Blueprint(body=Mlp(8)), tmp_path)
-    assert exported.result.inputs["action_masks"] == ["batch", 2]
-
-
 @pytest.mark.parametrize("action", ["continuous", "multi-discrete", "hybrid"])
 @pytest.mark.parametrize("memory", [None, Gru(4)], ids=str)
 @pytest.mark.parametrize("opset", [9, 15])
@@ -212,13 +207,6 @@ def test_the_previous_action_is_part_of_the_memory(action, memory, opset, tmp_pa
     parts = [outputs[name] for name in ("continuous_actions", "discrete_actions") if name in outputs]
     remembered = outputs["recurrent_out"][:, 0, state_size:]
     np.testing.assert_array_equal(remembered, spec.encode(np.concatenate(parts, -1).astype(np.float32)))
-
-
-def test_a_previous_reward_is_rejected_with_the_reason(tmp_path):
-    role = role_of({**VECTORS, PREVIOUS_REWARD: ObsSpec((1,))}, ActionSpec(1))
-    with pytest.raises(UserError, match="observes previous_reward .* Unity passes no reward to a model"):
-        Exported(role, Blueprint(), tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 class Layers(nn.Module):

@@ -206,42 +206,38 @@ def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, val
     assert find_value(settings_of("A").tree, setting) == kept
 
 
-CURIOSITY = "reward_signals: {extrinsic: {strength: 1.0}, curiosity: {%s}}"
-RND = "reward_signals: {extrinsic: {}, rnd: {gamma: 0.9, network_settings: {hidden_units: 32, num_layers: 3}}}"
+# Keys of a behavior, the settings that follow, and the keys of reward_signals without a counterpart.
+DEFAULTS = yaml.safe_load("""
+- [{trainer_type: sac}, {sac_config: {batch_size: 128, learning_starts: 128, init_log_alpha: 0}}, []]
+- [{trainer_type: sac, hyperparameters: {init_entcoef: 0.1}}, {sac_config: {init_log_alpha: -2.3026}}, []]
+- - {trainer_type: sac, hyperparameters: {learning_rate: 0.002}}
+  - {sac_config: {learning_rate_critic: 0.002, learning_rate_policy: 0.002, learning_rate_alpha: 0.002}}
+  - []
+- [{reward_signals: {extrinsic: &plain {strength: 1.0}}}, {auxiliaries: {}}, []]
+- - {reward_signals: {extrinsic: *plain, curiosity: {}}}
+  - {auxiliaries: {curiosity: {strength: 1.0, learning_rate: 0.0003}}}
+  - []
+- - {reward_signals: {extrinsic: *plain, curiosity: {gamma: 0.9, strength: 0.3}}}
+  - {auxiliaries: {curiosity: {strength: 0.3, learning_rate: 0.0003}}}
+  - [curiosity.gamma]
+- - {reward_signals: {extrinsic: *plain, curiosity: {learning_rate: 0.001}}}
+  - {auxiliaries: {curiosity: {strength: 1.0, learning_rate: 0.001}}}
+  - []
+- - {reward_signals: {extrinsic: {}, rnd: {gamma: 0.9, network_settings: {hidden_units: 32, num_layers: 3}}}}
+  - {auxiliaries: {rnd: {strength: 1.0, gamma: 0.9, learning_rate: 0.0001, units: 32, outputs: 32}}}
+  - [rnd.network_settings.num_layers]
+""")
 
 
-@pytest.mark.parametrize(
-    ("keys", "expected", "lost"),
-    [
-        (
-            "trainer_type: sac, hyperparameters: {learning_rate: 0.002}",
-            "sac_config: {learning_rate_critic: 0.002, learning_rate_policy: 0.002, learning_rate_alpha: 0.002}",
-            [],
-        ),
-        ("trainer_type: sac", "sac_config: {batch_size: 128, learning_starts: 128, init_log_alpha: 0}", []),
-        ("trainer_type: sac, hyperparameters: {init_entcoef: 0.1}", "sac_config: {init_log_alpha: -2.3026}", []),
-        (CURIOSITY % "", "{curiosity: {strength: 1.0, learning_rate: 0.0003}}", []),
-        (
-            CURIOSITY % "gamma: 0.9, strength: 0.3",
-            "{curiosity: {strength: 0.3, learning_rate: 0.0003}}",
-            ["curiosity.gamma"],
-        ),
-        (CURIOSITY % "learning_rate: 0.001", "{curiosity: {strength: 1.0, learning_rate: 0.001}}", []),
-        (
-            RND,
-            "{rnd: {strength: 1.0, gamma: 0.9, learning_rate: 0.0001, units: 32, outputs: 32}}",
-            ["rnd.network_settings.num_layers"],
-        ),
-        ("reward_signals: {extrinsic: {strength: 1.0}}", "{}", []),
-    ],
-)
+@pytest.mark.parametrize(("keys", "expected", "lost"), DEFAULTS)
 def test_missing_keys_have_the_defaults_of_ml_agents(keys, expected, lost):
-    imported = import_file(write(f"behaviors: {{A: {{{keys}}}}}"), force=False)
-    settings, tree = settings_of("A").tree, yaml.safe_load(expected)
-    if "sac_config" in tree:
-        assert select(settings, tree) == {"sac_config": pytest.approx(tree["sac_config"], abs=1e-4)}
+    imported = import_file(write({"behaviors": {"A": keys}}), force=False)
+    ((section, values),) = expected.items()
+    tree = settings_of("A").tree[section]
+    if section == "auxiliaries":
+        assert tree == values
     else:
-        assert settings["auxiliaries"] == tree
+        assert select(tree, values) == pytest.approx(values, abs=1e-4)
     assert list(imported.unsupported) == [f"behaviors.A.reward_signals.{key}" for key in lost]
 
 
