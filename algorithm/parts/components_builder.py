@@ -42,6 +42,9 @@ from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
+MEMINFO = Path("/proc/meminfo")
+MB = 10**6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
@@ -119,8 +122,7 @@ class ComponentsBuilder:
             record_td_errors = learner.record_td_errors if settings.replay.initial_priorities else None
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
-            check_rollout_memory(settings.agent_section, agent, role)
-            scheduler = _make_on_policy_scheduler(settings, learner, initial_lanes, scheduler_rng)
+            scheduler = _make_on_policy_scheduler(settings, learner, role, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if sharing.is_main:
             self.folder.add_role(name, role)
@@ -206,11 +208,18 @@ def _count_records(settings: Settings, learner: Learner) -> int:
 
 
 def _make_on_policy_scheduler(
-    settings: Settings, learner: Learner, lanes: int, rng: np.random.Generator
+    settings: Settings, learner: Learner, role: Role, lanes: int, rng: np.random.Generator
 ) -> OnPolicyScheduler:
-    """Return the scheduler of an agent without a replay. Raises UserError for too many minibatches."""
-    agent, has_memory = learner.agent, learner.agent.state_size > 0
-    parts = lanes if has_memory else lanes * agent.schedule.rollout_length
+    """Return the scheduler of an agent without a replay, whose role has `lanes` lanes at first.
+
+    Raises UserError for too many minibatches, and for rollouts that do not fit into memory.
+    """
+    agent, has_memory, length = learner.agent, learner.agent.state_size > 0, learner.agent.schedule.rollout_length
+    rows = SLOTS_PER_LANE * role.lanes * length
+    size = compute_replay_size(rows, role, length, agent.state_size, agent.family.statistics_size)
+    what = f"{settings.agent_section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents"
+    _check_free_memory(what, size.bytes)
+    parts = lanes if has_memory else lanes * length
     if agent.schedule.minibatches > parts:
         name = "sequences (one for each agent, since the network has a memory)" if has_memory else "steps"
         raise UserError(
@@ -294,10 +303,6 @@ def make_explorer(
             raise UserError(f"explorer.{name}: {error}") from error
         return explorer
     return None
-
-
-MEMINFO = Path("/proc/meminfo")
-MB = 10**6
 
 
 def compute_agent_replay_size(
@@ -388,17 +393,6 @@ def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
     size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
     if schedule.replay_ratio != 0:
         _check_free_memory(f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows", size)
-
-
-def check_rollout_memory(section: str, agent: Agent, role: Role) -> None:
-    """Raise UserError if the rollouts of an agent without a replay do not fit into memory.
-
-    `section` is the section of the agent's settings.
-    """
-    length = agent.schedule.rollout_length
-    rows = SLOTS_PER_LANE * role.lanes * length
-    size = compute_replay_size(rows, role, length, agent.state_size, agent.family.statistics_size)
-    _check_free_memory(f"{section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents", size.bytes)
 
 
 def _check_free_memory(what: str, size: float) -> None:

@@ -27,9 +27,8 @@ from algorithm.agents.agent import LossResult
 from algorithm.errors import LearnerUnreachable, summarize_error
 from algorithm.parts.components_builder import Sharing
 from algorithm.rollout import Rollout
-from algorithm.training.components import AgentComponents
+from algorithm.training.components import AgentComponents, complete_report
 from algorithm.training.learner import Learner
-from algorithm.training.updates import complete_report
 
 LOG = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"

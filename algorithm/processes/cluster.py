@@ -39,11 +39,10 @@ from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_al
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import DivergenceDetector, TrainingComponents, run_updates
 from algorithm.training.evaluator import EpisodePlan, Evaluations
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import DivergenceDetector, run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors

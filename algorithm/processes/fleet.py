@@ -24,13 +24,12 @@ from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import Diverged, DivergenceDetector, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.signals import DeferredSignals, raise_deferred
-from algorithm.training.updates import Diverged, DivergenceDetector, run_tick
 
 
 class Fleet(ABC):
@@ -179,7 +178,7 @@ class LocalFleet(Fleet):
             divergence.count_update()
 
         def advance(signals: DeferredSignals) -> bool:
-            run_tick(self.training, self._actor, record_update)
+            self._actor.run_tick(record_update)
             return monitor.tick(self._actor)
 
         return advance

@@ -15,11 +15,10 @@ from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     METADATA,
     Checkpoint,
-    StatefulActor,
+    Stateful,
     make_prefix,
     write_all,
     write_experience,
-    write_learner_state,
 )
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
@@ -98,13 +97,10 @@ class LearnerService(Service):
 
         An error of the disk is returned, too, since the next checkpoint tries again.
         """
-        prefix = make_prefix(self.rank)
         try:
             with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
                 manifest = Manifest(Path(folder))
-                metadata = write_experience(self._training, self._training.adapter, manifest, prefix)
-                for role, components in self._training.by_role.items():
-                    write_learner_state(manifest, role, components.learner.own_state(), prefix)
+                metadata = write_experience(self._training, self._training.adapter, manifest, self.rank)
                 return pack_folder(manifest.folder, manifest.digests, manifest.digests), metadata
         except OSError as error:
             return error
@@ -204,7 +200,7 @@ class LearnerPeers:
         self._reports.append([report, *replies])
         return report.updates
 
-    def save(self, training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+    def save(self, training: TrainingComponents, actor: Stateful, manifest: Manifest) -> dict[str, Any]:
         """Write the learners and the experience of all processes. Return what counters.json has about them.
 
         Raises:

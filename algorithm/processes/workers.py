@@ -26,10 +26,8 @@ from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
     describe_all,
-    make_prefix,
     write_experience,
     write_learner,
-    write_learner_state,
 )
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
@@ -46,14 +44,13 @@ from algorithm.processes.shared_memory import SharedLearner, SharedMemory
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import DivergenceDetector, TrainingComponents
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
 from algorithm.training.timer import PHASES
-from algorithm.training.updates import DivergenceDetector, run_tick
 
 STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed
 REPORT_SECONDS = 1.0  # seconds after which a worker reports, if no episode ends
@@ -151,7 +148,7 @@ class WorkerService(Service):
         end = time.monotonic() + REPORT_SECONDS
         while self._is_intact and memory.env_steps < memory.limit and not actor.episodes and time.monotonic() < end:
             self._is_intact = False
-            run_tick(training, actor, self._record_update)
+            actor.run_tick(self._record_update)
             self._is_intact = True
             memory.counts[self.index, 0] += actor.env_steps
             actor.env_steps = 0
@@ -166,13 +163,11 @@ class WorkerService(Service):
     def save(self, folder: Path, iterations: int) -> Saved:
         """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
         self._actor.set_iterations(iterations)
-        manifest, prefix = Manifest(folder), make_prefix(self.index)
-        metadata, learners = write_experience(self._training, self._actor, manifest, prefix), {}
-        for role, components in self._training.by_role.items():
-            state = components.learner.own_state()
-            if prefix:
-                write_learner_state(manifest, role, state, prefix)
-            else:
+        manifest, learners = Manifest(folder), {}
+        metadata = write_experience(self._training, self._actor, manifest, self.index)
+        if self.index == 0:
+            for role, components in self._training.by_role.items():
+                state = components.learner.own_state()
                 learners[role] = {name: value.numpy() for name, value in state.items()}
         return manifest.digests, metadata, learners
 

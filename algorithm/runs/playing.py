@@ -193,11 +193,8 @@ class VideoRecorder(Callback):
         episodes = count_evaluation_episodes(self.settings.goal)
         seed = RunSeeds(base.seed).get_seed(EVALUATION, self.counters.env_steps)
         with closing(self.environments.open_recorded(n_envs, recording)) as adapter:
-
-            def get_agent(role: str) -> Agent:
-                return self.training.get(role, adapter).agent
-
-            return Evaluator(adapter, get_agent, base.evaluate_greedy).play(episodes, seed)
+            evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, base.evaluate_greedy)
+            return evaluator.play(episodes, seed)
 
 
 def _keep_video(source: Path, video: Path) -> None:

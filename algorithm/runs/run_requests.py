@@ -222,18 +222,15 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     """Return the settings that the command init suggests for the environment of an id or a function."""
-    from algorithm.parts.suggested_settings import open_environment, suggest_settings  # imports torch
+    from algorithm.parts.suggested_settings import suggest_settings  # imports torch
 
     tree = named
     for _, layer in request.layers:
         tree = merge(tree, layer)
     try:
-        roles, opened = open_environment(request.env, tree, request.make_env)
+        suggested = suggest_settings(request.env, tree, request.make_env)
     except UnsupportedEnvironment as error:
         raise UserError(f"{request.env}: {error}") from error
-    is_gym_id = request.make_env is None and opened["base_config"]["env_type"].upper() == "GYM"
-    threshold = find_spec(request.env).reward_threshold if is_gym_id else None
-    suggested = suggest_settings(opened, roles, threshold, request.make_env)
     for note in suggested.notes:
         log(note)
     if folders := find_folders_of_id(request.env):
@@ -279,7 +276,7 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     with folder.lock:
         check_links(folder.given_path)
         folder.recover(log)
-        last = folder.history.read_last()
+        last = folder.read_last_settings()
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:

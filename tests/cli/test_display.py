@@ -1,15 +1,34 @@
+"""The display of a run: its line, its panel with bars and the course of a number, and its screen."""
+
 import io
 import math
 import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
-from rich.text import Text
 
 from algorithm.cli import display as module
-from algorithm.cli.display import LineDisplay, display_playing, live_display
-from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
+from algorithm.cli.display import (
+    ASCII_LEVELS,
+    BAR_WIDTH,
+    LEVELS,
+    MAX_POINTS,
+    PARTS,
+    LineDisplay,
+    ProgressPanel,
+    Trend,
+    average_bins,
+    compute_goal_fraction,
+    display_playing,
+    draw_sparkline,
+    format_line,
+    live_display,
+    read_memory,
+    round_to_total,
+)
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 from algorithm.training.timer import PHASES
 
@@ -194,13 +213,6 @@ def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatc
     assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
     assert "e: environment 31%" in row and "l: learning 39%" in row
     assert len({sign for _, sign in PARTS.values()}) == len(PARTS)
-
-
-def test_texts_are_wrapped_by_the_columns_that_a_terminal_needs_for_them():
-    wide = Text("猫" * 5)
-    assert wrap_texts([wide, Text("b")], 13).plain == f"{wide}  b"
-    assert wrap_texts([wide, Text("b")], 12).plain == f"{wide}\nb"
-    assert wrap_texts([Text("b"), wide], 12).plain == f"b\n{wide}"
 
 
 def test_names_of_roles_are_not_interpreted_as_markup():
@@ -431,3 +443,72 @@ def test_played_episodes_have_a_line_for_each_activity_elsewhere():
             for done in range(3):
                 show(activity, done, 2, 5)
     assert logged == ["playing: 2 episodes", "recording videos: 2 episodes"]
+
+
+@pytest.mark.parametrize("total", [100, 17, 1])
+@pytest.mark.parametrize("shares", [[0.333, 0.333, 0.334], [0.004] * 5 + [0.98], [1.0], [0.495, 0.495, 0.01]])
+def test_percentages_have_the_sum_of_a_hundred(shares, total):
+    rounded = round_to_total(dict(enumerate(shares)), total)
+    assert sum(rounded.values()) == total
+    assert all(abs(rounded[part] - total * share) < 1 for part, share in enumerate(shares))
+    assert round_to_total({"acting": 0.0}, 100) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([], ""),
+        ([5.0], "▁"),
+        ([3.0, 3.0, 3.0], "▁▁▁"),
+        ([0.0, 1.0], "▁█"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
+        ([-7, 0, -3.4, -3.6], "▁█▅▄"),
+        ([1e300, -1e300, 0.0], "█▁▅"),
+    ],
+)
+def test_known_sparklines(values, line):
+    assert draw_sparkline(values, LEVELS, 10).plain == line
+
+
+def test_levels_have_an_ascii_character_each():
+    assert len(LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
+    assert ASCII_LEVELS.isascii()
+    assert draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
+
+
+@pytest.mark.parametrize(
+    ("values", "bins", "means"),
+    [([1, 2, 3], 5, [1, 2, 3]), ([1, 2, 3, 4], 2, [1.5, 3.5]), ([1, 2, 3, 4, 5], 2, [1.5, 4]), ([1, 2, 3], 1, [2])],
+)
+def test_known_means_of_bins(values, bins, means):
+    assert average_bins(values, bins) == means
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=2000))
+def test_a_trend_has_a_bounded_number_of_points_with_the_mean_of_all_values(values):
+    trend = Trend()
+    for value in values:
+        trend.add(value)
+    points = trend.points
+    assert len(points) <= MAX_POINTS
+    if values:
+        assert min(values) - 1e-6 <= min(points) and max(points) <= max(values) + 1e-6
+    if len(values) < MAX_POINTS:
+        assert points == values
+
+
+def test_a_trend_keeps_the_course_of_a_long_run():
+    trend = Trend()
+    for value in [math.nan, *range(10_000), math.inf]:
+        trend.add(value)
+    points = trend.points
+    assert MAX_POINTS / 2 <= len(points) <= MAX_POINTS
+    assert points == sorted(points)
+    assert points[0] < 50 and points[-1] > 9_900
+
+
+def test_the_memory_of_this_process_is_plausible():
+    held = bytearray(50_000_000)
+    held[::4096] = b"1" * len(held[::4096])
+    used = read_memory()
+    assert used is not None and 50_000_000 < used < 10**11

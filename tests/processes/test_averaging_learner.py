@@ -29,8 +29,8 @@ from algorithm.processes.averaging_learner import (
 )
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
+from algorithm.training.components import run_updates
 from algorithm.training.learner import Learner
-from algorithm.training.updates import run_updates
 from tests.builders import (
     PassThrough,
     make_a2c,

@@ -27,7 +27,7 @@ from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, train_run
 from tests.processes.inline_host import InlineHost, fail_calls
 from tests.processes.test_workers_runtime import new_run
-from tests.test_learning import PROBE, evaluate_states
+from tests.test_learning import CONVERGING, PROBE, SECTIONS, read_values, restore
 from tests.unity_player.launcher import make_player
 
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
@@ -64,16 +64,12 @@ def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_pa
 
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_values_are_learned_through_lag(lag, hosts, tmp_path):
-    layer = {
-        "base_config": {"env_name": "leak", "max_step": 6_000},
-        "acer_config": {"learning_rate": 0.01, "learning_rate_schedule": "linear"},
-    }
-    settings, folder, _ = train(
-        tmp_path, "run", PROBE, layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag)
-    )
+    section = {"gamma": 0.9, **SECTIONS["ACER"], **CONVERGING}
+    layer = {"base_config": {**PROBE, "env_name": "leak", "max_step": 6_000}, "acer_config": section}
+    settings, folder, _ = train(tmp_path, "run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
     rows = read_table(folder.path / "metrics.csv").rows
     assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
-    q, _ = evaluate_states(settings, folder)
+    q = read_values("ACER", *restore(settings, folder), section).numpy()
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
 

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("prepared_workers")
 MAX_STEP = SETTINGS["base_config"]["max_step"]
 
 
-@pytest.mark.parametrize("kind", ["noisy layers", "gru and last action", "curiosity, gru and normalized"])
+@pytest.mark.parametrize(
+    "kind", ["noisy layers", "gru, last action and episodic bonus", "batch statistics, frame stack, gru and curiosity"]
+)
 def test_a_run_that_is_interrupted_in_its_last_evaluation_ends_as_an_uninterrupted_one(kind, tmp_path, monkeypatch):
     limits = {"evaluate_every": MAX_STEP * 2, "save_every": 10}
     end = train_run(new_local_run(tmp_path, "straight", kind, **limits))

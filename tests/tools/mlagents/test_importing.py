@@ -15,7 +15,7 @@ import yaml
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
 from algorithm.config.loader import check_effects, resolve
-from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
+from algorithm.config.registry import AUXILIARIES, make_defaults
 from algorithm.config.yaml_layers import find_value, iterate_leaves, load_defaults, nest, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
@@ -123,7 +123,7 @@ def test_every_setting_of_the_tables_exists(trainer):
     whole = TRAINERS[trainer].model_validate({**OF_ANY, **OF_RUN, "hyperparameters": HYPERPARAMETERS[trainer]})
     rows = [rule for *_, rule in whole.iterate() if isinstance(rule, To)]
     assert len(rows) > 25
-    auxiliaries = {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
+    auxiliaries = {"auxiliaries": {name: make_defaults("auxiliaries", name) for name in AUXILIARIES}}
     settings = {row.replace("agent.", section) for rule in rows for row in (rule.setting, *rule.others)}
     assert settings <= {*iterate_leaves(load_defaults() | auxiliaries)}
 

@@ -8,7 +8,7 @@ import pytest
 from algorithm.cli import main
 from algorithm.config.yaml_layers import read_yaml
 from algorithm.tools.tune.study import Study
-from algorithm.training.updates import Diverged
+from algorithm.training.components import Diverged
 
 CONFIG = """# A probe.
 default:

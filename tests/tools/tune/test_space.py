@@ -6,7 +6,7 @@ import yaml
 from algorithm.config.yaml_layers import merge, nest
 from algorithm.errors import UserError
 from algorithm.tools.tune.search import SearchSpace, make_tree
-from tests.config.test_search import Suggestions
+from tests.config.test_search import make_trial
 
 GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
 OPTIMIZER = {"acer_config.optimizer": {"choices": ["adam", "adamw"]}}
@@ -76,9 +76,9 @@ def test_limits_have_the_type_of_the_setting():
 
 def test_a_setting_is_sampled_if_it_has_an_effect_with_the_choices_before_it():
     space = open_({**DECAY, **OPTIMIZER})
-    assert space.sample(Suggestions(0.01)) == {"acer_config.optimizer": "adamw", "acer_config.weight_decay": 0.01}
+    assert space.sample(make_trial(0.01)) == {"acer_config.optimizer": "adamw", "acer_config.weight_decay": 0.01}
     reversed_choices = {"acer_config.optimizer": {"choices": ["adamw", "adam"]}}
-    assert open_({**DECAY, **reversed_choices}).sample(Suggestions(0.01)) == {"acer_config.optimizer": "adam"}
+    assert open_({**DECAY, **reversed_choices}).sample(make_trial(0.01)) == {"acer_config.optimizer": "adam"}
 
 
 def test_choices_that_need_each_other_are_accepted():
@@ -86,7 +86,7 @@ def test_choices_that_need_each_other_are_accepted():
         "acer_config.critic": {"choices": ["action_value", "state_value"]},
         "acer_config.estimator": {"choices": ["retrace", "vtrace"]},
     }
-    sampled = open_(space).sample(Suggestions())
+    sampled = open_(space).sample(make_trial())
     assert sampled == {"acer_config.critic": "state_value", "acer_config.estimator": "vtrace"}
 
 
