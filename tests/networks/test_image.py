@@ -102,32 +102,6 @@ def test_observations_are_not_changed():
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Conv(), "at least one layer"),
-        (lambda: Conv((16, 3)), r"layer \(16, 3\); a layer is \(channels, kernel, stride\)"),
-        (lambda: Conv((16, 3, 0)), r"layer \(16, 3, 0\)"),
-        (lambda: Conv(16, 3, 1), "layer 16;"),
-        (lambda: Conv((16, 3, 1), activation="gelu"), "'gelu' is unknown; there are relu, tanh"),
-        (lambda: ImpalaResNet(()), "at least one stage"),
-        (
-            lambda: NatureCnn()(ObsSpec((4, 35, 84), "uint8")),
-            r"\[4, 35, 84\] is too small for NatureCnn: layer 3 .* 2 x 9",
-        ),
-        (
-            lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))),
-            r"\[5, 2, 9\] is too small for Conv: layer 1 has an input of 2 x 9 .* of 3",
-        ),
-        (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is not an image \[channels, rows, columns\]"),
-        (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is not an image"),
-    ],
-)
-def test_invalid_layers_and_observations_are_rejected(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_the_smallest_image_of_nature_cnn_has_36_pixels():
     assert NatureCnn(8)(ObsSpec((1, 36, 36), "uint8"))(torch.zeros(2, 1, 36, 36, dtype=torch.uint8)).shape == (2, 8)
 

@@ -35,12 +35,3 @@ def test_every_cell_has_a_one_for_the_code_of_each_channel(dtype):
 def test_a_code_without_a_value_is_encoded_as_zeros():
     encoded = encode(OneHot(2), ObsSpec((1,), "uint8"), np.array([[0], [1], [2], [255]], np.uint8))
     np.testing.assert_array_equal(encoded, [[1, 0], [0, 1], [0, 0], [0, 0]])
-
-
-def test_invalid_numbers_of_values_are_rejected():
-    with pytest.raises(ValueError, match="at least one channel"):
-        OneHot()
-    with pytest.raises(ValueError, match="OneHot"):
-        OneHot(3, 0)
-    with pytest.raises(ValueError, match=r"OneHot has 2 channels for an observation \[3, 2, 2\] of 3"):
-        OneHot(11, 6)(VIEW)
