@@ -21,7 +21,7 @@ if sys.platform == "win32":
 from algorithm.agents.agent import select_statistics_rows
 from algorithm.networks import Blueprint, Mlp, Residual, Vector
 from algorithm.networks.normalization import find_batch_norms
-from algorithm.processes.shared_memory import SharedLearner, SharedMemory
+from algorithm.processes.workers import SharedLearner, SharedMemory
 from algorithm.training.learner import Learner
 from algorithm.training.rewards import RewardNormalizer
 from tests.training.test_auxiliary_set import WithEncoder
@@ -100,7 +100,7 @@ def test_shared_adam_stays_finite(lock):
     (steps,) = [optimizer.steps for optimizer in learner.optimizers]
     assert 0 < steps <= 2 * STEPS
     assert learner.skipped_updates == 0
-    learner.fetch()
+    learner.synchronize()
     rows = sum(int(random_rollout(np.random.default_rng([n, s])).valid.sum()) for n in (0, 1) for s in range(STEPS))
     (count,) = [buffer for name, buffer in learner.agent.policy.named_buffers() if name.endswith("count")]
     if lock == "full":
@@ -130,7 +130,7 @@ def test_the_largest_return_of_all_processes_is_kept(lock):
     memory = SharedMemory(2)
     learner = make_learner(memory, lock, return_bound=5.0)
     assert run(observe_in_turn, memory, lock, PREPARED.Barrier(2)) == [0, 0]
-    learner.fetch()
+    learner.synchronize()
     moments = learner.reward_normalizer.moments
     alone = RewardNormalizer(learner.agent.reward_transform, make_role().lanes)
     alone.observe(rewards_of_process(0))
@@ -170,7 +170,7 @@ def test_processes_share_the_statistics_of_batches():
     memory = SharedMemory(2)
     learner = make_learner(memory, body=Residual(6, 1))
     assert run(learn_statistics, memory, "full") == [0, 0]
-    learner.fetch()
+    learner.synchronize()
     shared = learner.parameters.batch_statistics
     first, *_ = norms = find_batch_norms([learner.agent.policy])
     assert torch.cat([norm.running for norm in norms]).equal(shared[: sum(2 * norm.size for norm in norms)])
@@ -204,7 +204,7 @@ def test_a_step_whose_process_is_killed_is_undone_and_the_lock_is_released():
     learner = make_learner(memory)
     assert run(die_in_a_step, memory, count=1) == [-signal.SIGKILL]
     changed = everything(learner)
-    learner.fetch()
+    learner.synchronize()
     expected = everything(make_two_steps(SharedMemory(1)))
     assert not all(one.equal(other) for one, other in zip(changed, expected, strict=True))
     assert all(one.equal(other) for one, other in zip(everything(learner), expected, strict=True))
@@ -216,7 +216,7 @@ def test_statistics_whose_process_is_killed_are_undone():
     learner = make_learner(memory)
     before = everything(learner)
     assert run(die_in_statistics, memory, count=1) == [-signal.SIGKILL]
-    learner.fetch()
+    learner.synchronize()
     assert all(one.equal(other) for one, other in zip(everything(learner), before, strict=True))
     assert learner.rows_seen == 0
 
@@ -273,5 +273,5 @@ def test_processes_share_networks_that_are_never_trained():
     expected = [parameter.tolist() for parameter in frozen.parameters()]
     assert run(train_with_frozen, memory, expected) == [0, 0]
     assert not learner.parameters.vector.equal(before)
-    learner.fetch()
+    learner.synchronize()
     assert [parameter.tolist() for parameter in frozen.parameters()] == expected

@@ -11,99 +11,38 @@ import torch
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
-from algorithm.errors import UserError
 from algorithm.exploration.explorers import ActionNoise
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from tests.builders import make_role
-from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, rows, train_run
+from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, new_run, rows, train_run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX"),
     pytest.mark.usefixtures("prepared_workers"),
 ]
-NN = """
-from algorithm.networks import Blueprint, Gru, Mlp, NoisyMlp, Vector
-blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
-"""
-PROBE = {"env_type": "PROBE", "env_name": "chain"}
-ANY_ACTION = {"env_type": "tests.fakes:AnyAction", "env_name": "any"}
-SHORT = {"rollout_length": 8}
-CURIOSITY = {"curiosity": {"units": 8}}
-RUNS = {
-    "acer, goal and evaluation": {
-        "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
-        "acer_config": {"reward_normalization": "return_std"},
-        "goal": {"return": 0.85},  # reached by chance in training, and not in every evaluation
-    },
-    "acer, continuous, noisy and normalized": {
-        "base_config": {**ANY_ACTION, "env_args": {"continuous": 2}},
-        "acer_config": {"std": "learned"},
-        "explorer": {"action_noise": [0.0, 0.4]},
-        "normalize": True,
-    },
-    "acer, prioritized, gru, iterations": {
-        "base_config": {**PROBE, "observe_previous": ["action"], "max_iter": 30, "max_step": None},
-        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
-        "acer_config": {"burn_in_step": 3},
-        "memory": "Gru(6)",
-    },
-    "sac, noisy layers": {
-        "base_config": {**PROBE, "algorithm": "SAC", "evaluate_every": 50, "evaluate_greedy": False},
-        "body": "NoisyMlp(8)",
-    },
-    "reactor, lazy, memories of policy and critic": {
-        "base_config": {**PROBE, "algorithm": "REACTOR", "evaluate_every": 50},
-        "replay_config": {"capacity": 300, "sampler": "lazy"},
-        "reactor_config": {"burn_in_step": 2},
-        "memory": "Gru(6), policy=Gru(5), critic=Gru(4)",
-    },
-    "a2c, normalized": {
-        "base_config": {**PROBE, "algorithm": "A2C"},
-        "a2c_config": {**SHORT, "reward_normalization": "return_std"},
-        "normalize": True,
-    },
-    "a2c, rnd": {
-        "base_config": {**ANY_ACTION, "algorithm": "A2C", "env_args": {"branches": [3]}},
-        "a2c_config": SHORT,
-        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
-    },
-    "bandit": {
-        "base_config": {"env_type": "PROBE", "env_name": "choice", "algorithm": "A2C"},
-        "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03},
-    },
-    "ppo": {"base_config": {**PROBE, "algorithm": "PPO"}, "ppo_config": {**SHORT, "epochs": 2, "minibatches": 3}},
-    "acer, curiosity": {"base_config": PROBE, "auxiliaries": CURIOSITY, "normalize": True},
-    "sac, curiosity": {"base_config": {**PROBE, "algorithm": "SAC"}, "auxiliaries": CURIOSITY},
-    "a2c, curiosity": {
-        "base_config": {**PROBE, "algorithm": "A2C"},
-        "a2c_config": SHORT,
-        "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
-    },
-    "ppo, curiosity, recurrent": {
-        "base_config": {**PROBE, "algorithm": "PPO"},
-        "ppo_config": {**SHORT, "epochs": 2, "minibatches": 1},
-        "auxiliaries": CURIOSITY,
-        "memory": "Gru(6)",
-    },
-}
-
-
-def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
-    own = dict(RUNS[kind])
-    source = tmp_path / "envs" / "fake" / "task"
-    source.mkdir(parents=True, exist_ok=True)
-    memory = f", memory={own.pop('memory')}" if "memory" in own else ""
-    body, normalize = own.pop("body", "Mlp(8)"), own.pop("normalize", False)
-    (source / "nn.py").write_text(NN.format(body=body, normalize=normalize, memory=memory))
-    tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
-    return RunFolder.create("fake/task", source, name, tree)
+KINDS = [
+    "goal and evaluation",
+    "continuous, noisy and normalised",
+    "gru, last action and episodic bonus",
+    "prioritized, with repeated actions",
+    "sac, hybrid and recurrent",
+    "curiosity about features of the agent and repeated noise, sac, hybrid",
+    "reactor, lazy, memories of policy and critic, skipping",
+    "a2c, hybrid and recurrent",
+    "ppo, recurrent and skipping",
+    "batch statistics, frame stack, gru and curiosity",
+    "episodic bonus by embeddings, ppo and skipping",
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
-    [(kind, "full") for kind in RUNS if kind != "bandit"]
-    + [("a2c, normalized", "gradients"), ("a2c, normalized", "none")],
+    [
+        *((kind, "full") for kind in KINDS),
+        ("a2c, hybrid and recurrent", "gradients"),
+        ("a2c, hybrid and recurrent", "none"),
+    ],
 )
 def test_one_worker_equals_the_local_runtime(kind, lock, tmp_path):
     local = new_run(tmp_path, "local", kind)
@@ -142,7 +81,7 @@ def without_times(folder: RunFolder) -> list[dict[str, str]]:
 
 
 def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
-    straight = new_run(tmp_path, "straight", "a2c, normalized")
+    straight = new_run(tmp_path, "straight", "probe", algorithm="A2C")  # without a schedule that ends at max_step
     end = train_run(straight)
     changing = copy_shortened(straight, "changing", 2)
     for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
@@ -166,7 +105,7 @@ def two_workers(tmp_path_factory):
         folder = new_run(
             path,
             "two",
-            "acer, continuous, noisy and normalized",
+            "continuous, noisy and normalised",
             runtime="WORKERS",
             n_workers=2,
             max_step=400,
@@ -244,25 +183,17 @@ def test_noise_levels_are_spread_over_all_workers():
     np.testing.assert_allclose(levels, np.linspace(0, 1, 6), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
-        (
-            {"env_type": "UNITY"},
-            "runtime WORKERS is not for env_type UNITY, whose environments are separate processes",
-        ),
-    ],
-)
-def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
-    folder = new_run(tmp_path, "a", "ppo", runtime="WORKERS", **settings)
-    with pytest.raises(UserError, match=message):
-        train(folder.load_settings(), folder, lambda line: None)
-
-
 def test_workers_without_a_lock_solve_a_bandit(tmp_path):
-    base = {"runtime": "WORKERS", "worker_lock": "none", "max_step": 3_000, "save_every": None, "seed": 1}
-    folder = new_run(tmp_path, "bandit", "bandit", **base)
+    base = {
+        "env_name": "choice",
+        "runtime": "WORKERS",
+        "worker_lock": "none",
+        "max_step": 3_000,
+        "evaluate_every": None,
+    }
+    folder = new_run(tmp_path, "bandit", "probe", algorithm="A2C", **base, save_every=None, seed=1)
+    layer = {"a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03}}
+    folder.record_settings(folder.load_settings(("test", layer)).tree, 0)
     result = train(folder.load_settings(), folder, lambda line: None)
     moments = folder.find_latest().learner_state("agent")["moments/actor_critic"]
     assert moments.isfinite().all() and 0 < float(moments[-1]) <= result.counters.updates
