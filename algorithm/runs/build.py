@@ -18,7 +18,7 @@ from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.components_builder import ComponentsBuilder
-from algorithm.parts.make_env import Environments
+from algorithm.parts.make_env import Environments, describe_missing_limit
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
@@ -121,9 +121,14 @@ def train(
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
-    """Log what differs from the settings in a run that is about to start."""
+    """Log what differs from the settings in a run that is about to start, whose environments are open."""
+    if missing_limit := describe_missing_limit(settings.base):
+        log(missing_limit)
+    obstacle = environments.find_evaluation_obstacle()
+    if obstacle and limits.evaluates:
+        log(f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal")
     reached = limits.list_reached(checkpoint.counters) if checkpoint else []
-    for note in (*environments.list_notes(limits.evaluates), *list_learner_notes(settings, checkpoint), *reached):
+    for note in (*list_learner_notes(settings, checkpoint), *reached):
         log(note)
 
 

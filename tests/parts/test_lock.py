@@ -26,7 +26,8 @@ with FolderLock(Path(sys.argv[1]), "a"):
 
 def run_python(code: str, argument: str) -> tuple[str, str]:
     """Run code in another process, and return what it printed."""
-    process = subprocess.run([sys.executable, "-c", code, argument], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, argument]
+    process = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return process.stdout, process.stderr
 
 

@@ -58,10 +58,10 @@ def test_a_study_samples_finishes_and_ranks_trials():
     assert [trial.number for trial in trials] == list(range(8))
     assert {trial.state for trial in trials} == {"complete"}
     assert [trial.value for trial in trials] == [trial.settings["x"] for trial in trials]
-    assert study.find_best().value == min(trial.value for trial in trials)
-    assert sorted(trials, key=study.make_rank)[0] == study.find_best()
+    ranked = sorted(trials, key=lambda trial: trial.value)
+    assert study.rank(trials) == ranked
     study.maximize = True
-    assert study.find_best().value == max(trial.value for trial in trials)
+    assert study.rank(trials) == ranked[::-1]
 
 
 def test_samples_follow_from_the_seed_and_the_number_of_the_trial():
@@ -101,7 +101,7 @@ def test_a_pruned_trial_has_a_reason_and_no_value():
         study.finish(trial, None, "diverged")
     (record,) = study.list_trials()
     assert (record.state, record.value, record.reason) == ("pruned", None, "diverged")
-    assert study.find_best() is None and finish_one(study, 1) is None
+    assert study.rank([record]) == [] and finish_one(study, 1) is None
 
 
 def test_a_study_with_other_settings_is_an_error_that_names_them():
@@ -204,7 +204,7 @@ def test_changed_bits_never_stop_a_study(journal):
         study, logged = open_damaged(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
         found = list_finished(study)
         assert len(logged) <= 1 and sum(each in found for each in trials) >= 4, place
-        study.find_best()
+        study.rank(study.list_trials())
         with study.take_trial(99):
             pass
 
