@@ -14,7 +14,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
 from algorithm.errors import summarize_error
@@ -201,16 +200,19 @@ def _convert_errors(place: Path) -> Iterator[None]:
 def write_all(training: TrainingComponents, actor: Stateful, manifest: Manifest) -> dict[str, Any]:
     """Write the learners and the experience of a run in one process. Return what counters.json has about them."""
     for role, components in training.by_role.items():
+        write_weights(manifest, role, components.learner)
         write_learner(manifest, role, components.learner)
     return write_experience(training, actor, manifest)
 
 
-def write_learner(
-    manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] | None = None
-) -> None:
-    """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
+def write_weights(manifest: Manifest, role: str, learner: Learner) -> None:
+    """Write the weights of a role."""
     write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
-    write_tensors(manifest, f"{quote(role, safe='')}/{LEARNER}", {**learner.state(), **(own_state or {})})
+
+
+def write_learner(manifest: Manifest, role: str, learner: Learner) -> None:
+    """Write the learner of a role, without its weights."""
+    write_tensors(manifest, f"{quote(role, safe='')}/{LEARNER}", learner.state())
 
 
 def write_experience(

@@ -48,20 +48,12 @@ MB = 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What one of several processes that learn together does differently.
+    """What one of several processes that learn together does differently."""
 
-    Attributes:
-        make_learner: returns the learner of a role, given the arguments of Learner.
-        is_main: whether this process writes the run folder.
-        has_environments: whether it acts, and so has experience.
-        worker: the number of its worker.
-        workers: the number of workers.
-    """
-
-    make_learner: Callable[..., Learner]
-    is_main: bool
-    has_environments: bool = True
-    worker: int = 0
+    make_learner: Callable[..., Learner]  # returns the learner of a role, given the arguments of Learner
+    is_main: bool  # whether this process writes the run folder
+    has_environments: bool = True  # whether it acts, and so has experience
+    worker: int = 0  # the number of its worker
     workers: int = 1
 
 

@@ -175,14 +175,7 @@ def _select_first(actions: Any) -> Any:
 
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """Return the agent of a role with the weights of a checkpoint, in evaluation mode.
-
-    Args:
-        settings: the settings of the run.
-        folder: the run folder, with the network.
-        checkpoint: the checkpoint.
-        name: the name of the role.
-        role: the role.
+    """Return the agent of a role, with the network in `folder` and the weights of a checkpoint, in evaluation mode.
 
     Raises:
         CheckpointError: the weights are damaged, or do not fit the network in `folder`.

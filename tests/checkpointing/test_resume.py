@@ -49,12 +49,14 @@ SETTINGS = {
     "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
 }
 HYBRID = {"continuous": 1, "branches": [3]}
-ENV_TYPES = {"any": "ANY_ACTION", "growing": "GROWING", "roles": "TWO_ROLES", "skipping": "SKIPPING"}
+# By their paths, so that workers find the fakes, too.
+ENV_TYPES = {"any": "AnyAction", "growing": "Growing", "roles": "TwoRoles", "skipping": "Skipping"}
 
 
 def base(env_name, **settings):
     """Return the section base_config of a run in a fake environment, or in a probe."""
-    return {"env_type": ENV_TYPES.get(env_name, "PROBE"), "env_name": env_name, **settings}
+    env_type = f"tests.fakes:{ENV_TYPES[env_name]}" if env_name in ENV_TYPES else "PROBE"
+    return {"env_type": env_type, "env_name": env_name, **settings}
 
 
 # Further settings of each run.

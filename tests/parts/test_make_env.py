@@ -19,21 +19,17 @@ make = Own
 """
 
 
-def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
-    (tmp_path / "env.py").write_text(ENV)
-    base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
-    adapter = Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path)).open(1)
-    native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
-    assert native["gas"].tolist() == [[-2.5], [2.5]]
-    adapter.close()
-    with pytest.raises(
-        UserError, match="base_config: action 'gas' is a Box without bounds; set base_config.unbounded_action_limit"
-    ):
-        Environments(resolve([("test", {"base_config": {"env_name": "env.py"}})]), RunFolder(tmp_path)).open(1)
-
-
 def open_environments(tmp_path, **base) -> Environments:
     return Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path))
+
+
+def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
+    (tmp_path / "env.py").write_text(ENV)
+    with closing(open_environments(tmp_path, env_name="env.py", unbounded_action_limit=2.5).open(1)) as adapter:
+        native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
+    assert native["gas"].tolist() == [[-2.5], [2.5]]
+    with pytest.raises(UserError, match="^base_config: action 'gas' is a Box without bounds; set base_config.unb"):
+        open_environments(tmp_path, env_name="env.py").open(1)
 
 
 # Type of environment and setting, with the end of the error.
