@@ -135,11 +135,6 @@ def test_the_first_policy_is_close_to_uniform():
     assert statistics.abs().max() < 0.1
 
 
-def test_networks_without_memory_have_an_empty_state():
-    assert make(Blueprint(body=Mlp(8)), ONE).state_size == 0
-    assert make(Blueprint(body=Mlp(8), memory=RunningSum), ONE).state_size == 8
-
-
 @pytest.mark.parametrize("name", BLUEPRINTS)
 def test_unrolling_equals_acting_row_by_row_with_memory_reset_at_first_rows(name):
     blueprint, specs = BLUEPRINTS[name]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.parser import parse_arguments
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     ORIGIN_FILE,
@@ -140,12 +139,6 @@ def test_a_run_folder_of_another_format_is_refused(trained, capsys):
         error = "runs/my/task/a has format 7 of run folders, which another version of this program has"
         assert error in capsys.readouterr().err
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
-
-
-def test_other_commands_find_the_folder_too(outside):
-    for command in ("export", "doctor"):
-        environment = parse_arguments([command, "../my/task"])[1].env
-        assert environment == outside.as_posix() and find_environment_folder(environment) == outside
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,8 @@ def test_every_parameter_is_in_one_part(make, blueprint):
     for index, node in enumerate(network["nodes"]):
         assert all(source < index for source in node["inputs"])
         assert node["count"] * sum(layer["parameters"] for layer in node["layers"]) == node["parameters"]
-    assert [node["name"] for node in network["nodes"] if not node["inputs"] and not node["layers"]] == [
-        "obs",
-        "picture",
-    ]
+    sources = [node["name"] for node in network["nodes"] if not node["inputs"] and not node["layers"]]
+    assert sources == ["obs", "picture"]
     assert network["targets"].keys() == agent.target_networks.keys()
     json.dumps(network)
 

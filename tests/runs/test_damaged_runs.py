@@ -51,9 +51,8 @@ def harm(path: Path) -> None:
 
 
 def harm_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-6] = 0xFF
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(content[:-6] + b"\xff" + content[-5:])
 
 
 HARM = {

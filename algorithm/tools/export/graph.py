@@ -27,8 +27,7 @@ from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.errors import UserError
-from algorithm.networks.actor_critic import ActorCritic
-from algorithm.networks.branched import BranchedActorCritic
+from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic
 from algorithm.networks.encoders import InputConvolution, Normalizer
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionMemory

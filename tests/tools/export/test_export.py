@@ -118,6 +118,9 @@ def test_every_agent_passes_the_checker_and_its_file_computes_the_same(net, acti
     assert exported.path == tmp_path / "Brain.onnx"
     assert exported.parity < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["Brain.onnx"]
+    graph = onnx.shape_inference.infer_shapes(onnx.load(exported.path)).graph
+    axes = [axis for value in graph.value_info for axis in value.type.tensor_type.shape.dim]
+    assert not any(axis.HasField("dim_value") and axis.dim_value == 0 for axis in axes)  # Unity has no empty tensors
 
 
 @pytest.mark.parametrize("net", ["convnet", "frames"])

@@ -13,7 +13,7 @@ from algorithm.errors import UserError
 from algorithm.tools.tune import study as module
 from algorithm.tools.tune.study import Study
 
-ROOT = Path(__file__).resolve().parents[3]
+VARIABLES = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "PYTHONUNBUFFERED": "1"}
 LIMIT = 12
 JOIN = f"""
 import sys, time
@@ -114,21 +114,12 @@ def test_a_study_with_other_settings_is_an_error_that_names_them():
 
 def test_two_processes_share_the_trials():
     """Each trial is sampled and finished by one of the processes, and their number is exact."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOIN, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for name in "ab"
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": VARIABLES}
+    processes = [subprocess.Popen([sys.executable, "-c", JOIN, name], **pipes) for name in "ab"]
     for process in processes:
         assert process.stdout.readline() == "joined\n"
     for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        process.stdin.close()  # they begin
     assert [process.wait(60) for process in processes] == [0, 0]
     trials = Study(Path("study"), False, 0).list_trials()
     assert [trial.number for trial in trials] == list(range(LIMIT))
@@ -215,8 +206,7 @@ def test_a_process_that_was_killed_leaves_no_lock_and_its_trial_is_trained_again
     hold = "from pathlib import Path; from algorithm.tools.tune.study import Study; import os; "
     hold += "study = Study(Path('study'), False, 0); trial = study.take_trial(9).__enter__(); "
     hold += "print(trial.suggest_float('x', 0.0, 1.0)); study.lock.acquire(); os.kill(os.getpid(), 9)"
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    killed = subprocess.run([sys.executable, "-c", hold], env=variables, stdout=subprocess.PIPE, check=False)
+    killed = subprocess.run([sys.executable, "-c", hold], env=VARIABLES, stdout=subprocess.PIPE, check=False)
     assert killed.returncode == -9 and [trial.state for trial in study.list_trials()] == ["running"]
     assert finish_one(study, 1) == float(killed.stdout)
     assert [trial.state for trial in study.list_trials()] == ["complete"]
