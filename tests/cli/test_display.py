@@ -15,7 +15,6 @@ from algorithm.cli.display import (
     LEVELS,
     MAX_POINTS,
     PARTS,
-    LineDisplay,
     ProgressPanel,
     average_bins,
     compute_goal_fraction,
@@ -131,15 +130,6 @@ def test_roles_are_named_if_there_are_several():
     rows = drawn(replace(PROGRESS, roles=ROLES), 120)
     assert [row for row in rows if row.startswith("left") and "▁▄█" in row.replace("▅", "▄") and "return 123.4" in row]
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
-
-
-def test_lines_are_logged_for_rows_of_metrics_only():
-    logged = []
-    show = LineDisplay(logged.append).on_progress
-    show(PROGRESS)
-    assert logged == []
-    show(replace(PROGRESS, wrote_row=True))
-    assert logged == [format_line(PROGRESS)]
 
 
 def test_the_picture_is_not_drawn_for_rows_of_metrics():
@@ -410,10 +400,11 @@ def test_the_last_picture_stays():
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
-def test_without_a_terminal_there_are_lines(environ):
+def test_without_a_terminal_there_is_a_line_for_each_row_of_metrics(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
     with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
         display.on_progress(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"
 
