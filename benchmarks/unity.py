@@ -66,7 +66,7 @@ def _step_randomly(env: Any) -> None:
 @contextmanager
 def open_adapter(player: Path, n_envs: int = 1) -> Iterator[UnityAdapter]:
     """Open an adapter of `n_envs` players, and close it afterwards."""
-    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={"build_path": str(player), **UNITY_ARGS}))
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={**UNITY_ARGS, "build_path": str(player)}))
     try:
         yield adapter
     finally:

@@ -233,24 +233,19 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            replaced = self._set_aside_from(env_steps)
+            replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
+            if (best := self.best.checkpoint) and best.folder in replaced:
+                self.best.clear()
+            removed = [self._set_aside(path) for path in replaced]
             temporary.rename(self.get_folder(env_steps))  # at once, so that there is almost always one of the two
             sync_folder(self.folder)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
-        removed = [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
-        for path in [*replaced, *removed]:
+        removed += [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
+        for path in removed:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _set_aside_from(self, env_steps: int) -> list[Path]:
-        """Rename every checkpoint with at least this number of env steps, the newest first; return the new paths."""
-        best = self.best.checkpoint
-        replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
-        if best and best.folder in replaced:
-            self.best.clear()
-        return [self._set_aside(path) for path in replaced]
 
     def _set_aside(self, path: Path) -> Path:
         """Rename a checkpoint before it is removed, since a partly removed one is incomplete; return its new path."""

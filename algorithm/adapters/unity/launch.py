@@ -6,9 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +19,7 @@ EDITOR = "editor"  # as unity_args.build_path
 EDITOR_PORT, FIRST_PORT = 5004, 5005  # default ports of the editor and of the first player in ML-Agents
 N_COMMON_PORTS = 8  # ports of players that are checked when no run is given
 PLATFORMS = {"win32": "windows", "darwin": "macos"}  # by sys.platform; all others are linux
-ENGINE_SETTINGS = (
-    "time_scale",
-    "quality_level",
-    "width",
-    "height",
-    "target_frame_rate",
-    "capture_frame_rate",
-)
+ENGINE_SETTINGS = ("time_scale", "quality_level", "width", "height", "target_frame_rate", "capture_frame_rate")
 # By sys.platform: what Unity appends to the name of a build, and the programs in its folder (macOS: in its bundle).
 PROGRAM_NAMES = {
     "darwin": ((".app",), ("Contents/MacOS/*", "*.app/Contents/MacOS/*")),
@@ -42,9 +34,8 @@ LISTEN_STATE = "0A"  # the state of a listening socket in Linux's tables
 SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """The configuration of one or several scenes, in a built player or in the editor.
+    """The configuration of one or several scenes, in a built player or in the editor, as `unity_args` describes them.
 
     Attributes:
         path: Built player; None for the editor.
@@ -52,47 +43,27 @@ class LaunchConfig:
             default port of the editor, or any free port for each player.
         no_graphics: Whether the player runs without graphics.
         timeout: Seconds that a player may take to connect or to answer.
-        additional_args: Further arguments of the player's command line.
-        log_folder: Folder of the players' log files; None for no log files.
         engine: Settings of Unity's engine, by the names of ML-Agents.
-        first_number: Number of the first scene among all scenes of the run.
+
+    Raises:
+        UserError: There is no player for this platform, or there are several environments of the editor.
     """
 
-    path: str | None
-    port: int | None
-    no_graphics: bool
-    timeout: float
-    additional_args: tuple[str, ...]
-    log_folder: Path | None
-    engine: Mapping[str, float]
-    first_number: int = 0
-
-    @classmethod
-    def from_env_config(cls, config: EnvConfig) -> LaunchConfig:
-        """Return the launch configuration that follows from `base_config.unity_args`.
-
-        Raises:
-            UserError: If there is no player for this platform, or several environments of the editor.
-        """
+    def __init__(self, config: EnvConfig):
         args = config.section
-        path = _choose_build(args["build_path"])
-        if path is None and config.n_envs > 1:
+        self.path = _choose_build(args["build_path"])
+        if self.path is None and config.n_envs > 1:
             raise UserError(
                 f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
-        engine = {name: args[name] for name in ENGINE_SETTINGS}
+        self.port: int | None = args["base_port"]
+        self.no_graphics = args["no_graphics"] and not config.render_mode
+        self.timeout: float = args["timeout_wait"]
+        self.engine: dict[str, float] = {name: args[name] for name in ENGINE_SETTINGS}
         if config.render_mode:
-            engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
-        return cls(
-            path=path,
-            port=args["base_port"],
-            no_graphics=args["no_graphics"] and not config.render_mode,
-            timeout=args["timeout_wait"],
-            additional_args=tuple(args["additional_args"]),
-            log_folder=Path(args["log_folder"]) if args["log_folder"] else config.log_folder,
-            engine=engine,
-            first_number=config.first_env,
-        )
+            self.engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
+        self._additional_args, self._first_number = args["additional_args"], config.first_env
+        self._log_folder = Path(args["log_folder"]) if args["log_folder"] else config.log_folder
 
     @property
     def name(self) -> str:
@@ -103,20 +74,20 @@ class LaunchConfig:
         """Return the port of scene `number`; 0 for any free port."""
         if self.path is None:
             return EDITOR_PORT if self.port is None else self.port
-        return 0 if self.port is None else self.port + self.first_number + number
+        return 0 if self.port is None else self.port + self._first_number + number
 
     def make_log_file(self, number: int) -> Path | None:
         """Return the log file of scene `number`, with ML-Agents' name, and create its folder; None for no log file."""
-        if self.log_folder is None or self.path is None:  # the editor has its own log file
+        if self._log_folder is None or self.path is None:  # the editor has its own log file
             return None
-        folder = self.log_folder.absolute()
+        folder = self._log_folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"Player-{self.first_number + number}.log"
+        return folder / f"Player-{self._first_number + number}.log"
 
     def make_arguments(self, log_file: Path | None) -> list[str]:
         """Return the arguments of a player's command line."""
         graphics = ["-nographics", "-batchmode"] if self.no_graphics else []
-        return [*graphics, *(["-logFile", str(log_file)] if log_file else []), *self.additional_args]
+        return [*graphics, *(["-logFile", str(log_file)] if log_file else []), *self._additional_args]
 
 
 def _choose_build(build_path: str | Mapping[str, str]) -> str | None:
@@ -162,24 +133,24 @@ def _find_build(path: Path) -> Path:
 
 def list_start_checks(config: EnvConfig | None) -> list[StartCheck]:
     """Return the checks of the protocol, the player and the ports; for the default ports if `config` is None."""
+
+    def make_port_check(name: str, numbers: Sequence[int], advice: str) -> StartCheck:
+        return StartCheck(name=name, run=partial(check_ports, numbers, advice))
+
     protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
     if config is None:
         players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-        return [
-            StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT)),
-            StartCheck(name="ports of players", run=partial(check_ports, players, "players take others")),
-            protocol,
-        ]
-    launch = LaunchConfig.from_env_config(config)
+        editor = make_port_check("port of the editor", [EDITOR_PORT], SET_EDITOR_PORT)
+        return [editor, make_port_check("ports of players", players, "players take others"), protocol]
+    launch = LaunchConfig(config)
     if launch.path is None:
-        ports = StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))
-        return [protocol, ports]
+        return [protocol, make_port_check("ports", [launch.get_port(0)], SET_EDITOR_PORT)]
     player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
     if launch.port is None:
         return [protocol, player]
     advice = "give another base_config.unity_args.base_port, or null for any free ports"
     numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
-    return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
+    return [protocol, player, make_port_check("ports", numbers, advice)]
 
 
 def check_protocol() -> str:
@@ -189,7 +160,7 @@ def check_protocol() -> str:
     return run_self_test()
 
 
-def check_ports(numbers: Iterable[int], advice: str) -> str:
+def check_ports(numbers: Sequence[int], advice: str) -> str:
     """Return a line about ports that are free.
 
     Args:
@@ -199,7 +170,6 @@ def check_ports(numbers: Iterable[int], advice: str) -> str:
     Raises:
         EnvironmentStartError: If another program listens on a port, or a number is not a valid port.
     """
-    numbers = list(numbers)
     if numbers[-1] > LAST_PORT:
         raise EnvironmentStartError(f"{numbers[-1]} is not a valid port, the largest is {LAST_PORT}: {advice}")
     if taken := [f"{port} is taken by {describe_holder(port)}" for port in numbers if is_taken(port)]:

@@ -29,6 +29,10 @@ def port():
     return find_free_port()
 
 
+def wait_for_editor(port: int, start_limit: float | None = 20.0) -> UnityClient:
+    return UnityClient(None, port=port, start_limit=start_limit, limit=20.0)
+
+
 BROKEN = {
     "crash": "crashed with signal SIGSEGV" if os.name == "posix" else "ended with exit code 3",
     "exit": "ended with exit code 3",
@@ -87,15 +91,21 @@ def test_the_last_output_of_a_player_is_quoted(tmp_path):
 
 
 @posix
-def test_the_log_of_a_player_that_does_not_answer_is_quoted(tmp_path):
-    log = tmp_path / "Player-0.log"
-    program = tmp_path / "stuck.x86_64"
-    program.write_text(f"#!/bin/sh\necho Activate your licence > {log}\nexec sleep 60\n")
-    program.chmod(0o755)
-    with pytest.raises(
-        EnvironmentStartError, match="did not connect within 1 s; its log ends with: Activate your licence$"
-    ):
-        UnityClient(program, port=0, start_limit=1.0, limit=1.0, log=log)
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"#!/bin/sh\necho Activate your licence > Player.log\nexec sleep 60\n", "did not connect within 1 s; {log}"),
+        (b"\x00", "the player built.x86_64 cannot be started: "),
+    ],
+    ids=["silent", "no program"],
+)
+def test_a_program_that_is_no_player_is_an_error_of_one_line(tmp_path, program, message):
+    path = tmp_path / "built.x86_64"
+    path.write_bytes(program)
+    path.chmod(0o755)
+    message = message.format(log="its log ends with: Activate your licence$")
+    with pytest.raises(EnvironmentStartError, match=message):
+        UnityClient(path, port=0, start_limit=1.0, limit=1.0, log=tmp_path / "Player.log")
 
 
 def test_no_thread_remains_after_several_players(tmp_path):
@@ -106,29 +116,21 @@ def test_no_thread_remains_after_several_players(tmp_path):
     assert wait_for(lambda: [thread.name for thread in threading.enumerate() if thread.name == "unity"] == [])
 
 
-def test_a_file_that_is_not_a_program_is_an_error_of_one_line(tmp_path):
-    program = tmp_path / "empty.x86_64"
-    program.write_bytes(b"\x00")
-    with pytest.raises(EnvironmentStartError, match="the player empty.x86_64 cannot be started: "):
-        UnityClient(program, port=0, start_limit=5.0, limit=5.0)
-
-
 def test_a_taken_port_is_reported_at_once(port, monkeypatch):
+    def assert_taken():
+        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
+            Server(port)
+
     first = Server(port)
-    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Server(port)
+    assert_taken()
     monkeypatch.setattr(client_module, "is_taken", lambda port: False)  # as if both had found the port free
-    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Server(port)
+    assert_taken()
     monkeypatch.undo()
     first.close()
     first.close()
     Server(port).close()  # and it is free at once
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-            Server(port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert_taken()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
@@ -142,17 +144,16 @@ def test_other_addresses_are_not_used():
 
 def test_the_client_waits_for_the_editor_and_detects_its_end(port):
     player = press_play(port, "balance_ball")
-    with UnityClient(None, port=port, start_limit=None, limit=20.0) as client:
+    with wait_for_editor(port, start_limit=None) as client:
         tick = act(client, client.reset())
         player.kill()
         player.wait()
         time.sleep(0.2)  # until gRPC detects it
         with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
             act(client, tick)  # long before the limit
-    player = press_play(
-        port, "balance_ball", "--fault", "quit", "--at", "1"
-    )  # Stop, after another Play on the same port
-    with UnityClient(None, port=port, start_limit=20.0, limit=20.0) as client:
+    # Stop, after another Play on the same port
+    player = press_play(port, "balance_ball", "--fault", "quit", "--at", "1")
+    with wait_for_editor(port) as client:
         tick = client.reset()
         with pytest.raises(PlayerQuit, match="^the editor quit$"):
             act(client, tick)
@@ -161,7 +162,7 @@ def test_the_client_waits_for_the_editor_and_detects_its_end(port):
 
 def test_the_last_message_reaches_the_player(port, tmp_path):
     player = press_play(port, "balance_ball", "-logFile", str(tmp_path / "log"))
-    UnityClient(None, port=port, start_limit=20.0, limit=20.0).close()
+    wait_for_editor(port).close()
     assert player.wait(10) == 0
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer disconnected
 
@@ -180,10 +181,10 @@ def test_the_protocol_is_that_of_ml_agents_own_client():
 def test_missing_actions_and_actions_of_another_shape_are_errors(tmp_path):
     with start(tmp_path, "hybrid") as client:
         tick = client.reset()
-        with pytest.raises(ValueError, match=r"actions of 'Hybrid.team=0' have the shape \(0, 4\), not \(6, 4\)"):
-            client.step({})
-        with pytest.raises(ValueError, match=r"shape \(5, 4\), not \(6, 4\)"):
-            client.step({"Hybrid?team=0": np.zeros((5, 4))})
+        for rows, actions in ((0, {}), (5, {"Hybrid?team=0": np.zeros((5, 4))})):
+            message = rf"actions of 'Hybrid.team=0' have the shape \({rows}, 4\), not \(6, 4\)"
+            with pytest.raises(ValueError, match=message):
+                client.step(actions)
         act(client, tick)
 
 
