@@ -27,7 +27,7 @@ def test_rewards_are_scaled_to_the_range_of_the_atoms(critic):
 
 
 SEVERAL = {"n_step": 2, "sequence_length": 2}
-CATEGORICAL = {"critic": "categorical"}
+CATEGORICAL, RETURN_MAX = {"critic": "categorical"}, {"reward_normalization": "return_max"}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,14 @@ CATEGORICAL = {"critic": "categorical"}
             "with n_step 2 critic categorical needs v_lambda 1, not 0.5",
         ),
         ({"v_min": 1.0, "v_max": 0.5}, "v_min 1.0 must be below v_max 0.5"),
-        ({"v_min": 0.0, "reward_normalization": "return_max"}, "return_max needs v_min below 0 and v_max above 0"),
+        (
+            {"v_min": 0.0, "reward_normalization": "return_max"},
+            "return_max needs v_min below 0 and v_max above 0, not 0.0",
+        ),
+        (
+            {"v_max": -1.0, "reward_normalization": "return_max"},
+            "needs v_min below 0 and v_max above 0, not -5.0 and -1",
+        ),
         ({"target": "none", "clip_epsilon": 0.5}, "target none has no target critics for clip_epsilon"),
         ({"std_init": 0.5, "std_max": 0.5}, "std_max .* must be above std_init 0.5, and needs std_min above 0"),
         ({"std_init": 0.5, "std_max": 2.0, "std_min": 0.0}, "std_max .* must be above std_init 0.5, and needs std_min"),
