@@ -107,8 +107,8 @@ class Checkpoint:
         with _convert_errors(self._role_folder(role)):
             learner.parameters.load(self.weights(role))
             state = self.learner_state(role)
-            if role == self.roles[0]:
-                state["seen"] += self._count_dropped_rows()
+            if role == self.roles[0] and ACTOR not in Manifest.read(self.folder).digests:
+                state["seen"] += self.counters.env_steps - sum(self.learner_state(role)["seen"] for role in self.roles)
             learner.restore(state)
 
     def restore_experience(self, role: str, components: AgentComponents) -> None:
@@ -142,12 +142,6 @@ class Checkpoint:
             for name, part in states.items():
                 if name in saved:
                     part.restore(saved[name])
-
-    def _count_dropped_rows(self) -> int:
-        """Return the number of rows that were not learned from, and are not in the state of the actor either."""
-        if ACTOR in Manifest.read(self.folder).digests:
-            return 0
-        return self.counters.env_steps - sum(int(self.learner_state(role)["seen"]) for role in self.roles)
 
     @property
     def has_experience(self) -> bool:

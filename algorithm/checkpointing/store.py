@@ -99,13 +99,6 @@ class BestCheckpoint:
         log(f"{damage}; {replacement}")
         return True
 
-    def write(self) -> None:
-        """Write the file with the checkpoint that `recover` found."""
-        if checkpoint := self.checkpoint:
-            self.set_best(checkpoint, self.mean)
-        else:
-            self.clear()
-
     def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
         try:
@@ -206,7 +199,10 @@ class CheckpointStore:
             if checkpoint and path.name > checkpoint.folder.name:
                 set_aside(path)
         if uses_best and self.best.recover(self.list_all(), log):
-            self.best.write()
+            if best := self.best.checkpoint:
+                self.best.set_best(best, self.best.mean)
+            else:
+                self.best.clear()
 
     def list_all(self) -> list[Checkpoint]:
         """Return every checkpoint, damaged or not, oldest first."""

@@ -251,9 +251,9 @@ class RolloutBuffer:
             return []
         for full_lane in step.lane[full].tolist():  # which continues in a free slot
             self.full_slots.append(int(self.slot[full_lane]))
-            slot = self.free_slots.popleft()
-            self.slot[full_lane], self.row[full_lane] = slot, 0
-            self.lane[slot], self.continues_previous[slot] = full_lane, True
+            next_slot = self.free_slots.popleft()
+            self.slot[full_lane], self.row[full_lane] = next_slot, 0
+            self.lane[next_slot], self.continues_previous[next_slot] = full_lane, True
         self._write_rows(self.row[lane], self.slot[lane], step)
         rollouts = []
         while len(self.full_slots) >= self.lanes:

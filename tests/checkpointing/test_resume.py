@@ -125,8 +125,10 @@ RUNS = {
         },
         "memory": "Gru(6)",
     },
-    "sac, shifted images and recurrent": {
+    "sac, shifted images, recurrent and rnd": {
         "base_config": base("any", algorithm="SAC", env_args={"branches": [3], "shape": [2, 5, 4]}, evaluate_every=50),
+        "sac_config": {"burn_in_step": 3},
+        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
         "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
         "memory": "Gru(6), augmentations={'*': RandomShift(1)}",
     },
@@ -186,6 +188,7 @@ RUNS = {
     },
     "ppo, recurrent and skipping": {
         "base_config": base("skipping", algorithm="PPO"),
+        "auxiliaries": {"episodic": {"memory": "embeddings", "units": 8, "embedding_size": 4, "neighbors": 3}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
     },
@@ -199,34 +202,21 @@ RUNS = {
         "acer_config": {"reward_normalization": "return_std"},
         "explorer": {"action_noise": [0.0, 0.4]},
     },
-    "agents that are added, lazy and recurrent": {
+    "agents that are added, lazy and recurrent, episodic bonus by features": {
         "base_config": base("growing", evaluate_every=50),
         "replay_config": {"capacity": 150, "sampler": "lazy"},
         "acer_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
-        "memory": "Gru(6)",
-    },
-    "prediction, frame stack and gru, skipping": {
-        "base_config": base("skipping"),
-        "acer_config": {"burn_in_step": 3},
-        "auxiliaries": {"prediction": {"units": 8}},
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Gru(6)",
-    },
-    "episodic bonus by embeddings, ppo and skipping": {
-        "base_config": base("skipping", algorithm="PPO"),
-        "auxiliaries": {"episodic": {"memory": "embeddings", "units": 8, "embedding_size": 4, "neighbors": 3}},
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-    },
-    "episodic bonus by features, agents that are added": {
-        "base_config": base("growing"),
         "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
         "memory": "Gru(6)",
     },
-    "rnd, images, gru and replayed sequences": {
-        "base_config": base("any", env_args={"branches": [3], "shape": [2, 5, 4]}),
+    "prediction and atc, frame stack and gru, skipping": {
+        "base_config": base("skipping"),
         "acer_config": {"burn_in_step": 3},
-        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
-        "encoder": "FrameStack(2, Conv((3, 2, 1), units=8))",
+        "auxiliaries": {
+            "prediction": {"units": 8},
+            "atc": {"steps": 2, "noise": 0.1, "max_pairs": 20, "adaptive": True},
+        },
+        "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(6)",
     },
     "rnd of actions, novel actions, sac": {
@@ -239,12 +229,6 @@ RUNS = {
         "base_config": base("any", algorithm="SAC", env_args=HYBRID),
         "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
         "explorer": {"noise_repeat": 16},
-    },
-    "atc, frame stack and gru, skipping": {
-        "base_config": base("skipping"),
-        "auxiliaries": {"atc": {"steps": 2, "noise": 0.1, "max_pairs": 20, "adaptive": True}},
-        "encoder": "FrameStack(3, Vector(normalize=True))",
-        "memory": "Gru(6)",
     },
     "byol, sac": {
         "base_config": base("any", algorithm="SAC", env_args={"branches": [3]}),

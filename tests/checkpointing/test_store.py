@@ -44,6 +44,12 @@ def kept(checkpoints):
     return sorted(int(path.name) for path in checkpoints.folder.iterdir() if path.is_dir())
 
 
+def test_a_best_checkpoint_that_is_replaced_is_the_best_no_longer(checkpoints):
+    checkpoints.best.set_best(save(checkpoints, 10), 7.5)
+    save(checkpoints, 5)
+    assert kept(checkpoints) == [5] and checkpoints.best.mean == float("-inf")
+
+
 def test_the_best_is_kept_until_there_is_a_better_one(checkpoints):
     assert checkpoints.best.checkpoint is None and checkpoints.best.mean == float("-inf")
     checkpoints.best.set_best(save(checkpoints, 1, 2), 7.5)

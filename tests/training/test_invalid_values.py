@@ -69,30 +69,29 @@ def test_the_row_before_is_not_valid_and_the_rest_of_the_episode_is_not_stored(b
     assert not actor.episodes
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_reward_that_is_not_finite_at_the_next_start_invalidates_only_the_row_before(alive):
-    start = Row(0, 20, NAN, alive=alive, first=True)
-    actor, record = recorded(START, Row(0, 11, 1), start, *NEXT[1:])
-    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
-    assert not actor.episodes
+BEGIN, LEARNED = [START, Row(0, 11, 1)], [(10, 1, True, 11)]
 
 
-def test_a_termination_of_a_lost_lane_is_not_stored():
-    _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 20, 3, alive=False, first=True), *NEXT[1:])
-    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
-    assert record.reward[1, 0] == 0
-
-
-def test_an_episode_that_starts_with_nan_is_not_stored():
-    actor, record = recorded(Row(0, NAN, first=True), Row(0, 11, 1), *NEXT)
-    assert valid_rows(record) == LEARNED_FROM_NEXT
-    assert actor.env_steps == 3
-
-
-def test_a_termination_is_valid_with_any_final_observation():
-    actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, is_bootstrap_row=True), *NEXT)
-    assert valid_rows(record) == [(10, 1, True, 11), (11, 2, False, 0), *LEARNED_FROM_NEXT]
-    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=3, length=2)]
+@pytest.mark.parametrize(
+    ("rows", "learned", "episodes"),
+    [
+        pytest.param([*BEGIN, Row(0, 20, NAN, first=True)], LEARNED, [], id="the reward of the next start"),
+        pytest.param([*BEGIN, Row(0, 20, NAN, alive=False, first=True)], LEARNED, [], id="the reward of a termination"),
+        pytest.param([*BEGIN, Row(0, NAN, 2), Row(0, 20, 3, alive=False, first=True)], LEARNED, [], id="a lost end"),
+        pytest.param([Row(0, NAN, first=True), Row(0, 11, 1), NEXT[0]], [], [], id="the first observation"),
+        pytest.param(
+            [*BEGIN, Row(0, NAN, 2, alive=False, is_bootstrap_row=True), NEXT[0]],
+            [*LEARNED, (11, 2, False, 0)],
+            [Episode(role="agent", lane=0, episode_return=3, length=2)],
+            id="any observation after a termination",
+        ),
+    ],
+)
+def test_only_the_row_before_an_invalid_value_and_the_rest_of_the_episode_are_lost(rows, learned, episodes):
+    actor, record = recorded(*rows, *NEXT[1:])
+    assert valid_rows(record) == [*learned, *LEARNED_FROM_NEXT]
+    assert list(actor.episodes) == episodes
+    assert record.behavior[-2:, 0, 1].tolist() == [0, 1]  # memory is zero after a lost episode
 
 
 def test_other_lanes_continue():
@@ -114,11 +113,6 @@ def test_other_lanes_continue():
         [0, 1],
         [1, 0],
     ]
-
-
-def test_memory_is_zero_after_a_lost_episode():
-    _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 13, 3), *NEXT)
-    assert record.behavior[:, 0, 1].tolist() == [0, 1, 0, 1]
 
 
 def test_an_invalid_value_is_logged_once_per_episode(caplog):

@@ -332,14 +332,15 @@ def test_the_result_of_an_evaluation_belongs_to_the_weights_with_which_it_starte
 
 
 def test_an_evaluation_that_is_due_waits_for_the_one_before_it(tmp_path):
-    run = Run(tmp_path, LaterEvaluations, evaluate_every=10)
-    for _ in range(3):
-        run.go(10)
+    run = Run(tmp_path, LaterEvaluations, evaluate_every=10, goal=9.0)
+    run.go(10)
+    run.go(5, *[9.0] * WINDOW)  # the goal is to be confirmed, by the evaluation that the interval makes due, too
+    run.go(15)
     assert run.list_moments("evaluate") == [10]
     run.evaluations.is_ready = True
     run.go(4)  # receives the result
     run.go(1)
-    assert run.list_moments("evaluate") == [10, 35]
+    assert run.list_moments("evaluate") == [10, 35] and run.list_moments("confirm") == [35]
 
 
 def test_training_continues_until_the_goal_is_confirmed(tmp_path):
@@ -376,8 +377,9 @@ def test_an_interrupted_run_loses_the_evaluation_that_has_not_ended(tmp_path):
 
 def test_weights_without_a_checkpoint_are_not_the_best(tmp_path):
     run = Run(tmp_path, LaterEvaluations, evaluate_every=10, evaluation_means=[7.0])
-    run.monitor.save = lambda counters: None
+    save, run.monitor.save = run.monitor.save, lambda counters: None
     run.go(10)
+    run.monitor.save = save
     run.evaluations.is_ready = True
     run.go(1)
     assert run.monitor.evaluation["agent"].mean == 7.0 and run.best is None

@@ -131,6 +131,15 @@ def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
     }
 
 
+def test_teams_that_share_an_agent_show_its_metrics_once(tmp_path):
+    run = Run(tmp_path)
+    roles = run.history.training.adapter.roles
+    roles["agent"] = replace(roles["agent"], teams=("Red", "Blue"))
+    progress = run.show(1, 5, updates=1)
+    assert [bool(each.losses or each.policy_metrics) for each in progress.roles.values()] == [True, False]
+    assert list(progress.roles) == ["Red", "Blue"]
+
+
 def test_the_start_counts_in_time_fractions_and_not_in_the_throughput(tmp_path):
     run = Run(tmp_path)
     run.go(0.3, starting=1)
