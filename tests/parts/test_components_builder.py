@@ -173,31 +173,33 @@ def test_nothing_is_rejected_if_the_memory_is_unknown(monkeypatch):
     assert len(logged) == 1
 
 
-def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
+MAKERS = {"ACER": make_acer, "SAC": make_sac, "REACTOR": make_reactor}
+
+
+def refusal(algorithm, lanes, max_step=None, capacity=50_000, **changes):
     """Return the error for these settings, or None if they are accepted."""
-    algorithm = make_agent.__name__.removeprefix("make_").upper()
     base = {"algorithm": algorithm, "max_step": max_step}
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
+        check_learning_starts(settings, MAKERS[algorithm](role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None
 
 
-@pytest.mark.parametrize("make_agent", [make_acer, make_sac, make_reactor])
+@pytest.mark.parametrize("algorithm", MAKERS)
 @pytest.mark.parametrize(
     ("lanes", "chunk", "start"),
     [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
 )
-def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
+def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(algorithm, lanes, chunk, start):
     changes = {"rollout_length": chunk, "learning_starts": start}
-    line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
+    line = refusal(algorithm, lanes, capacity=lanes * chunk, **changes)
     most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
     assert line.endswith(f"or learning_starts to at most {most}")
-    assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
-    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    assert "rows" in refusal(algorithm, lanes, capacity=needed - 1, **changes)
+    assert refusal(algorithm, lanes, capacity=needed, **changes) is None
 
     replay, written = (
         Replay(capacity=needed, lanes=lanes, chunk=chunk, length=1, rng=np.random.default_rng(0)),
@@ -207,19 +209,19 @@ def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_
         replay.add(written.rollout(*range(lanes)))
     assert start <= replay.rows
     changes["learning_starts"] = replay.rows
-    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    assert refusal(algorithm, lanes, capacity=needed, **changes) is None
     changes["learning_starts"] += 1
-    assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
+    assert f"at most {replay.rows} rows" in refusal(algorithm, lanes, capacity=needed, **changes)
 
 
 def test_a_run_that_ends_before_its_first_update_is_rejected_if_it_has_updates():
-    assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
-    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
-    assert "base_config.max_step 999 ends the run" in refusal(make_reactor, 1, max_step=999)
-    assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
-    assert refusal(make_acer, 1, max_step=10) is None  # learns on-policy
-    assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
-    assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)
+    assert "base_config.max_step 999 ends the run" in refusal("SAC", 1, max_step=999)
+    assert "base_config.max_step 999 ends the run" in refusal("ACER", 1, max_step=999, on_policy_updates=False)
+    assert "base_config.max_step 999 ends the run" in refusal("REACTOR", 1, max_step=999)
+    assert refusal("SAC", 1, max_step=1000) is refusal("SAC", 1) is None
+    assert refusal("ACER", 1, max_step=10) is None  # learns on-policy
+    assert refusal("ACER", 1, capacity=100, replay_ratio=0.0) is None
+    assert "acer_config.learning_starts" in refusal("ACER", 1, capacity=100)
 
 
 def list_seeds(seeds: RunSeeds) -> list[int]:
