@@ -86,9 +86,13 @@ ppo_settings = partial(make_settings, PpoSettings, "ppo_config")
 reactor_settings = partial(make_settings, ReactorSettings, "reactor_config")
 
 
-def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
-    """Return a role with one vector observation and one discrete branch."""
-    return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
+def make_role(
+    lanes: int = 4, size: int = 3, actions: int = 3, spec: ActionSpec | None = None, masked: bool = False
+) -> Role:
+    """Return a role with one vector observation, and a mask if `masked`; with one discrete branch without a `spec`."""
+    spec = spec or ActionSpec(branches=(actions,))
+    mask = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {}
+    return Role(lanes, {"obs": ObsSpec((size,)), **mask}, spec)
 
 
 def make_agent(

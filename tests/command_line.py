@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from algorithm.cli import main
 
@@ -38,3 +41,13 @@ class CommandLine:
         shown = self(line, status)
         assert shown.err.count("\n") == 1 and "Traceback" not in shown.err + shown.out, shown.err
         return shown.err
+
+
+def train_once(tmp_path_factory, line: str, write_folder=lambda: None) -> Path:
+    """Return a working directory in which a command line has trained, in a folder that `write_folder` has written."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        write_folder()
+        assert main.main(line.split()) == 0
+    return place

@@ -75,10 +75,10 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.processes import process_host
+    from algorithm.processes import host
     from tests.prepared_processes import PREPARED
 
-    monkeypatch.setattr(process_host, "PROCESSES", PREPARED)
+    monkeypatch.setattr(host, "PROCESSES", PREPARED)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 from torch import nn
@@ -33,6 +34,7 @@ class ParityAgent:
             learning_starts=0,
         )
         self.state_size = self.stored_state_size = state
+        self.family = SimpleNamespace(statistics_size=1 + state)
         self.random_steps = 0
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from algorithm import Callback, load, train
-from algorithm.checkpointing.rng_state import get_process_state
+from algorithm.checkpointing.checkpoint import get_process_state
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp

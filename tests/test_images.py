@@ -113,11 +113,6 @@ def test_both_layouts_give_the_same_weights_and_actions_bit_for_bit(source):
     assert equal_weights(first, last) and not equal_weights(first, other)
     specs = last.read_roles()["agent"].obs_specs
     assert specs["large"].effective_env_shape == (7, 8, 2) and specs["small"].effective_env_shape == (5, 6)
-    assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
-        "large": ((2, 7, 8), 255),
-        "small": ((1, 5, 6), 1),
-        "number": ((2,), 1),
-    }
     with np.load(first.find_latest().folder / "agent" / "replay.npz") as replay:
         assert replay["obs/large"].dtype == replay["obs/small"].dtype == np.uint8
         assert replay["obs/large"].shape == (3, 100, 2, 7, 8)

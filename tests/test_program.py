@@ -102,14 +102,11 @@ def test_the_command_of_the_package_is_the_command_line():
     assert [point.load() for point in points] in ([run_process], [])  # none in an installation of an earlier version
 
 
-def test_the_public_names_exist():
+def test_the_public_names_exist_and_importing_the_package_imports_nothing_heavy():
     assert sorted(algorithm.__all__) == sorted(set(algorithm.__all__))
     assert all(getattr(algorithm, name) is not None for name in algorithm.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         algorithm.trian  # noqa: B018
-
-
-def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, algorithm; assert not {'torch', 'numpy', 'gymnasium'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -2,7 +2,7 @@
 
 The code follows the order of the paper: the policy gradient (section 3.1), the critic with distributional Retrace
 (section 3.2, see `returns.distributional_retrace`), and the priorities (section 3.3, see `replay.lazy_prioritized`);
-the network (section 4) is `networks.branched`. Gradients with respect to the outputs of the network are closed forms.
+the network (section 4) is in `networks.actor_critic`. Gradients with respect to its outputs are closed forms.
 
 The combinations of several discrete branches are the actions of one distribution. In shapes, a rollout has T rows and
 B columns; networks are evaluated at T+1 rows.

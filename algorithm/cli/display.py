@@ -36,7 +36,7 @@ from algorithm.training.progress import Progress, RoleProgress
 MAX_SHARE = 0.0075  # of the CPU time of this process, for drawing
 PLAYING_SECONDS = 0.25  # between two drawings of the progress of episodes that are played
 MAX_SECONDS = 10.0  # between two drawings, for a process that mostly waits for its environments
-MAX_POINTS = 256  # of the course of a number; even
+MAX_POINTS = 256  # of the course of a number
 STATM = Path("/proc/self/statm")  # the memory of this process, on Linux
 # Parts of the time: their color, and their sign in a bar without colors.
 PARTS = {
@@ -306,36 +306,6 @@ class ProgressPanel:
             yield Row("losses" if is_only else "", format_metrics(role_progress.losses, " loss"))
 
 
-class Trend:
-    """The course of a number in bounded memory: means of successive values, merged in pairs at `MAX_POINTS`.
-
-    Each point is the mean of equally many values, except for the last one, which is not complete.
-    """
-
-    def __init__(self) -> None:
-        self._points: list[float] = []
-        self._incomplete: list[float] = []
-        self._values_per_point = 1
-
-    def add(self, value: float) -> None:
-        """Add a value; one that is not finite is ignored."""
-        if not isfinite(value):
-            return
-        self._incomplete.append(value)
-        if len(self._incomplete) < self._values_per_point:
-            return
-        self._points.append(fmean(self._incomplete))
-        self._incomplete.clear()
-        if len(self._points) == MAX_POINTS:
-            self._points = [fmean(self._points[start : start + 2]) for start in range(0, MAX_POINTS, 2)]
-            self._values_per_point *= 2
-
-    @property
-    def points(self) -> list[float]:
-        """Return the points, with the incomplete one."""
-        return [*self._points, fmean(self._incomplete)] if self._incomplete else list(self._points)
-
-
 def read_memory() -> int | None:
     """Return the bytes of memory that this process uses, elsewhere than on Linux at most so far; None on Windows."""
     try:
@@ -370,21 +340,33 @@ class LiveDisplay(Callback):
 
     def __init__(self, screen: PanelScreen, title: str):
         self.screen, self.title = screen, title
-        self.trends: defaultdict[str, Trend] = defaultdict(Trend)
+        self.trends: defaultdict[str, list[float]] = defaultdict(list)  # the course of the mean return of each role
+        self._calls, self._stride = 0, 1
         self._next_cpu_time = self._next_time = -inf
 
     def on_progress(self, progress: Progress) -> None:
         if progress.wrote_row:  # rows may be written more often than a display can be read
             return
-        for role, role_progress in progress.roles.items():
-            self.trends[role].add(role_progress.mean)
+        self._record_returns(progress)
         begin = process_time()
         is_due = begin >= self._next_cpu_time or perf_counter() >= self._next_time
         if progress.has_ended or is_due or self.screen.is_resized:
-            trends = {role: self.trends[role].points for role in progress.roles}
-            self.screen.update(ProgressPanel(progress, trends, self.title, read_memory()), refresh=True)
+            self.screen.update(ProgressPanel(progress, self.trends, self.title, read_memory()), refresh=True)
             end = process_time()
             self._next_cpu_time, self._next_time = end + (end - begin) / MAX_SHARE, perf_counter() + MAX_SECONDS
+
+    def _record_returns(self, progress: Progress) -> None:
+        """Record the mean returns of every n-th call and of the last one; n doubles when a role has `MAX_POINTS`."""
+        self._calls += 1
+        if self._calls % self._stride and not progress.has_ended:
+            return
+        for role, role_progress in progress.roles.items():
+            if isfinite(role_progress.mean):
+                self.trends[role].append(role_progress.mean)
+        if any(len(trend) >= MAX_POINTS for trend in self.trends.values()):
+            self._stride *= 2
+            for trend in self.trends.values():
+                del trend[::2]
 
 
 class PanelScreen(Live):

@@ -49,6 +49,14 @@ from algorithm.specs import ActionSpec, Role
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
 SHARED_SECTIONS = {*SECTIONS, "reset_config", "ma_config"} - {"replay_config"}
+# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
+    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
+    "cluster_config": OnlyIf(runtime="CLUSTER"),
+    "tracker_config": Unless(tracker="none"),
+}
+# Settings of cluster_config for the members of a population; the others are for rollout actors.
+CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,16 +273,6 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
     return _convert(merge(tree, sections), [*layers, (source, sections)])
 
 
-# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
-ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
-    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
-    "cluster_config": OnlyIf(runtime="CLUSTER"),
-    "tracker_config": Unless(tracker="none"),
-}
-# Settings of cluster_config for the members of a population; the others are for rollout actors.
-CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
-
-
 def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:
     """Check that every setting of `layers`, which were written for a run, has an effect in it.
 
@@ -288,16 +286,14 @@ def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[st
     """
     specs = None if roles is None else [role.action_spec for role in roles.values()]
     for source, tree in layers:
-        _check_tree(settings, tree, f"{source}: ", specs)
+        checked = [(settings, f"{source}: ", tree, specs)]
         for name, sections in (tree.get("ma_config") or {}).items():
             role_specs = [roles[name].action_spec] if roles and name in roles else None
-            _check_tree(settings.for_role(name), sections, f"{source}: ma_config.{name}.", role_specs)
-
-
-def _check_tree(settings: Settings, tree: Tree, prefix: str, specs: Sequence[ActionSpec] | None) -> None:
-    for path in iterate_leaves(tree):
-        if failure := find_failure(settings, path, specs):
-            raise UserError(f"{prefix}{path} {failure}")
+            checked.append((settings.for_role(name), f"{source}: ma_config.{name}.", sections, role_specs))
+        for own, prefix, own_tree, own_specs in checked:
+            for path in iterate_leaves(own_tree):
+                if failure := find_failure(own, path, own_specs):
+                    raise UserError(f"{prefix}{path} {failure}")
 
 
 def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | None = None) -> str | None:

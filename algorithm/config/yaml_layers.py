@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from re import Pattern, compile
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
@@ -164,34 +164,27 @@ class _Rules(yaml.constructor.SafeConstructor):
             raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
-    def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Return an integer. Raises an error if it is larger than any float."""
-        if len(node.value) > MAX_DIGITS:
-            self.reject(node, f"an integer has more than {MAX_DIGITS} digits")
-        return int(node.value)
-
-    def construct_float(self, node: yaml.ScalarNode) -> float:
-        """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
-        value = super().construct_yaml_float(node)
-        if "e" in node.value.casefold() and abs(value) == float("inf"):
-            self.reject(node, f"{node.value} is larger than any float")
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a decimal number. Raises an error for any other, and for one that is larger than any float."""
+        value: int | float | None = None
+        if node.tag == AMBIGUOUS_TAG:
+            problem = f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes"
+        elif node.tag == f"{TAG}int":
+            problem = f"an integer has more than {MAX_DIGITS} digits"
+            value = int(node.value) if len(node.value) <= MAX_DIGITS else None
+        else:
+            problem = f"{node.value} is larger than any float"
+            number = super().construct_yaml_float(node)
+            is_infinite = "e" in node.value.casefold() and abs(number) == float("inf")  # without being written `.inf`
+            value = None if is_infinite else number
+        if value is None:
+            raise _UnsupportedYaml(problem=problem, problem_mark=node.start_mark)
         return value
-
-    def reject_ambiguous(self, node: yaml.ScalarNode) -> None:
-        """Raise an error for a number that YAML 1.1 reads differently than expected."""
-        self.reject(node, f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes")
-
-    @staticmethod
-    def reject(node: yaml.ScalarNode, problem: str) -> NoReturn:
-        """Raise an error that names the line of a node."""
-        raise _UnsupportedYaml(problem=problem, problem_mark=node.start_mark)
 
 
 _Rules.yaml_constructors = {
     **yaml.SafeLoader.yaml_constructors,
-    f"{TAG}int": _Rules.construct_integer,
-    f"{TAG}float": _Rules.construct_float,
-    AMBIGUOUS_TAG: _Rules.reject_ambiguous,
+    **dict.fromkeys((f"{TAG}int", f"{TAG}float", AMBIGUOUS_TAG), _Rules.construct_number),
 }
 # The parser of libyaml is ten times as fast as that of PyYAML.
 _Loader: Any = type("_Loader", (_Rules, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader), {})
@@ -334,7 +327,8 @@ def read_variant(path: Path, variant: str) -> Tree:
     if variant not in variants:
         raise UserError(f"{path}: no variant {variant!r}; use one of: {', '.join(map(str, variants))}")
     chain = [variant]
-    while (parent := _find_parent(variants, chain[-1])) is not None:
+    default = "default" if "default" in variants else None
+    while (parent := variants[chain[-1]].get("inherit", default if chain[-1] != "default" else None)) is not None:
         if parent in chain or parent not in variants:
             reason = "which inherits it" if parent in chain else "which does not exist"
             raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
@@ -359,10 +353,6 @@ def _read_variants(path: Path) -> dict[str, Tree]:
         if not isinstance(parent := tree.get("inherit"), str | None):
             raise UserError(f"{path}: {name!r} inherits {parent!r}; expected the name of a variant")
     return variants
-
-
-def _find_parent(variants: Mapping[str, Tree], name: str) -> str | None:
-    return variants[name].get("inherit", None if name == "default" or "default" not in variants else "default")
 
 
 def _drop_inherit(tree: Tree) -> Tree:

@@ -12,8 +12,7 @@ A custom part is a function or class that takes the spec of an observation (enco
 the spec of an observation and returns a function of rows of this observation.
 """
 
-from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
-from algorithm.networks.branched import BranchedActorCritic
+from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic, SeparateCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import (
     Conv,

@@ -42,23 +42,18 @@ from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
+MEMINFO = Path("/proc/meminfo")
+MB = 10**6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What one of several processes that learn together does differently.
+    """What one of several processes that learn together does differently."""
 
-    Attributes:
-        make_learner: returns the learner of a role, given the arguments of Learner.
-        is_main: whether this process writes the run folder.
-        has_environments: whether it acts, and so has experience.
-        worker: the number of its worker.
-        workers: the number of workers.
-    """
-
-    make_learner: Callable[..., Learner]
-    is_main: bool
-    has_environments: bool = True
-    worker: int = 0
+    make_learner: Callable[..., Learner]  # returns the learner of a role, given the arguments of Learner
+    is_main: bool  # whether this process writes the run folder
+    has_environments: bool = True  # whether it acts, and so has experience
+    worker: int = 0  # the number of its worker
     workers: int = 1
 
 
@@ -300,10 +295,6 @@ def make_explorer(
             raise UserError(f"explorer.{name}: {error}") from error
         return explorer
     return None
-
-
-MEMINFO = Path("/proc/meminfo")
-MB = 10**6
 
 
 def compute_agent_replay_size(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -99,14 +99,6 @@ class Environments:
     def find_evaluation_obstacle(self) -> str | None:
         """Return why the run cannot be evaluated during training; None if it can."""
         return self.adapter_class.find_evaluation_obstacle(self.config)
-
-    def list_notes(self, evaluates: bool) -> Iterator[str]:
-        """Yield lines for the user about environments that have been opened, in a run that `evaluates` or does not."""
-        if note := describe_missing_limit(self._settings.base):
-            yield note
-        obstacle = self.find_evaluation_obstacle()
-        if obstacle and evaluates:
-            yield f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal"
 
     def _open(
         self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), n_groups: int = 1, **fields: Any

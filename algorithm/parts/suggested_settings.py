@@ -83,21 +83,13 @@ FOR_CONTINUOUS: Mapping[str, tuple[Any, str]] = {  # the settings that suit cont
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPlay:
-    """A record of random actions in one environment.
+    """A record of random actions in one environment."""
 
-    Attributes:
-        rewards: rewards of all agents, in the order in which they were received [n].
-        episode_lengths: lengths of the episodes that have ended, in steps.
-        terminations: number of episodes that ended by a termination.
-        steps: number of random actions.
-        failure: why nothing can be concluded, in one line; None if the environment did not fail.
-    """
-
-    rewards: np.ndarray
-    episode_lengths: tuple[int, ...] = ()
-    terminations: int = 0
-    steps: int = MAX_STEPS
-    failure: str | None = None
+    rewards: np.ndarray  # [n], of all agents, in the order in which they were received
+    episode_lengths: tuple[int, ...] = ()  # of the episodes that have ended, in steps
+    terminations: int = 0  # number of episodes that ended by a termination
+    steps: int = MAX_STEPS  # number of random actions
+    failure: str | None = None  # why nothing can be concluded, in one line; None if the environment did not fail
 
     @property
     def is_complete(self) -> bool:
@@ -190,17 +182,11 @@ def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.n
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """A record of what is known about an environment, which the rules read.
+    """A record of what is known about an environment, which the rules read."""
 
-    Attributes:
-        given: the settings that the user gives, and those that are needed to observe the environment.
-        roles: the roles of the environment.
-        play: the play of random actions; None if nothing can be concluded from it.
-    """
-
-    given: Tree
+    given: Tree  # the settings that the user gives, and those that are needed to observe the environment
     roles: Mapping[str, Role]
-    play: RandomPlay | None
+    play: RandomPlay | None  # None if nothing can be concluded from it
 
     @cached_property
     def settings(self) -> Settings:
@@ -360,19 +346,12 @@ RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SuggestedSettings:
-    """Settings for an environment.
+    """Settings for an environment."""
 
-    Attributes:
-        tree: the given settings, and suggested ones for those that are not given.
-        reasons: the reasons of the suggested settings by path.
-        roles: the roles of the environment.
-        notes: lines for the user.
-    """
-
-    tree: Tree
-    reasons: Mapping[str, str]
+    tree: Tree  # the given settings, and suggested ones for those that are not given
+    reasons: Mapping[str, str]  # of the suggested settings, by path
     roles: Mapping[str, Role]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:

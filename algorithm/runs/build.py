@@ -18,7 +18,7 @@ from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.components_builder import ComponentsBuilder
-from algorithm.parts.make_env import Environments
+from algorithm.parts.make_env import Environments, describe_missing_limit
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
@@ -33,7 +33,7 @@ from algorithm.runs.results import make_record
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.specs import Role
 from algorithm.tracking.trackers import TensorBoard, TrackedRun, TrackerList, report_failure
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import DivergenceDetector, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
@@ -41,7 +41,6 @@ from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from algorithm.training.signals import Terminated
 from algorithm.training.timer import STARTING, Timer
-from algorithm.training.updates import DivergenceDetector
 
 Log = Callable[[str], None]
 NO_SETTINGS_OF_A_RUN = ("tune", "population_config", "tracker_config")  # sections that do not change a run
@@ -122,9 +121,14 @@ def train(
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
-    """Log what differs from the settings in a run that is about to start."""
+    """Log what differs from the settings in a run that is about to start, whose environments are open."""
+    if missing_limit := describe_missing_limit(settings.base):
+        log(missing_limit)
+    obstacle = environments.find_evaluation_obstacle()
+    if obstacle and limits.evaluates:
+        log(f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal")
     reached = limits.list_reached(checkpoint.counters) if checkpoint else []
-    for note in (*environments.list_notes(limits.evaluates), *list_learner_notes(settings, checkpoint), *reached):
+    for note in (*list_learner_notes(settings, checkpoint), *reached):
         log(note)
 
 

@@ -38,29 +38,17 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A request for a run.
+    """A request for a run."""
 
-    Attributes:
-        env: name or path of the environment folder, or an id; for a function, the name under which runs are filed.
-        name: name of an existing run; None for the latest. The name of a new run is a setting.
-        variant: variant of the folder's config.yaml, for a new run.
-        layers: settings on top of the files, each with its source for messages.
-        repeat: number of runs with consecutive seeds; None for a single run.
-        replace: whether a new run replaces an existing run of its name.
-        use_env_nn: whether an existing run takes nn.py from the environment folder instead of its own copy.
-        make_env: function of a program that returns the environment; None for the environment that `env` names.
-        blueprint: network of a program, or a function that returns it, for a new run; None for the folder's nn.py, or
-            the default network without a folder.
-    """
-
-    env: str
-    name: str | None = None
-    variant: str = "default"
-    layers: Sequence[Layer] = ()
-    repeat: int | None = None
-    replace: bool = False
-    use_env_nn: bool = False
-    make_env: Callable[..., Any] | None = None
+    env: str  # name or path of the environment folder, or an id; for a function, the name under which runs are filed
+    name: str | None = None  # of an existing run; None for the latest. The name of a new run is a setting.
+    variant: str = "default"  # of the folder's config.yaml, for a new run
+    layers: Sequence[Layer] = ()  # settings on top of the files, each with its source for messages
+    repeat: int | None = None  # number of runs with consecutive seeds; None for a single run
+    replace: bool = False  # whether a new run replaces an existing run of its name
+    use_env_nn: bool = False  # whether an existing run takes nn.py from the environment folder instead of its own copy
+    make_env: Callable[..., Any] | None = None  # of a program; None for the environment that `env` names
+    # The network of a new run, or a function that returns it; None for the folder's nn.py, or the default network.
     blueprint: Blueprint | Callable[..., Blueprint] | None = None
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from algorithm.errors import UserError, summarize_error
@@ -84,33 +84,19 @@ TRACKIO_FOLDER = "trackio"  # of Trackio offline, in the folder of all runs
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run, for the trackers that open it.
-
-    Attributes:
-        folder: the run folder.
-        runs: the folder with the run folders of all environments.
-        name: the name of the run, with its environment.
-        project: the project that the run belongs to.
-        group: the group of runs that it belongs to, such as the runs of one command with several seeds; None: no group.
-        settings: the settings that have an effect, by their paths.
-        config: all settings as YAML.
-        env_steps: the env steps from which the run continues; 0 for a new run.
-        suffixes: what the names of metrics of each role end with: an empty text for the only role, otherwise /<role>.
-        online: whether the tracker may send the run to a server.
-        address: the server; None for the tracker's own default.
-    """
+    """A run, for the trackers that open it."""
 
     folder: Path
-    runs: Path
-    name: str
+    runs: Path  # the folder with the run folders of all environments
+    name: str  # with its environment
     project: str
-    group: str | None
-    settings: Mapping[str, Any]
-    config: str
-    env_steps: int
-    suffixes: tuple[str, ...]
-    online: bool
-    address: str | None
+    group: str | None  # such as the runs of one command with several seeds; None: no group
+    settings: Mapping[str, Any]  # those that have an effect, by their paths
+    config: str  # all settings as YAML
+    env_steps: int  # from which the run continues; 0 for a new run
+    suffixes: tuple[str, ...]  # of the names of metrics of each role: an empty text for the only role, else /<role>
+    online: bool  # whether the tracker may send the run to a server
+    address: str | None  # of the server; None for the tracker's own default
 
     def read_id(self, tracker: str) -> str | None:
         """Return the id that a tracker has given to this run; None if it has not opened the run, or has lost the id."""
@@ -216,7 +202,7 @@ class TensorBoard(Tracker):
         self._rename = rename
         self._make_writer = lambda name: SummaryWriter(folder / name, purge_step=purge_step)
         self._role_writers: dict[str, Any] = {}
-        self.writer: Any = self._make_writer("")
+        self.writer = cast(Any, self._make_writer(""))  # whose file_writer is None once it is closed
         settings = {path: to_plain(value) for path, value in run.settings.items()}
         results = {f"{name}{suffix}": 0.0 for suffix in run.suffixes for name in ("rollout/return", "eval/return")}
         *start, self._end = hparams(settings, results)  # of `results`, only the names are written

@@ -1,20 +1,25 @@
-"""The components that a runtime connects: for each role an agent, scheduler, learner and explorer."""
+"""The components of a run: for each role an agent, scheduler, learner and explorer; and the updates that they make."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, LossResult
 from algorithm.exploration.explorer import Explorer
-from algorithm.rollout import Decision, Step
+from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
 from algorithm.training.learner import Learner
 from algorithm.training.timer import Timer
+
+LOG = logging.getLogger(__name__)
+CHECK_INTERVAL = 100  # updates between checks for divergence; a check waits for the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +95,79 @@ class TrainingComponents:
         """Add the lanes that the adapter has added to a role. Return the components of the role."""
         self.by_role[role] = self.grow_components(role, self.by_role[role], self.adapter.roles[role])
         return self.by_role[role]
+
+
+def run_updates(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossResult], object]) -> None:
+    """Make the updates that follow a collected rollout of the role of `components`.
+
+    Args:
+        components: the components of the role.
+        rollout: the rollout.
+        record_update: receives the report of each update.
+    """
+    learner, scheduler = components.learner, components.scheduler
+    learner.observe(rollout)
+    rollout = learner.record(rollout)
+    for batch in scheduler(rollout):
+        report = learner.compute_gradients(batch)
+        if report.ends_epochs:
+            return
+        learner.apply_gradients()
+        complete_report(report, scheduler, batch, rollout)
+        record_update(report)
+
+
+def complete_report(report: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
+    """Set the priorities of a batch that was learned from, and add to its report what the agent does not have.
+
+    Args:
+        report: the report of the update.
+        scheduler: the scheduler of the batch.
+        batch: the batch.
+        rollout: the collected rollout that the update follows.
+    """
+    scheduler.prioritize(batch, report.compute_td_errors)
+    report.add_metrics(partial(scheduler.compute_metrics, batch))
+    report.raw_action = rollout.raw_action
+
+
+class Diverged(RuntimeError):
+    """Too many successive updates had a loss or gradient that is NaN or infinite."""
+
+
+class DivergenceDetector:
+    """A detector that logs skipped updates, and ends a run if `limit` successive updates of a role are skipped."""
+
+    def __init__(self, training: TrainingComponents, limit: int):
+        self.training, self.limit = training, limit
+        self._interval = min(CHECK_INTERVAL, limit)
+        self._updates = 0
+        self._logged_skips = {role: components.learner.skipped_updates for role, components in training.by_role.items()}
+
+    def count_update(self) -> None:
+        """Count an update, and check the learners at intervals. Raises Diverged."""
+        self._updates += 1
+        if self._updates % self._interval == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Check the learners of all roles.
+
+        Raises:
+            Diverged: the last `limit` updates of a role were skipped.
+        """
+        for role, components in self.training.by_role.items():
+            learner = components.learner
+            skipped = learner.skipped_updates
+            if skipped > self._logged_skips.get(role, 0):
+                LOG.warning(
+                    f"{skipped - self._logged_skips.get(role, 0)} updates of role {role!r} were skipped up to update "
+                    f"{learner.updates:,}: their loss or gradient is NaN or infinite"
+                )
+                self._logged_skips[role] = skipped
+            if learner.consecutive_skips >= self.limit:
+                raise Diverged(
+                    f"the last {learner.consecutive_skips} updates of role {role!r} had a NaN or infinite loss or "
+                    f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is unchanged; "
+                    "try a smaller learning_rate, or a reward_scale or reward_clip for large rewards"
+                )

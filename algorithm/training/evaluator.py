@@ -206,17 +206,14 @@ class _EpisodeCounter:
         step, counted = self.running(step)
         decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.select_memory(self.memory))
         self.memory[step.lane] = decision.memory
-        self._add(step if counted is None else step.take(counted))
-        return decision.action
-
-    def _add(self, step: Step) -> None:
-        for lane, episode_return, length in self.running.add(step):
+        for lane, episode_return, length in self.running.add(step if counted is None else step.take(counted)):
             if self.finished[lane] < self.quota[lane]:
                 self.finished[lane] += 1
                 result = self.results[self.role.find_team(lane) or self.name]
                 result.returns.append(episode_return)
                 result.lengths.append(length)
                 result.lanes.append(lane)
+        return decision.action
 
     def _divide_episodes(self, role: Role) -> None:
         """Divide the episodes of each team among its lanes."""

@@ -95,7 +95,6 @@ class RecentEpisodes:
     """The last `WINDOW` training episodes of one role, and the first and the best mean return of a full window.
 
     Attributes:
-        count: the number of episodes that ended in this process.
         awaited: the number of further episodes before the goal may be checked again; not above 0: none.
         trial: the returns of the episodes that confirm the goal, in this process; None: it is not being confirmed.
     """
@@ -104,7 +103,6 @@ class RecentEpisodes:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: float | None = None
     best: float | None = None
-    count: int = 0
     awaited: int = 0
     trial: list[float] | None = None
 
@@ -127,7 +125,6 @@ class RecentEpisodes:
         """Add an episode that ended."""
         self.returns.append(episode_return)
         self.lengths.append(length)
-        self.count += 1
         self.awaited -= 1
         if self.trial is not None:
             self.trial.append(episode_return)
@@ -137,7 +134,7 @@ class RecentEpisodes:
             self.best = mean if self.best is None else max(self.best, mean)
 
     def state(self) -> dict[str, Any]:
-        """Return all but the count and the trial, in values of JSON."""
+        """Return all but the trial, in values of JSON."""
         return {
             "returns": list(self.returns),
             "lengths": list(self.lengths),

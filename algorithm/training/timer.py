@@ -100,10 +100,6 @@ class Timer:
         self.seconds[phase] += now - self.last_lap
         self.last_lap = now
 
-    def restart(self) -> None:
-        """Count the time since the last lap to no phase."""
-        self.last_lap = perf_counter()
-
     def split_lap(self, weights: Mapping[str, float]) -> None:
         """Divide the time since the last lap between phases, in proportion to `weights`; all 0 count as learning."""
         now, total = perf_counter(), sum(weights.values())

@@ -1,11 +1,12 @@
 """Mistakes of users: each ends with an exit status and one line that states what is wrong, where, and what is right."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from algorithm.cli import main
+from tests.command_line import train_once
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
 PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
@@ -379,13 +380,9 @@ EXISTING = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Create a working directory with two runs, once."""
-    place = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        environment()
-        assert main.main("mine/task -n a".split()) == 0
-        assert main.main("mine/task -n b-2".split()) == 0
+    """A working directory with the runs a and b-2."""
+    place = train_once(tmp_path_factory, "mine/task -n a", environment)
+    shutil.copytree(place / "runs/mine/task/a", place / "runs/mine/task/b-2")
     return place
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from algorithm import api
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.cli import display, main
+from algorithm.cli import display
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing, results
 from algorithm.training.monitor import Monitor
+from tests.command_line import train_once
 from tests.task_folder import NN, write_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,13 +47,8 @@ def write_env(task: Path, code: str, **base) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Train the run mine/task/a in a working directory, once."""
-    place = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        write_task(CONFIG)
-        assert main.main("mine/task -n a".split()) == 0
-    return place / "runs"
+    """The folder of runs after the training of mine/task/a."""
+    return train_once(tmp_path_factory, "mine/task -n a", lambda: write_task(CONFIG)) / "runs"
 
 
 @pytest.fixture
@@ -425,13 +421,10 @@ def test_a_run_with_a_link_out_of_its_folder_is_played_but_not_continued(name, c
     command("mine/task -n a --resume --max_step 120")
 
 
-def test_playing_prints_the_evaluation(command, run):
+def test_playing_prints_the_evaluation_of_max_iter_episodes_per_lane(command, run):
     printed = command.json("mine/task --run")
     played = {"agent": TWENTY_EPISODES}
     assert printed == {"run": "runs/mine/task/a", "mode": "greedy", "evaluation": played, "status": 0}
-
-
-def test_with_run_max_iter_is_the_number_of_episodes_per_lane(command, run):
     assert command.json("mine/task --run --agents 3 --max_iter 4")["evaluation"]["agent"]["episodes"] == 12
     cut = command.json("mine/task --run --agents 1 --max_iter 1 --set base_config.max_step_each_iter=4")
     one = {"mean": 4.0, "low": None, "high": None, "std": 0.0, "length": 4.0, "episodes": 1, "returns": [4.0]}
@@ -518,14 +511,3 @@ def make(limit, names):
     assert result("a")["returns"] == {"agent": 3.0}
     assert "training mine/task with ACER in runs/mine/task/a" in shown
     assert RunFolder.find("mine/task", "a").load_settings().base.env_args == {"limit": 3, "names": ["a", "b"]}
-
-
-def test_a_skipped_checkpoint_is_reported_outside_of_the_json(command):
-    command("mine/task -n a -c goal --max_step 400")
-    places = sorted((RUN / "checkpoints").glob("0*"))
-    shutil.copytree(places[-1], places[-1].with_name("0" * 12))
-    weights = places[-1] / "agent" / "weights.pt"
-    weights.write_bytes(weights.read_bytes()[:100])
-    shown = command("mine/task -n a --run --json")
-    assert shown.out.count("\n") == 1 and json.loads(shown.out)["evaluation"]
-    assert "weights.pt is damaged" in shown.err

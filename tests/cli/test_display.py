@@ -6,8 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from algorithm.cli import display as module
@@ -17,9 +15,7 @@ from algorithm.cli.display import (
     LEVELS,
     MAX_POINTS,
     PARTS,
-    LineDisplay,
     ProgressPanel,
-    Trend,
     average_bins,
     compute_goal_fraction,
     display_playing,
@@ -134,15 +130,6 @@ def test_roles_are_named_if_there_are_several():
     rows = drawn(replace(PROGRESS, roles=ROLES), 120)
     assert [row for row in rows if row.startswith("left") and "▁▄█" in row.replace("▅", "▄") and "return 123.4" in row]
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
-
-
-def test_lines_are_logged_for_rows_of_metrics_only():
-    logged = []
-    show = LineDisplay(logged.append).on_progress
-    show(PROGRESS)
-    assert logged == []
-    show(replace(PROGRESS, wrote_row=True))
-    assert logged == [format_line(PROGRESS)]
 
 
 def test_the_picture_is_not_drawn_for_rows_of_metrics():
@@ -381,15 +368,22 @@ def test_drawing_takes_a_bounded_share_of_the_cpu_time(monkeypatch):
         assert Slow.drawings == before + 2
 
 
-def test_the_sparkline_is_of_the_whole_run():
+@pytest.mark.parametrize("calls", [MAX_POINTS - 2, 1000, 20_000])
+def test_the_sparkline_is_of_the_whole_run(calls, monkeypatch):
+    clock = iter([0.0])
+    monkeypatch.setattr(module, "process_time", lambda: next(clock, 1.0))  # no drawing but the first and the last
+    monkeypatch.setattr(module, "perf_counter", lambda: 0.0)
     console = terminal(100)
     with live_display(console, console.print) as display:
-        for mean in [NAN, *range(1000)]:
+        for mean in [NAN, *range(calls)]:
             roles = {"agent": replace(STANDING, mean=float(mean))}
-            display.on_progress(replace(PROGRESS, roles=roles, has_ended=mean == 999))
+            display.on_progress(replace(PROGRESS, roles=roles, has_ended=mean == calls - 1))
     last = console.file.getvalue().rpartition("return")[2]
     line = re.search("[▁▂▃▄▅▆▇█]+", last).group()
     assert line[0] == "▁" and line[-1] == "█" and list(line) == sorted(line)
+    (points,) = display.trends.values()
+    assert min(calls, MAX_POINTS) / 2 <= len(points) <= MAX_POINTS and points == sorted(points)
+    assert points[0] <= calls / 100 and points[-1] == calls - 1
 
 
 def test_the_last_picture_stays():
@@ -406,10 +400,11 @@ def test_the_last_picture_stays():
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
-def test_without_a_terminal_there_are_lines(environ):
+def test_without_a_terminal_there_is_a_line_for_each_row_of_metrics(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
     with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
         display.on_progress(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"
 
@@ -482,29 +477,6 @@ def test_levels_have_an_ascii_character_each():
 )
 def test_known_means_of_bins(values, bins, means):
     assert average_bins(values, bins) == means
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=2000))
-def test_a_trend_has_a_bounded_number_of_points_with_the_mean_of_all_values(values):
-    trend = Trend()
-    for value in values:
-        trend.add(value)
-    points = trend.points
-    assert len(points) <= MAX_POINTS
-    if values:
-        assert min(values) - 1e-6 <= min(points) and max(points) <= max(values) + 1e-6
-    if len(values) < MAX_POINTS:
-        assert points == values
-
-
-def test_a_trend_keeps_the_course_of_a_long_run():
-    trend = Trend()
-    for value in [math.nan, *range(10_000), math.inf]:
-        trend.add(value)
-    points = trend.points
-    assert MAX_POINTS / 2 <= len(points) <= MAX_POINTS
-    assert points == sorted(points)
-    assert points[0] < 50 and points[-1] > 9_900
 
 
 def test_the_memory_of_this_process_is_plausible():

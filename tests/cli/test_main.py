@@ -16,11 +16,11 @@ import pytest
 from algorithm import load
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.cli import main
 from algorithm.config import registry
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.faults import STATUSES, describe_end
 from algorithm.training.evaluator import Evaluator
+from tests.command_line import train_once
 from tests.task_folder import write_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,12 +29,8 @@ SHORT = "--set base_config.max_step=600 base_config.log_every=200 base_config.sa
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Train the run gym/cartpole/a in a working directory, once."""
-    place = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        assert main.main(["gym/cartpole", "-n", "a", *SHORT.split()]) == 0
-    return place / "runs"
+    """The folder of runs after the training of gym/cartpole/a."""
+    return train_once(tmp_path_factory, f"gym/cartpole -n a {SHORT}") / "runs"
 
 
 @pytest.fixture

@@ -89,11 +89,6 @@ def test_a_line_has_its_command_and_options_in_common_spellings(line):
     assert parse_arguments(dashed)[1] == parse_arguments(underscored)[1] == options
 
 
-@pytest.mark.parametrize("env", ["gym/cartpole/", "gym\\cartpole", "./gym/cartpole"])
-def test_folders_may_end_with_a_slash_and_config_yaml(env):
-    assert parse_arguments([env])[1].env == "gym/cartpole"
-
-
 @pytest.mark.parametrize(
     ("line", "usage"),
     [

@@ -1,7 +1,6 @@
 """Settings are declared once, merged strictly, and have an effect in the run that they are given for."""
 
 import dataclasses
-from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -10,7 +9,7 @@ import yaml
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.agents.settings import AcerSettings, ReactorSettings, SacSettings
-from algorithm.config.loader import check_effects, find_failure, read_assignments, resolve
+from algorithm.config.loader import check_effects, read_assignments, resolve
 from algorithm.config.registry import SETTINGS, find_settings, get_agent_section
 from algorithm.config.sections import SECTIONS, BaseConfig, ReplayConfig
 from algorithm.config.yaml_layers import DEFAULTS_FILE, load_defaults, nest, read_own_variant, read_variant
@@ -318,15 +317,6 @@ def test_conditions_name_existing_settings_and_values(section):
         for condition in getattr(hint, "__metadata__", ()):
             for part in getattr(condition, "conditions", [condition]):  # of AnyOf
                 assert set(getattr(part, "values", ())) < set(hints) - {name}
-
-
-def test_every_default_of_an_algorithm_with_a_replay_can_have_an_effect():
-    """Test that no section is without effect as a whole if its algorithm learns."""
-    for algorithm, section in (("ACER", AcerSettings), ("SAC", SacSettings), ("REACTOR", ReactorSettings)):
-        settings = resolve([("test", {"base_config": {"algorithm": algorithm}})])
-        name = f"{algorithm.lower()}_config"
-        effective = [field.name for field in fields(section) if not find_failure(settings, f"{name}.{field.name}")]
-        assert {"gamma", "batch_size", "rollout_length", "replay_ratio"} < set(effective)
 
 
 CONFIG = {

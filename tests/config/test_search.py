@@ -24,26 +24,20 @@ def read(space):
     return read_space(space, [("file", {"tune": {"space": space}})])
 
 
-def test_ranges_and_choices_are_read_with_their_source():
+def test_ranges_and_choices_are_read_with_their_source_and_paths_may_be_nested():
     found = read({LEARNING_RATE: {"low": 1e-4, "high": 1e-2, "log": True}, "base_config.n_envs": {"choices": [1, 8]}})
     assert found == [
         Choices(path="base_config.n_envs", source="file", values=[1, 8]),
         NumberRange(path=LEARNING_RATE, source="file", low=1e-4, high=1e-2, log=True),
     ]
-
-
-def test_paths_may_be_nested_as_set_nests_them():
     value = {"low": 0.5, "high": 1.0}
     assert read(nest("acer_config.gamma", value)) == read({"acer_config.gamma": value})
 
 
-def test_null_removes_a_dimension():
+def test_null_removes_a_dimension_and_its_source_is_the_layer_that_sets_it():
     assert read({LEARNING_RATE: None, "nn_config.units": None}) == []
     with pytest.raises(UserError, match="^file: tune.space: unknown setting acer_config.learnin$"):
         read({"acer_config.learnin": None})
-
-
-def test_the_source_of_a_dimension_is_the_layer_that_sets_it():
     space = {LEARNING_RATE: {"low": 1.0, "high": 2.0}}
     layers = [("file", {"tune": {"space": {}}}), ("--set", {"tune": {"space": space}})]
     assert read_space(space, layers)[0].source == "--set"

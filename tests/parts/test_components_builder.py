@@ -21,6 +21,7 @@ from algorithm.parts.components_builder import (
     measure_free_memory,
 )
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.replay import Replay, ReplaySize
 from algorithm.runs.build import train
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout
@@ -36,7 +37,7 @@ def growing(tmp_path, **base) -> RunFolder:
     return new_run(tmp_path, "a", ADDED, **base)
 
 
-def test_added_agents_are_logged_and_saved(tmp_path):
+def test_added_agents_are_logged_saved_and_there_from_the_start_of_a_resumed_run(tmp_path):
     folder, logged = growing(tmp_path), []
     train(folder.load_settings(), folder, logged.append)
     # One agent is added before anything is stored: all four share 150 rows, in multiples of 8. Each later one gets 32.
@@ -51,11 +52,7 @@ def test_added_agents_are_logged_and_saved(tmp_path):
     assert checkpoint.lanes("agent") == (7, 4)
     assert folder.read_roles()["agent"].lanes == 7
     assert json.loads((folder.path / "roles.json").read_text())["agent"]["lanes"] == 7
-
-
-def test_a_resumed_run_starts_with_the_added_agents(tmp_path):
-    folder, logged = growing(tmp_path), []
-    train_run(folder)
+    logged.clear()
     train(folder.load_settings(("test", {"base_config": {"max_step": 300}})), folder, logged.append)
     assert [line for line in logged if "replay: " in line][0].startswith("replay: 224 rows")
     assert not any("agents: " in line for line in logged)
@@ -89,7 +86,7 @@ def test_added_agents_count_in_iterations(tmp_path):
     assert counters.env_steps < 230
 
 
-@pytest.mark.parametrize("kind", ["a2c", "agents that are added, ppo"])
+@pytest.mark.parametrize("kind", ["a2c, hybrid and recurrent", "agents that are added, ppo"])
 def test_agents_without_a_replay_log_and_save_none(kind, tmp_path):
     folder, logged = new_run(tmp_path, "a", kind), []
     train(folder.load_settings(), folder, logged.append)
@@ -108,7 +105,7 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
 
 
 def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
-    folder = new_run(tmp_path, "a", "a2c", max_step=200)
+    folder = new_run(tmp_path, "a", "a2c, hybrid and recurrent", max_step=200)
     builder = ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
     runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
@@ -130,12 +127,9 @@ def test_a_role_has_its_own_settings_and_others_have_the_settings_of_the_run():
         assert all(each.base.device == ("cpu" if len(layers) > 1 else "auto") for each in by_role)
 
 
-def test_the_free_memory_of_this_machine_is_plausible_or_unknown():
+def test_free_memory_is_what_linux_reports_as_available_or_unknown(tmp_path, monkeypatch):
     free = measure_free_memory()
     assert free is None or 10**7 < free < 10**15
-
-
-def test_free_memory_is_what_linux_reports_as_available(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:   400 kB\n")
     assert measure_free_memory() == 400 * 1024
@@ -179,31 +173,33 @@ def test_nothing_is_rejected_if_the_memory_is_unknown(monkeypatch):
     assert len(logged) == 1
 
 
-def refusal(make_agent, lanes, max_step=None, capacity=50_000, **changes):
+MAKERS = {"ACER": make_acer, "SAC": make_sac, "REACTOR": make_reactor}
+
+
+def refusal(algorithm, lanes, max_step=None, capacity=50_000, **changes):
     """Return the error for these settings, or None if they are accepted."""
-    algorithm = make_agent.__name__.removeprefix("make_").upper()
     base = {"algorithm": algorithm, "max_step": max_step}
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_learning_starts(settings, make_agent(role, **changes), lanes, lanes)
+        check_learning_starts(settings, MAKERS[algorithm](role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None
 
 
-@pytest.mark.parametrize("make_agent", [make_acer, make_sac, make_reactor])
+@pytest.mark.parametrize("algorithm", MAKERS)
 @pytest.mark.parametrize(
     ("lanes", "chunk", "start"),
     [(1, 1, 1000), (1, 1, 1), (3, 5, 57), (3, 5, 58), (4, 20, 156), (4, 20, 157), (7, 3, 100)],
 )
-def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_agent, lanes, chunk, start):
+def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(algorithm, lanes, chunk, start):
     changes = {"rollout_length": chunk, "learning_starts": start}
-    line = refusal(make_agent, lanes, capacity=lanes * chunk, **changes)
+    line = refusal(algorithm, lanes, capacity=lanes * chunk, **changes)
     most, needed = (int(number) for number in re.findall(r"at most (\d+) rows .* at least (\d+),", line)[0])
     assert line.endswith(f"or learning_starts to at most {most}")
-    assert "rows" in refusal(make_agent, lanes, capacity=needed - 1, **changes)
-    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    assert "rows" in refusal(algorithm, lanes, capacity=needed - 1, **changes)
+    assert refusal(algorithm, lanes, capacity=needed, **changes) is None
 
     replay, written = (
         Replay(capacity=needed, lanes=lanes, chunk=chunk, length=1, rng=np.random.default_rng(0)),
@@ -213,19 +209,27 @@ def test_the_capacity_in_the_error_is_the_least_that_holds_learning_starts(make_
         replay.add(written.rollout(*range(lanes)))
     assert start <= replay.rows
     changes["learning_starts"] = replay.rows
-    assert refusal(make_agent, lanes, capacity=needed, **changes) is None
+    assert refusal(algorithm, lanes, capacity=needed, **changes) is None
     changes["learning_starts"] += 1
-    assert f"at most {replay.rows} rows" in refusal(make_agent, lanes, capacity=needed, **changes)
+    assert f"at most {replay.rows} rows" in refusal(algorithm, lanes, capacity=needed, **changes)
 
 
-def test_a_run_that_ends_before_its_first_update_is_rejected():
-    assert "base_config.max_step 999 ends the run" in refusal(make_sac, 1, max_step=999)
-    assert "base_config.max_step 999 ends the run" in refusal(make_acer, 1, max_step=999, on_policy_updates=False)
-    assert "base_config.max_step 999 ends the run" in refusal(make_reactor, 1, max_step=999)
-    assert refusal(make_sac, 1, max_step=1000) is refusal(make_sac, 1) is None
-    assert refusal(make_acer, 1, max_step=10) is None  # learns on-policy
+def test_a_run_that_ends_before_its_first_update_is_rejected_if_it_has_updates():
+    assert "base_config.max_step 999 ends the run" in refusal("SAC", 1, max_step=999)
+    assert "base_config.max_step 999 ends the run" in refusal("ACER", 1, max_step=999, on_policy_updates=False)
+    assert "base_config.max_step 999 ends the run" in refusal("REACTOR", 1, max_step=999)
+    assert refusal("SAC", 1, max_step=1000) is refusal("SAC", 1) is None
+    assert refusal("ACER", 1, max_step=10) is None  # learns on-policy
+    assert refusal("ACER", 1, capacity=100, replay_ratio=0.0) is None
+    assert "acer_config.learning_starts" in refusal("ACER", 1, capacity=100)
 
 
-def test_without_replay_learning_starts_has_no_effect():
-    assert refusal(make_acer, 1, capacity=100, replay_ratio=0.0) is None
-    assert "acer_config.learning_starts" in refusal(make_acer, 1, capacity=100)
+def list_seeds(seeds: RunSeeds) -> list[int]:
+    components = [int(child.generate_state(1)[0]) for child in seeds.make_component_seeds("agent").spawn(4)]
+    return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
+
+
+def test_the_first_worker_has_the_seeds_of_a_run_without_workers_and_others_have_different_ones():
+    assert list_seeds(RunSeeds(5, (0, 0))) == list_seeds(RunSeeds(5))
+    seeds = [seed for worker in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)] for seed in list_seeds(RunSeeds(5, worker))]
+    assert len(set(seeds)) == len(seeds)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.parser import parse_arguments
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     ORIGIN_FILE,
@@ -142,12 +141,6 @@ def test_a_run_folder_of_another_format_is_refused(trained, capsys):
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
 
 
-def test_other_commands_find_the_folder_too(outside):
-    for command in ("export", "doctor"):
-        environment = parse_arguments([command, "../my/task"])[1].env
-        assert environment == outside.as_posix() and find_environment_folder(environment) == outside
-
-
 @pytest.mark.parametrize(
     ("text", "folders"),
     [
@@ -197,15 +190,12 @@ def test_an_id_is_an_environment_unless_a_folder_has_its_name(outside):
     assert locate_environment("Any-v0") == Path("Any-v0").absolute().as_posix()
 
 
-def test_the_runs_of_an_id_have_a_folder_that_is_valid_on_every_system():
+def test_the_runs_of_an_id_have_a_valid_folder_and_are_told_apart_from_those_of_another():
     groups = {"Any-v0": "Any-v0", "a/Any-v0": "a/Any-v0", "a.b:Any-v0": "a.b/Any-v0", "a:b/Any-v0": "a/b/Any-v0"}
     assert {env_id: get_run_group(env_id) for env_id in groups} == groups
     for env_id in ("con:Any-v0", "nul/Any-v0", "..:Any-v0", f"{'x' * 101}:Any-v0"):
         with pytest.raises(UserError, match="not a valid folder for its runs"):
             get_run_group(env_id)
-
-
-def test_the_runs_of_two_ids_in_one_folder_are_told_apart():
     run = Path("runs/a/Any-v0/first")
     run.mkdir(parents=True)
     (run / ORIGIN_FILE).write_text("a:Any-v0\n")
@@ -219,12 +209,9 @@ def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
         assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
 
 
-def test_a_missing_folder_is_an_error_of_one_line(capsys):
+def test_a_missing_folder_and_a_missing_run_of_an_id_are_errors_of_one_line(capsys):
     assert main.main([str(Path("nothing").absolute())]) == 2
     assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
-
-
-def test_a_missing_run_of_an_id_is_an_error_with_the_command_that_trains_one(capsys):
     assert main.main(["CartPole-v1", "--run"]) == 2
     assert "train one with: python main.py CartPole-v1" in capsys.readouterr().err
 

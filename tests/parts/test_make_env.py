@@ -19,21 +19,17 @@ make = Own
 """
 
 
-def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
-    (tmp_path / "env.py").write_text(ENV)
-    base = {"env_name": "env.py", "unbounded_action_limit": 2.5}
-    adapter = Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path)).open(1)
-    native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
-    assert native["gas"].tolist() == [[-2.5], [2.5]]
-    adapter.close()
-    with pytest.raises(
-        UserError, match="base_config: action 'gas' is a Box without bounds; set base_config.unbounded_action_limit"
-    ):
-        Environments(resolve([("test", {"base_config": {"env_name": "env.py"}})]), RunFolder(tmp_path)).open(1)
-
-
 def open_environments(tmp_path, **base) -> Environments:
     return Environments(resolve([("test", {"base_config": base})]), RunFolder(tmp_path))
+
+
+def test_unbounded_action_limit_scales_actions_without_bounds(tmp_path):
+    (tmp_path / "env.py").write_text(ENV)
+    with closing(open_environments(tmp_path, env_name="env.py", unbounded_action_limit=2.5).open(1)) as adapter:
+        native = adapter.roles["agent"].action_spec.to_env_units(np.array([[-1], [1]], np.float32))
+    assert native["gas"].tolist() == [[-2.5], [2.5]]
+    with pytest.raises(UserError, match="^base_config: action 'gas' is a Box without bounds; set base_config.unb"):
+        open_environments(tmp_path, env_name="env.py").open(1)
 
 
 # Type of environment and setting, with the end of the error.
@@ -62,7 +58,7 @@ def test_a_setting_that_the_adapter_does_not_support_is_an_error(row, tmp_path):
         environments.open(1)
 
 
-def test_only_training_environments_take_turns(tmp_path):
+def test_only_training_environments_in_other_processes_take_turns(tmp_path):
     args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
     environments = open_environments(tmp_path, env_name="CartPole-v1", n_envs=2, env_groups=2, env_args=args)
     parameters = EnvironmentParameters({})
@@ -75,9 +71,6 @@ def test_only_training_environments_take_turns(tmp_path):
             step = adapter.reset(0)["agent"]
             assert step.lane.tolist() == [0, 1]
             assert adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].lane.tolist() == lanes
-
-
-def test_environments_in_this_process_do_not_take_turns(tmp_path):
     environments = open_environments(tmp_path, env_name="CartPole-v1", env_groups=2)
     with pytest.raises(UserError, match="^base_config: env_groups is 2, but only environments of Gymnasium"):
         environments.open_training(EnvironmentParameters({}))

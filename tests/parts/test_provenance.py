@@ -36,15 +36,11 @@ def checkout(tmp_path):
     return folder, (folder / ".git" / next((folder / ".git").glob("refs/heads/*"))).read_text().strip()
 
 
-def test_the_commit_is_taken_from_the_first_folder_in_a_checkout(checkout, tmp_path):
+def test_the_commit_is_taken_from_the_first_folder_in_a_checkout_if_git_exists(checkout, tmp_path, monkeypatch):
     folder, head = checkout
     assert find_commit(folder / "envs" / "mine") == head
     assert find_commit(tmp_path / "not there", tmp_path, folder) == head
     assert find_commit(tmp_path) is None
-
-
-def test_without_git_there_is_no_commit(checkout, monkeypatch):
-    folder, _ = checkout
     monkeypatch.setenv("PATH", "")
     assert find_commit(folder) is None
     assert "commit" not in describe_provenance("mine/task", make_base(), "default")

@@ -234,13 +234,10 @@ def test_equal_rewards_count_after_an_episode_or_all_actions():
     assert RandomPlay(rewards=rewards).has_equal_rewards
 
 
-@pytest.mark.parametrize("reward", [np.nan, -np.inf])
-def test_a_reward_that_is_not_finite_ends_the_probe(reward):
-    failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
-    assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
-
-
-def test_a_failure_ends_the_probe_and_is_recorded_in_one_line():
+def test_a_failure_or_a_reward_that_is_not_finite_ends_the_probe():
+    for reward in (np.nan, -np.inf):
+        failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
+        assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
     failed = play("tests.adapters.fragile:Fragile-v0", vectorization_mode="vector_entry_point")
     assert "a motor" in failed.failure and "\n" not in failed.failure
     assert len(failed.rewards) == 2

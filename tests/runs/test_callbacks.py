@@ -56,11 +56,9 @@ def test_a_callback_that_returns_true_stops_the_run_like_max_step(tmp_path, even
 
 
 def test_a_run_that_ends_at_max_step_is_not_marked_as_stopped(tmp_path):
-    class AtTheEnd(Callback):
-        def on_progress(self, progress):
-            return progress.has_ended
-
-    assert not run(tmp_path, AtTheEnd())[1].stopped
+    recorder = make_recorder()
+    recorder.on_progress.side_effect = lambda progress: progress.has_ended
+    assert not run(tmp_path, recorder)[1].stopped
 
 
 @pytest.mark.parametrize(("seconds", "stopped"), [(0, True), (10**9, False)])

@@ -5,6 +5,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -238,22 +239,16 @@ def test_offscreen_backends_are_chosen_only_without_a_display(
 
 
 def test_every_nth_evaluation_is_recorded_until_that_fails(monkeypatch):
-    lines, calls = [], []
-
-    def fail_at_third(play, target, log):
-        calls.append(target)
-        if len(calls) == 3:
-            raise UserError("nothing to see")
-
-    monkeypatch.setattr(playing, "record_videos", fail_at_third)
-    settings = resolve([("test", {"report_config": {"video_every": 2}})])
+    record = Mock(side_effect=[None, None, UserError("nothing to see")])
+    monkeypatch.setattr(playing, "record_videos", record)
+    settings, lines = resolve([("test", {"report_config": {"video_every": 2}})]), []
     training, folder = SimpleNamespace(timer=Timer()), SimpleNamespace(path=Path("run"))
     recorder = VideoRecorder(settings, None, training, Counters(env_steps=7), folder, lines.append)
     for evaluation in range(1, 11):
         recorder.on_evaluation({})
-        assert len(calls) == min(evaluation // 2, 3)
+        assert record.call_count == min(evaluation // 2, 3)
     assert lines == ["no videos (report_config.video_every): nothing to see"]
-    assert calls[0] == Path("run/videos/7")
+    assert record.call_args.args[1] == Path("run/videos/7")
 
 
 IMPORTED = "import os\nraise ValueError(f'imported with {os.environ.get(\"MUJOCO_GL\")}')\n"

@@ -39,8 +39,7 @@ def write(tmp_path, task, *flags, copies=1, steps=400, **sections):
 
 
 def find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
 
@@ -247,7 +246,7 @@ def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, 
     assert "goal reached (training episodes only)" in read_output(capsys)
 
 
-def test_a_role_whose_sensor_had_another_shape_is_rejected(tmp_path, capsys):
+def test_a_role_of_another_shape_is_rejected_and_one_without_a_record_is_built_when_it_appears(tmp_path, capsys):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
@@ -257,11 +256,6 @@ def test_a_role_whose_sensor_had_another_shape_is_rejected(tmp_path, capsys):
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
     before, _, now = capsys.readouterr().err.partition("; the environment has ")
     assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
-
-
-def test_roles_whose_record_is_damaged_are_built_when_they_appear(tmp_path):
-    write(tmp_path, "hybrid", steps=60)
-    folder = run()
     (folder.path / "roles.json").write_text("damaged")
     assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 0
     assert folder.find_latest().counters.env_steps >= 120 and list(folder.read_roles()) == ["Hybrid"]

@@ -79,7 +79,7 @@ def test_the_settings_are_hyperparameters_and_text(tmp_path):
     assert text.decode() == "    acer_config:\n      gamma: 0.9\n"
 
 
-def test_the_layout_is_read_and_its_lines_are_metrics(tmp_path):
+def test_the_layout_is_read_and_has_a_margin_of_the_evaluations_of_each_role(tmp_path):
     TensorBoard(make_run(tmp_path)).finish(None)
     events = read(tmp_path)
     assert "_hparams_/session_end_info" not in events.summary_metadata  # the run did not begin
@@ -89,6 +89,9 @@ def test_the_layout_is_read_and_its_lines_are_metrics(tmp_path):
     assert {"return", "losses", "gradient norms", "fractions"} <= set(charts)
     margin = charts["return in evaluation, with its interval"].margin.series[0]
     assert (margin.value, margin.lower, margin.upper) == ("eval/return", "eval/return_low", "eval/return_high")
+    charts = make_layout(("/left", "/right"))["episodes"]
+    assert charts["return in evaluation, with its interval left"][1][0] == "eval/return/left"
+    assert charts["return in evaluation, with its interval right"][1][2] == "eval/return_high/right"
 
 
 @pytest.mark.parametrize(
@@ -112,12 +115,6 @@ def test_charts_have_the_lines_of_all_roles(title, lines, others):
     assert kind == "Multiline"
     assert all(re.match(expression, line) for line in lines)
     assert not any(re.match(expression, line) for line in others)
-
-
-def test_each_role_has_a_margin_of_its_evaluations():
-    charts = make_layout(("/left", "/right"))["episodes"]
-    assert charts["return in evaluation, with its interval left"][1][0] == "eval/return/left"
-    assert charts["return in evaluation, with its interval right"][1][2] == "eval/return_high/right"
 
 
 def test_histograms_have_the_values(tmp_path):

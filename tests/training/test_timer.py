@@ -50,15 +50,6 @@ def test_a_lap_is_divided_in_proportion(wait):
     assert timer.total == 13
 
 
-def test_a_restarted_lap_counts_for_no_phase(wait):
-    timer = Timer()
-    wait(3)
-    timer.restart()
-    wait(2)
-    timer.lap("acting")
-    assert timer.total == timer.seconds["acting"] == 2
-
-
 def test_cpu_seconds_count_from_the_start_of_the_timer_with_those_that_are_added():
     measured = iter([100.0, 103.0, 104.0])
     timer = Timer(lambda: next(measured))

@@ -294,21 +294,18 @@ def _make_separate_critic(
     """
     if settings.trust_region != "full":
         return None
-    if blueprint.augmentations:
-        raise ValueError(
-            "trust_region full does not support augmentations, since each evaluation of its line search would draw "
-            "others; remove `augmentations` from the blueprint, or use trust_region efficient"
-        )
-    if collect_noise([policy]):
-        raise ValueError(
-            "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
-            "use Mlp in place of NoisyMlp, or trust_region efficient"
-        )
-    if find_batch_norms([policy]) or has_constraints(policy):
-        raise ValueError(
-            "trust_region full does not support batch norms, unit weights or spectral norms in the policy, since they "
-            "change it after the line search; use the norm layer or rms alone, or trust_region efficient"
-        )
+    refusals = {
+        "augmentations, since each evaluation of its line search would draw others; "
+        "remove `augmentations` from the blueprint": bool(blueprint.augmentations),
+        "noisy layers, since their noise changes the policy after every step; use Mlp in place of NoisyMlp": bool(
+            collect_noise([policy])
+        ),
+        "batch norms, unit weights or spectral norms in the policy, since they change it after the line search; "
+        "use the norm layer or rms alone": bool(find_batch_norms([policy])) or has_constraints(policy),
+    }
+    for refusal, is_refused in refusals.items():
+        if is_refused:
+            raise ValueError(f"trust_region full does not support {refusal}, or use trust_region efficient")
     return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
 
 

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
-from algorithm.agents.agent import Agent, LossResult, ParameterReset, select_statistics_rows, unroll
+from algorithm.agents.agent import Agent, LossResult, ParameterReset, make_decision, select_statistics_rows, unroll
 from algorithm.agents.metrics import summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
-from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.evaluation import ActionEvaluator
+from algorithm.agents.sac.critics import ActionEvaluator, Experience, TakenActions, make_critic
 from algorithm.agents.sac.policy_learners import EpsilonGreedy, PolicyOutput, SacPolicyLearner, SoftPolicy
 from algorithm.agents.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
@@ -100,7 +99,7 @@ class Sac(Agent):
             statistics[:, -mask.shape[1] :][mask == 0] = MASKED_LOGIT
         sample, behavior = self.family.sample_uniformly(statistics, self.rng)
         memory = self.policy.compute_memory(step.obs, memory)
-        return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
+        return make_decision(self.family, sample, behavior, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)

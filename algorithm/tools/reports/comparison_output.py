@@ -213,14 +213,17 @@ class ComparisonCharts:
 
     def draw_improvements(self, improvements: Sequence[Improvement]) -> Chart:
         """Return the chart of probabilities of improvement, with the chance of each that has no interval."""
-        names = [f"{each.label} > {each.other}" for each in improvements]
-        rows = [self._make_row(name, each.label, each) for name, each in zip(names, improvements, strict=True)]
-        pairs = zip(names, improvements, strict=True)
-        chances = ", ".join(f"{name} ({each.chance:.2g})" for name, each in pairs if each.is_complete)
-        note = chances and (
-            "Where every run of a group is above every run of the other one, the bootstrap finds no interval. "
-            f"Probability of such an order if both are equally good: {chances}."
-        )
+        rows, chances, note = [], [], ""
+        for each in improvements:
+            name = f"{each.label} > {each.other}"
+            rows.append(self._make_row(name, each.label, each))
+            if each.is_complete:
+                chances.append(f"{name} ({each.chance:.2g})")
+        if chances:
+            note = (
+                "Where every run of a group is above every run of the other one, the bootstrap finds no interval. "
+                f"Probability of such an order if both are equally good: {', '.join(chances)}."
+            )
         return draw_rows(rows, title="Probability of improvement", note=note, x_range=PROBABILITIES, level=0.5)
 
     def _make_line(self, label: str, x: np.ndarray, each: Estimate) -> Line:

@@ -220,7 +220,7 @@ def _name(text: str, role: str) -> str:
     return text if role in ("", DEFAULT_ROLE) else f"{text}, {role}"
 
 
-def list_evaluations(metrics: RunMetrics) -> dict[str, tuple[Sequence[str], list[list[str]]]]:
+def list_evaluations(metrics: RunMetrics) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the table of the evaluations of each role: its columns and its rows of texts."""
     tables = {}
     for role in metrics.list_metrics().get(EVALUATION_COLUMN, {}):
@@ -236,22 +236,18 @@ def list_spaces(roles: Mapping[str, Role]) -> dict[str, list[Sequence[str]]]:
     """Return the observations and actions of each role by its title: kind, name, shape, type and values of each."""
     return {
         f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}": [
-            *_list_observations(role),
-            *_list_actions(role),
+            *_list_spaces(role)
         ]
         for name, role in roles.items()
     }
 
 
-def _list_observations(role: Role) -> Iterator[Sequence[str]]:
+def _list_spaces(role: Role) -> Iterator[Sequence[str]]:
     for name, spec in role.obs_specs.items():
         values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
         if len(spec.shape) == 3:
             values = f"0 to {spec.high:g}"
         yield "observation", name, _join(spec.shape) or "scalar", spec.dtype, values
-
-
-def _list_actions(role: Role) -> Iterator[Sequence[str]]:
     for part in role.action_spec.parts:
         values = " x ".join(f"one of {count}" for count in part.n_values)
         if not part.n_values:

@@ -327,7 +327,7 @@ class Search:
             reason, error = " ".join(describe_end(failure)[1].split()), failure
         self.study.finish(trial, value, reason)
         self._remove_checkpoints()
-        best = self.study.find_best()
+        best = self._find_best(self.study.list_trials())
         result = reason if value is None else f"{format_number(value)} {self.objective.unit}"
         result += " (goal not reached)" if self.objective.is_goal_missed(value) else ""
         known = "" if best is None else f"; best: trial {best.number}, {format_number(best.value)}"
@@ -363,10 +363,14 @@ class Search:
         with create_run(replace(self.request, replace=False), name, settings) as folder:
             return self._train(folder, replace(settings, command_line_layers=given), [pruner])
 
+    def _find_best(self, trials: list[TrialRecord]) -> TrialRecord | None:
+        """Return the best trial; None if none is complete."""
+        return next(iter(self.study.rank(trials)), None)
+
     def _remove_checkpoints(self) -> None:
         """Remove the checkpoints of all finished trials but the best, which would fill the disk."""
         trials = self.study.list_trials()  # once, since other processes finish trials meanwhile
-        best = self.study.find_best(trials)
+        best = self._find_best(trials)
         for trial in trials:
             if trial.state != "running" and trial != best:
                 for path in self.study.get_folder(trial.number).glob("*/checkpoints"):
@@ -380,7 +384,7 @@ class Search:
         """
         with self.study.lock:
             trials = self.study.list_trials()
-            best = self.study.find_best(trials)
+            best = self._find_best(trials)
             running = sum(trial.state == "running" for trial in trials)
             if running:
                 self._log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,7 @@ from algorithm.networks import Blueprint
 from algorithm.returns import rescale
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import PassThrough, make_sac
+from tests.builders import PassThrough, make_sac, random_rollout, to_float64
 
 GAMMA = 0.875  # exact in float32, the dtype of discounts
 ESTIMATORS = {
@@ -55,20 +56,9 @@ def make_sequence(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> R
         "first": torch.zeros(rows + 1, columns, dtype=torch.bool),
         "reward": torch.zeros(rows, columns).double(),
         "alive": torch.ones(rows, columns, dtype=torch.bool),
-        "weight": torch.ones(columns).double(),
-        "memory": torch.zeros(columns, 0).double(),
     }
-    number = np.arange(columns)
-    return Rollout(
-        obs={"obs": obs},
-        raw_action=sample,
-        behavior=behavior,
-        lane=number,
-        continues_previous=number < 0,
-        index=number,
-        version=number,
-        **{**fields, **changes},
-    )
+    template = to_float64(random_rollout(np.random.default_rng(0), rows, columns))
+    return replace(template, obs={"obs": obs}, raw_action=sample, behavior=behavior, **{**fields, **changes})
 
 
 @every_estimator

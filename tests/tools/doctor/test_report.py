@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from algorithm.cli import main
 from algorithm.tools.doctor import command, installation
 from tests.task_folder import write_task
+from tests.tools.doctor.test_trial import take_port
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
@@ -101,11 +101,8 @@ def test_without_mlagents_and_with_another_program_on_the_port(hide, capsys, mon
     core = [check for check in installation.list_core_checks() if check.name == "mlagents-envs"]
     monkeypatch.setattr(command, "list_core_checks", lambda: core)
     hide("mlagents-envs", "mlagents_envs")
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        document = call(capsys, "mine/task", "-c", "unity", "-p", port)
+    with take_port() as port:
+        document = call(capsys, "mine/task", "-c", "unity", "-p", str(port))
     wrong = broken(document)
     assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
     assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"

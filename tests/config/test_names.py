@@ -1,13 +1,16 @@
-"""Unknown settings and flags are errors with what replaces names of other programs, or the most similar setting."""
+"""Names of classes in settings, and what an error for an unknown setting or flag advises instead."""
 
 import re
+from dataclasses import dataclass
 
 import pytest
 
+from algorithm.agents.settings import OptimizerSettings
 from algorithm.cli.parser import COMMANDS, FLAGS, load_command, make_command_parser, make_parser
 from algorithm.config.loader import resolve
+from algorithm.config.registry import SETTINGS, TABLES, find_class, find_settings, make_agent_defaults
 from algorithm.config.unknown_settings import advise_flag, read_names_elsewhere
-from algorithm.config.yaml_layers import iterate_leaves, iterate_paths, load_defaults, nest
+from algorithm.config.yaml_layers import iterate_leaves, iterate_paths, load_defaults, load_inherited_defaults, nest
 from algorithm.errors import UserError
 
 NAMES = read_names_elsewhere()
@@ -50,13 +53,9 @@ def test_names_of_each_program_are_read():
     ],
 )
 def test_the_error_for_an_unknown_setting_names_what_to_use(path, advice):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^here: unknown setting {re.escape(f'{path}; {advice}')}"):
         resolve([("here", nest(path, 1))])
-    assert str(error.value).startswith(f"here: unknown setting {path}; {advice}")
-
-
-def test_a_name_that_resembles_nothing_is_an_error_without_advice():
-    with pytest.raises(UserError, match="^here: unknown setting qqqqqqqqqqqq$"):
+    with pytest.raises(UserError, match="^here: unknown setting qqqqqqqqqqqq$"):  # it resembles nothing
         resolve([("here", {"qqqqqqqqqqqq": 1})])
 
 
@@ -84,3 +83,45 @@ def test_every_setting_is_found_as_a_flag():
     for path in iterate_leaves(load_defaults()):
         flag = f"--{path.rpartition('.')[2].replace('_', '-')}"
         assert flag in FLAGS.values() or advise_flag(flag, FLAGS), path
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in TABLES.items() for name in table])
+def test_every_entry_can_be_imported(kind, name):
+    assert callable(find_class(kind, name))
+    assert find_class(kind, name.lower()) is find_class(kind, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings(OptimizerSettings):
+    """The settings of an algorithm of a user, which sets one setting of the optimizer."""
+
+    optimizer_epsilon: float = 0.5
+    gamma: float = 0.9
+
+
+class Own:
+    """An algorithm of a user."""
+
+    Settings = OwnSettings
+
+
+class Foreign:
+    """A class whose settings are not those of an algorithm."""
+
+    Settings = dict
+
+
+def test_the_section_of_an_own_algorithm_inherits_the_optimizer():
+    section = make_agent_defaults(f"{__name__}:Own")["own_config"]
+    assert section == {**load_inherited_defaults(), "optimizer_epsilon": 0.5, "gamma": 0.9}
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "auxiliaries"])
+def test_settings_of_another_kind_are_an_error(kind):
+    with pytest.raises(UserError, match="the class needs a dataclass Settings that inherits algorithm"):
+        find_settings(kind, f"{__name__}:Foreign")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in SETTINGS.items() for name in table])
+def test_a_class_has_the_settings_of_the_table(kind, name):
+    assert find_class(kind, name).Settings is find_settings(kind, name)
