@@ -28,7 +28,7 @@ class TablePolicy(ParityAgent):
 
     def act(self, step, memory):
         sample = self.actions[step.obs["obs"].argmax(-1)][:, None]
-        return Decision(raw_action=sample, action=sample, behavior=step.obs["obs"], memory=memory)
+        return Decision(raw_action=sample, action=sample, behavior=step.obs["obs"][:, :1], memory=memory)
 
 
 def collect(name: str, *actions: int, limit: int | None = None):
