@@ -174,11 +174,12 @@ def get_annotations(cls: type) -> Mapping[str, tuple[Any, ...]]:
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return whether `value` is one of `values`; words match without case."""
-    return _fold_case(value) in map(_fold_case, values)
+    """Return whether `value` is one of `values`."""
+    return fold_case(value) in map(fold_case, values)
 
 
-def _fold_case(value: Any) -> Any:
+def fold_case(value: Any) -> Any:
+    """Return a value as it is compared: words match without case."""
     return value.casefold() if isinstance(value, str) else value
 
 

@@ -20,7 +20,6 @@ from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.records_io import write_json
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
-from algorithm.runs.faults import describe_end
 from algorithm.runs.results import RESULT_FILE, make_record, read_recorded_variant, write_origin
 from algorithm.runs.run_requests import RunRequest, create_run, plan_runs, resume_run
 
@@ -138,7 +137,6 @@ def run_training(
     recorded one is kept.
     """
     recorder, variant = ResultRecorder(), variant or read_recorded_variant(folder.path / RESULT_FILE)
-    status, failure = 0, None
     make_exporter = find_run_tool("exporter") if settings.base.export != "never" else None
     exporter = make_exporter(settings, folder, log) if make_exporter else None
     if not folder.has_learned():
@@ -147,13 +145,10 @@ def run_training(
         with preserve_working_directory():
             exports = [exporter] if exporter else []
             return train_in_folder(settings, folder, log, [*callbacks, *exports, recorder], pause_at)
-    except BaseException as error:
-        status, failure = describe_end(error)
-        raise
     finally:
         if recorder.result and folder.has_learned():
             origin = describe_provenance(environment, settings.base, variant)
-            write_json(folder.path / RESULT_FILE, {**origin, **make_record(recorder.result, status, failure)})
+            write_json(folder.path / RESULT_FILE, {**origin, **make_record(recorder.result)})
             if exporter:
                 exporter.export_best()
             if settings.report.report and pause_at is None and (write_report := find_run_tool("report")):

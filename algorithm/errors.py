@@ -10,10 +10,10 @@ from pathlib import Path
 
 MAX_LENGTH = 400  # characters of a message; some packages append the stack of their native code
 # Code that users do not write: this package, the standard library, installed packages.
-FOREIGN_FOLDERS = [
+FOREIGN_FOLDERS = {
     Path(__file__).resolve().parent,
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-]
+}
 # Codes of a terminal, except line breaks and tabs, and marks that reverse the direction of text.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LOGIN = re.compile(r"(?<=://)[^\s/]*@")  # name and password, or a token, in an address
@@ -38,14 +38,14 @@ def summarize_with_place(error: BaseException) -> str:
     if not frames:
         return summarize_error(error)
     causes = traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
-    own = [frame for frame in [*frames, *causes] if not _is_foreign(frame.filename)]
+    own = [
+        frame
+        for frame in [*frames, *causes]
+        if not frame.filename.startswith("<") and FOREIGN_FOLDERS.isdisjoint(Path(frame.filename).resolve().parents)
+    ]
     frame = (own or frames)[-1]
     summary = summarize_error(error) if str(error) else type(error).__name__
     return f"{summary} ({frame.filename}, line {frame.lineno})"
-
-
-def _is_foreign(file: str) -> bool:
-    return file.startswith("<") or any(folder in Path(file).resolve().parents for folder in FOREIGN_FOLDERS)
 
 
 def is_stop(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.acting import Collectors, Experience, Request
+from algorithm.processes.acting import Collectors, Experience
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
 from algorithm.processes.service import pack_weights
@@ -71,11 +71,11 @@ class RolloutServer:
         """Return the role."""
         return {"agent": self.role}
 
-    def collect(self, weights: Any, request: Request) -> Experience:
+    def collect(self, weights: Any, version: int, iterations: int, fraction_done: float) -> Experience:
         """Return the same rollout for every request."""
         rows, lanes = self.rollout.reward.shape
         return Experience(
-            version=request.version,
+            version=version,
             rollouts=[("agent", self.rollout)],
             env_steps=rows * lanes,
             episodes=[],
@@ -194,7 +194,7 @@ def print_rollouts(repeats: int) -> None:
     copy = np.ones((columns, rows + 1, lanes, *IMAGE), np.uint8)
     seconds: dict[str, list[float]] = {"fetch": [], "add": [], "copy": []}
     for number in range(2 * (columns + repeats)):
-        ticket = host.call(handle, "collect", None, _make_request())
+        ticket = host.call(handle, "collect", None, 0, 0, 0.0)
         host.wait([ticket], 60.0)
         start = perf_counter()
         ((_, rollout),) = host.fetch(ticket).result.rollouts
@@ -235,7 +235,7 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
     replay = make_replay(rows, actors, 2)
     seconds = []
     for repeat in range(2 + max(3, min(repeats, 100 // actors))):  # the first ones allocate memory
-        collectors.request(lambda: reference, _make_request)
+        collectors.request(lambda: (reference, 0, 0, 0.0))
         wait_for_all(host, [service.calls[0][0] for service in supervisor.services])
         start = thread_time()
         for _ in range(actors):
@@ -247,22 +247,17 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
             collectors.receive(1.0)
             for waiting in collectors.waiting:
                 waiting.clear()
-    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, _make_request()).rollouts
+    ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, 0, 0, 0.0).rollouts
     host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}
     return Measurement(quantities, float(np.median(seconds)))
 
 
-def _make_request() -> Request:
-    counts = {"agent": 0}
-    return Request(updates=counts, rows_seen=counts)
-
-
 def _receive(collectors: Collectors, reference: Any) -> None:
     """Receive as `ClusterFleet` does."""
-    collectors.request(lambda: reference, _make_request)
+    collectors.request(lambda: (reference, 0, 0, 0.0))
     collectors.receive(0.0 if collectors.find_next(False) else 1.0)
-    collectors.request(lambda: reference, _make_request)
+    collectors.request(lambda: (reference, 0, 0, 0.0))
 
 
 def _learn(collectors: Collectors, replay: Replay) -> None:
@@ -299,4 +294,4 @@ def measure_update(learner: Learner, shape: tuple[int, ...], dtype: str, sequenc
 
 def count_parameters(learner: Learner) -> float:
     """Return the number of published values, in millions."""
-    return len(pack_weights(learner.parameters, with_targets=False)) / 1e6
+    return len(pack_weights(learner, with_targets=False)) / 1e6

@@ -1,7 +1,7 @@
 """How often a goal is confirmed by policies that are worse than it, and how much too high the reported mean is.
 
 A policy that does not change has normally distributed returns, with a mean below or above the goal. Its runs are
-simulated with the check of `algorithm.training.limits`, and with confirmations of equal length, each 20 episodes
+simulated with the check of `algorithm.training.monitor`, and with confirmations of equal length, each 20 episodes
 after the last, whose own mean is reported.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.limits import GoalCheck
+from algorithm.training.monitor import GoalCheck
 from algorithm.training.progress import WINDOW, RecentEpisodes
 
 EPISODES = 20  # of an evaluation

@@ -205,7 +205,7 @@ def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str
         learner = components.learner
         parameters = learner.parameters
         digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
-        digests["optimizer"] += digest_arrays(step.optimizer.moments.numpy() for step in learner._steps)
+        digests["optimizer"] += digest_arrays(optimizer.moments.numpy() for optimizer in learner.optimizers)
         digests["statistics"] += digest_arrays(read_statistics(components))
         digests["replay"] += digest_arrays(components.scheduler.replay.state().values())
         for generator in (components.agent.rng, components.scheduler.rng, components.scheduler.replay.rng):

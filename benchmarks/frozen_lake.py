@@ -13,7 +13,7 @@ import numpy as np
 from measure import describe_setup, run_in_subprocesses  # imported first: sets the number of threads
 
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.trained_agent import load

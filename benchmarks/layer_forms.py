@@ -27,7 +27,7 @@ from measure import describe_setup, run_in_subprocesses
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.torch_setup import configure_torch
@@ -42,7 +42,7 @@ STOCK_PRODUCTS = {
     f"{NETWORKS}.fast_products.{name}": inf
     for name in ("MIN_MULTIPLICATIONS", "MIN_VALUES", "MIN_ORDERED_MULTIPLICATIONS")
 }
-SEPARATE_NORMS = {f"{NETWORKS}.mlp.can_fuse": lambda x, parameters: False}
+SEPARATE_NORMS = {f"{NETWORKS}.layers.can_fuse": lambda x, parameters: False}
 PATCHES = {
     "stock": STOCK_PRODUCTS | SEPARATE_NORMS,
     "norms": STOCK_PRODUCTS,

@@ -30,7 +30,7 @@ import algorithm.agents.ppo  # noqa: E402, F401
 import algorithm.agents.sac.agent  # noqa: E402, F401
 import algorithm.processes.fleet  # noqa: E402, F401
 from algorithm.config.loader import read_assignments, resolve  # noqa: E402
-from algorithm.config.variants import read_variant  # noqa: E402
+from algorithm.config.yaml_layers import read_variant  # noqa: E402
 from algorithm.parts import run_folder  # noqa: E402
 from algorithm.runs.build import train  # noqa: E402
 from algorithm.runs.callbacks import Callback  # noqa: E402

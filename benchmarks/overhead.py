@@ -18,15 +18,15 @@ from rich.console import Console
 
 from algorithm.cli.display import live_display
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
 from algorithm.tools.reports.run_data import make_metrics
 from algorithm.tools.reports.run_figures import draw_curve
-from algorithm.training.components import PHASES
 from algorithm.training.metrics import TABLE_FILE, read_table
 from algorithm.training.progress import Progress
+from algorithm.training.timer import PHASES
 
 MAX_SHARE = 0.05  # of the wall time, for all phases of OVERHEAD together
 MAX_DISPLAY_SHARE = 0.01  # of the CPU time, for the display

@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.settings import SacSettings
-from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import load_defaults
+from algorithm.agents.settings import SacSettings
+from algorithm.config.yaml_layers import load_defaults, read_variant
 from algorithm.networks import fast_products
 from algorithm.parts.env_folder import find_folder
 from algorithm.parts.torch_setup import configure_torch

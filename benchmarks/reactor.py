@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
-from algorithm.agents.reactor.agent import Reactor
-from algorithm.agents.reactor.critics import CategoricalCritic
-from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.reactor import CategoricalCritic, Reactor
+from algorithm.agents.settings import ReactorSettings
 from algorithm.config.yaml_layers import load_defaults
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, NatureCnn
 from algorithm.parts.torch_setup import configure_torch

@@ -17,7 +17,7 @@ import torch
 from measure import describe_setup, format_spread, run_in_subprocesses, train_folder
 
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import SacSettings
 from algorithm.config.yaml_layers import load_defaults
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.networks.precision import Placement

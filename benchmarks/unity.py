@@ -22,7 +22,7 @@ from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.compat import load_api
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import read_assignments, resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.networks import Blueprint, Conv, Mlp, Vector
 from algorithm.parts import run_folder
 from algorithm.parts.torch_setup import configure_torch
@@ -66,7 +66,7 @@ def _step_randomly(env: Any) -> None:
 @contextmanager
 def open_adapter(player: Path, n_envs: int = 1) -> Iterator[UnityAdapter]:
     """Open an adapter of `n_envs` players, and close it afterwards."""
-    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={"build_path": str(player), **UNITY_ARGS}))
+    adapter = UnityAdapter(EnvConfig(name="", n_envs=n_envs, section={**UNITY_ARGS, "build_path": str(player)}))
     try:
         yield adapter
     finally:

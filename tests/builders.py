@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, product
@@ -17,14 +17,11 @@ from torch import Tensor, nn
 
 from algorithm.agents.a2c import A2C
 from algorithm.agents.acer.agent import Acer
-from algorithm.agents.acer.settings import AcerSettings
 from algorithm.agents.agent import Agent, LossResult
 from algorithm.agents.ppo import Ppo
-from algorithm.agents.reactor.agent import Reactor
-from algorithm.agents.reactor.settings import ReactorSettings
+from algorithm.agents.reactor import Reactor
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.settings import SacSettings
-from algorithm.agents.settings import A2CSettings, PpoSettings
+from algorithm.agents.settings import A2CSettings, AcerSettings, PpoSettings, ReactorSettings, SacSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.normalization import find_batch_norms
@@ -89,9 +86,13 @@ ppo_settings = partial(make_settings, PpoSettings, "ppo_config")
 reactor_settings = partial(make_settings, ReactorSettings, "reactor_config")
 
 
-def make_role(lanes: int = 4, size: int = 3, actions: int = 3) -> Role:
-    """Return a role with one vector observation and one discrete branch."""
-    return Role(lanes, {"obs": ObsSpec((size,))}, ActionSpec(branches=(actions,)))
+def make_role(
+    lanes: int = 4, size: int = 3, actions: int = 3, spec: ActionSpec | None = None, masked: bool = False
+) -> Role:
+    """Return a role with one vector observation, and a mask if `masked`; with one discrete branch without a `spec`."""
+    spec = spec or ActionSpec(branches=(actions,))
+    mask = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {}
+    return Role(lanes, {"obs": ObsSpec((size,)), **mask}, spec)
 
 
 def make_agent(
@@ -108,60 +109,51 @@ def make_agent(
     return kind(settings, blueprint or Blueprint(body=Mlp(16)), role or make_role(), rng, **arguments)
 
 
-def make_acer(
-    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
-) -> Acer:
+def make_default(
+    kind: type[AnyAgent],
+    settings: Callable[..., Any],
+    role: Role | None = None,
+    blueprint: Blueprint | None = None,
+    seed: int = 0,
+    streams: Mapping[str, RewardStream] | None = None,
+    **changes: Any,
+) -> AnyAgent:
     """Return an agent with the default settings and some changes."""
-    return make_agent(Acer, acer_settings(**changes), role, blueprint, seed, streams=streams)
+    arguments = {} if streams is None else {"streams": streams}
+    return make_agent(kind, settings(**changes), role, blueprint, seed, **arguments)
+
+
+make_acer = partial(make_default, Acer, acer_settings, streams=NO_STREAMS)
+make_sac = partial(make_default, Sac, sac_settings)
+make_a2c = partial(make_default, A2C, a2c_settings, streams=NO_STREAMS)
+make_ppo = partial(make_default, Ppo, ppo_settings, streams=NO_STREAMS)
+make_reactor = partial(make_default, Reactor, reactor_settings)
+
+
+def make_exact(agent: AnyAgent, *networks: nn.Module, std: float) -> AnyAgent:
+    """Return an agent in float64 whose networks have random parameters, each other ones.
+
+    The encoders of its blueprint have to keep float64, as PassThrough does.
+    """
+    for network in networks:
+        network.double()
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, std=std)
+    return agent
 
 
 def make_exact_acer(role: Role | None = None, body: Mlp | None = None, seed: int = 0, **changes) -> Acer:
     """Return an agent in float64 whose policy and average policy are far from uniform and from each other."""
     agent = make_acer(role, Blueprint(encoders={"*": PassThrough()}, body=body), seed, **changes)
-    for network in (agent.policy, agent.average_policy.network):
-        network.double()
-        for parameter in network.parameters():
-            nn.init.normal_(parameter, std=0.7)
-    return agent
-
-
-def make_sac(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Sac:
-    """Return an agent with the default settings and some changes."""
-    return make_agent(Sac, sac_settings(**changes), role, blueprint, seed)
-
-
-def make_a2c(
-    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
-) -> A2C:
-    """Return an agent with the default settings and some changes."""
-    return make_agent(A2C, a2c_settings(**changes), role, blueprint, seed, streams=streams)
-
-
-def make_ppo(
-    role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, streams=NO_STREAMS, **changes
-) -> Ppo:
-    """Return an agent with the default settings and some changes."""
-    return make_agent(Ppo, ppo_settings(**changes), role, blueprint, seed, streams=streams)
-
-
-def make_reactor(role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes) -> Reactor:
-    """Return an agent with the default settings and some changes."""
-    return make_agent(Reactor, reactor_settings(**changes), role, blueprint, seed)
+    return make_exact(agent, agent.policy, agent.average_policy.network, std=0.7)
 
 
 def make_exact_reactor(
     role: Role | None = None, blueprint: Blueprint | None = None, seed: int = 0, **changes
 ) -> Reactor:
-    """Return an agent in float64 whose policy is far from uniform, and whose target network has other parameters.
-
-    The encoders of the blueprint have to keep float64, as PassThrough does.
-    """
+    """Return an agent in float64 whose policy is far from uniform, and whose target network has other parameters."""
     agent = make_reactor(role, blueprint or Blueprint(encoders={"*": PassThrough()}, body=Mlp(6)), seed, **changes)
-    for network in (agent.policy, agent.target.network):
-        network.double()
-        for parameter in network.parameters():
-            nn.init.normal_(parameter, std=0.5)
-    return agent
+    return make_exact(agent, agent.policy, agent.target.network, std=0.5)
 
 
 def find_allowed_statistics(agent: Agent, allowed: np.ndarray, spec: ActionSpec) -> np.ndarray:

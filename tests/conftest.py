@@ -46,6 +46,14 @@ def _working_directory(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def command(capsys):
+    """Return a caller of command lines in this process."""
+    from tests.command_line import CommandLine  # after the import hook is installed
+
+    return CommandLine(capsys)
+
+
+@pytest.fixture
 def registered_fakes(monkeypatch):
     """Register the fakes of tests/fakes.py, so that settings can select them by name."""
     from algorithm.config import registry  # after the import hook is installed
@@ -67,10 +75,10 @@ def registered_fakes(monkeypatch):
 @pytest.fixture
 def prepared_workers(monkeypatch):
     """Start the processes of workers and members in milliseconds; the tests of faults start them as users do."""
-    from algorithm.processes import process_host
+    from algorithm.processes import host
     from tests.prepared_processes import PREPARED
 
-    monkeypatch.setattr(process_host, "PROCESSES", PREPARED)
+    monkeypatch.setattr(host, "PROCESSES", PREPARED)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 from torch import nn
@@ -13,6 +14,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import DataSchedule
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents, TrainingComponents
 
 
@@ -32,6 +34,7 @@ class ParityAgent:
             learning_starts=0,
         )
         self.state_size = self.stored_state_size = state
+        self.family = SimpleNamespace(statistics_size=1 + state)
         self.random_steps = 0
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
@@ -115,6 +118,12 @@ class ScriptedAdapter(Adapter):
 
     def close(self) -> None:
         pass
+
+
+def collect_lanes(adapter: Adapter, agent, seed: int, ticks: int) -> tuple[Actor, dict[int, Rollout]]:
+    """Return the actor that collects so many ticks, and the rollout [T, 1] of each lane of the only role."""
+    actor = Actor(make_components(adapter, agent), seed)
+    return actor, join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
 
 
 def join_lanes(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:

@@ -17,29 +17,39 @@ from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import AgentSettings
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.auxiliaries.settings import AuxiliarySettings
-from algorithm.distributions import Categorical, CategoricalFamily
+from algorithm.distributions import CategoricalFamily
 from algorithm.exploration.explorer import Explorer
-from algorithm.losses import squared_error, surrogate_loss
+from algorithm.losses import squared_error
 from algorithm.networks import ActorCritic, Blueprint, RunningMoments, TargetNetwork
-from algorithm.returns import retrace
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 LATE = 25  # the tick at which the role `late` appears
 MORE = {3: 1, 20: 1, 41: 2}  # the number of lanes that are added, by tick
+THREE_ACTIONS = {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,))
 
 
 class FakeAdapter(Adapter):
-    """An adapter whose state is the number of ticks, and a random generator."""
+    """An adapter whose state is the number of ticks, and a random generator.
+
+    A lane exists from a tick on (`starts`: {role: the first tick of each of its lanes}), and a role from the first of
+    its lanes on. Observations are random, and episodes truncated after `length` steps; their first step has no reward.
+    """
+
+    length = 5
+
+    def __init__(self, specs: Mapping[str, tuple[dict[str, ObsSpec], ActionSpec]], starts: Mapping[str, list[int]]):
+        self.specs, self.starts = specs, {role: np.array(ticks) for role, ticks in starts.items()}
+        self._set_tick(0)
 
     def reset(self, seed):
         self.rng = np.random.default_rng(seed)
         self._set_tick(0)
-        return self._make_steps()
+        return self._make_steps({})
 
     def step(self, actions):
         self._set_tick(self.tick + 1)
-        return self._make_steps()
+        return self._make_steps(actions)
 
     def state(self):
         return {"tick": self.tick, "generator": self.rng.bit_generator.state}
@@ -54,50 +64,37 @@ class FakeAdapter(Adapter):
 
     def _set_tick(self, tick):
         self.tick = tick
+        lanes = {name: int((starts <= tick).sum()) for name, starts in self.starts.items()}
+        self.roles = {name: Role(lanes[name], *specs) for name, specs in self.specs.items() if lanes[name]}
 
-    def _make_steps(self):
-        raise NotImplementedError
+    def _make_steps(self, actions):
+        return {name: self._make_step(name, role, actions.get(name)) for name, role in self.roles.items()}
 
+    def _make_step(self, name, role, action):
+        age = (self.tick - self.starts[name][: role.lanes]) % (self.length + 1)
+        reward = np.where(age == 0, 0, self._find_rewards(role.lanes, action)).astype(np.float32)
+        return Step(
+            lane=np.arange(role.lanes),
+            obs={key: self._observe((role.lanes, *spec.shape)) for key, spec in role.obs_specs.items()},
+            first=age == 0,
+            is_bootstrap_row=age == self.length,
+            reward=reward,
+            alive=np.ones(role.lanes, bool),
+        )
 
-def make_fake_step(obs: Mapping[str, np.ndarray], age: np.ndarray, length: int, reward) -> Step:
-    """Return a Step of all lanes, which are in their `age`-th step, of episodes that are truncated after `length`.
+    def _observe(self, shape):
+        return self.rng.random(shape, dtype=np.float32)
 
-    The first step of an episode has no reward.
-    """
-    first = age == 0
-    return Step(
-        lane=np.arange(len(age)),
-        obs=obs,
-        first=first,
-        is_bootstrap_row=age == length,
-        reward=np.where(first, 0, reward).astype(np.float32),
-        alive=np.ones(len(age), bool),
-    )
+    def _find_rewards(self, lanes, action):
+        return self.rng.random(lanes)
 
 
 class TwoRoles(FakeAdapter):
-    """An adapter with two roles of different shapes; `late` appears after `LATE` ticks.
-
-    Episodes are truncated after five steps.
-    """
+    """An adapter with two roles of different shapes; `late` appears after `LATE` ticks."""
 
     def __init__(self, config):
-        self.roles = {"early": Role(config.n_envs, {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
-
-    def _set_tick(self, tick):
-        self.tick = tick
-        if tick >= LATE:
-            self.roles = {**self.roles, "late": Role(1, {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,)))}
-
-    def _make_steps(self):
-        present = ["early", "late"] if self.tick >= LATE else ["early"]
-        return {role: self._make_step(role) for role in present}
-
-    def _make_step(self, role):
-        spec = self.roles[role]
-        name, shape = next((name, obs.shape) for name, obs in spec.obs_specs.items())
-        age = np.full(spec.lanes, (self.tick - (LATE if role == "late" else 0)) % 6)
-        return make_fake_step({name: self.rng.random((spec.lanes, *shape), dtype=np.float32)}, age, 5, 1.0)
+        late = {"sight": ObsSpec((4,))}, ActionSpec(branches=(2,))
+        super().__init__({"early": THREE_ACTIONS, "late": late}, {"early": [0] * config.n_envs, "late": [LATE]})
 
 
 class Skipping(Adapter):
@@ -141,46 +138,31 @@ class Skipping(Adapter):
 
 
 class Growing(FakeAdapter):
-    """An adapter that adds lanes at the ticks of `MORE`.
-
-    Episodes of a lane start with its first tick and are truncated after five steps.
-    """
+    """An adapter that adds lanes at the ticks of `MORE`."""
 
     def __init__(self, config):
-        self.n_envs = config.n_envs
-        self._set_tick(0)
-
-    def _set_tick(self, tick):
-        self.tick = tick
-        added = [at for at, count in MORE.items() for _ in range(count) if at <= tick]
-        self.first_tick = np.array([0] * self.n_envs + added)
-        self.roles = {"agent": Role(len(self.first_tick), {"obs": ObsSpec((2,))}, ActionSpec(branches=(3,)))}
-
-    def _make_steps(self):
-        lanes = len(self.first_tick)
-        obs = {"obs": self.rng.random((lanes, 2), dtype=np.float32)}
-        return {"agent": make_fake_step(obs, (self.tick - self.first_tick) % 6, 5, self.rng.random(lanes))}
+        added = [tick for tick, count in MORE.items() for _ in range(count)]
+        super().__init__({"agent": THREE_ACTIONS}, {"agent": [0] * config.n_envs + added})
 
 
 class AnyAction(FakeAdapter):
     """An adapter with the actions (continuous, branches) and the observations (shape) that `env_args` describe.
 
-    The reward of a step is the sum of the action. Episodes are truncated after four steps.
+    The reward of a step is the sum of the action.
     """
+
+    length = 4
 
     def __init__(self, config):
         spec = ActionSpec(config.args.get("continuous", 0), tuple(config.args.get("branches", ())))
-        self.shape = tuple(config.args.get("shape", (2,)))
-        self.roles = {"agent": Role(config.n_envs, {"obs": ObsSpec(self.shape)}, spec)}
+        obs_specs = {"obs": ObsSpec(tuple(config.args.get("shape", (2,))))}
+        super().__init__({"agent": (obs_specs, spec)}, {"agent": [0] * config.n_envs})
 
-    def step(self, actions):
-        self._set_tick(self.tick + 1)
-        return self._make_steps(actions["agent"].sum(-1))
+    def _observe(self, shape):
+        return 3 + self.rng.standard_normal(shape, dtype=np.float32)
 
-    def _make_steps(self, reward=0.0):
-        lanes = self.roles["agent"].lanes
-        obs = {"obs": 3 + self.rng.standard_normal((lanes, *self.shape), dtype=np.float32)}
-        return {"agent": make_fake_step(obs, np.full(lanes, self.tick % 5), 4, reward)}
+    def _find_rewards(self, lanes, action):
+        return 0.0 if action is None else action.sum(-1)
 
 
 class RunningSum(nn.Module):
@@ -219,27 +201,12 @@ class TwoGroups(Agent):
         self.policy = ActorCritic(blueprint, role.obs_specs, actions, 1)
         self.critic = ActorCritic(blueprint, role.obs_specs, 1, actions)
         self.target = TargetNetwork(self.critic, ActorCritic(blueprint, role.obs_specs, 1, actions))
+        shared = {"optimizer_epsilon": 1e-6, "learning_rate_schedule": "linear", "max_grad_norm": 1.0}
+        adam = {"optimizer": "adam", "optimizer_decay": 0.999, "epsilon_inside": False}
+        rmsprop = {"optimizer": "rmsprop", "optimizer_decay": 0.99, "epsilon_inside": True}
         self.groups = {
-            "policy": ParameterGroup(
-                module=self.policy,
-                learning_rate=1e-3,
-                learning_rate_schedule="constant",
-                optimizer="adam",
-                optimizer_decay=0.999,
-                optimizer_epsilon=1e-8,
-                epsilon_inside=False,
-                max_grad_norm=1.0,
-            ),
-            "critic": ParameterGroup(
-                module=self.critic,
-                learning_rate=1e-2,
-                learning_rate_schedule="linear",
-                optimizer="rmsprop",
-                optimizer_decay=0.99,
-                optimizer_epsilon=1e-5,
-                epsilon_inside=True,
-                max_grad_norm=10.0,
-            ),
+            "policy": ParameterGroup(module=self.policy, learning_rate=1e-3, **shared, **adam),
+            "critic": ParameterGroup(module=self.critic, learning_rate=1e-2, **shared, **rmsprop),
         }
         self.target_networks = {"target": self.target}
         self.schedule = DataSchedule(
@@ -255,24 +222,17 @@ class TwoGroups(Agent):
 
     def loss(self, rollout: Rollout):
         features = unroll(self.policy.torso, rollout)
-        logits = self.policy.heads(features)[..., :-1]
-        q = self.critic.heads(unroll(self.critic.torso, rollout))[..., 1:]
+        policy = self.policy.heads(features)[..., :-1].log_softmax(-1)
+        q, target_q = (
+            network.heads(unroll(network.torso, rollout))[..., 1:] for network in (self.critic, self.target.network)
+        )
         action = rollout.raw_action.long()
-        with torch.no_grad():
-            target_q = self.target.network.heads(unroll(self.target.network.torso, rollout))[..., 1:]
-            policy = Categorical(logits)
-            v = policy.expectation(target_q)
-            taken = target_q[:-1].gather(-1, action).squeeze(-1)
-            target = retrace(rollout.reward, 0.9 * rollout.alive, rollout.valid, taken, v, torch.ones_like(taken))
-            direction = policy.select_rows(slice(-1)).summed_score(
-                torch.zeros_like(q[:-1]).scatter(-1, action, (target - v[:-1]).unsqueeze(-1))
-            )
+        v = (policy.exp() * target_q).sum(-1).detach()
+        target = rollout.reward + 0.9 * rollout.alive * v[1:]
         weights = mean_weights(rollout.valid, rollout.weight)
         error = squared_error(target, q[:-1].gather(-1, action).squeeze(-1))
-        losses = {
-            "policy": surrogate_loss(weights.unsqueeze(-1) * direction, logits[:-1]),
-            "critic": (weights * error).sum(),
-        }
+        advantage = (target - v[:-1]) * policy[:-1].gather(-1, action).squeeze(-1)
+        losses = {"policy": -(weights * advantage).sum(), "critic": (weights * error).sum()}
         return losses, LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": error}),
             lambda: td_error_stats(rollout.valid, error.detach()),

@@ -176,8 +176,5 @@ def returns_so_far(episodes: list[list[tuple[float, bool]]], gamma: float) -> li
 
 def discounted_sums(episodes: list[list[tuple[float, bool]]], gamma: float) -> list[float]:
     """Return the discounted sum of the rewards up to every valid row of some episodes [(reward, valid)]."""
-    return [
-        sum(gamma ** (t - k) * reward for k, (reward, _) in enumerate(rows[: t + 1]))
-        for rows in ([row for row in episode if row[1]] for episode in episodes)
-        for t in range(len(rows))
-    ]
+    backwards = [list(reversed(episode)) for episode in reversed(episodes)]
+    return returns_so_far(backwards, gamma)[::-1]

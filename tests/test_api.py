@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from algorithm import Callback, load, train
-from algorithm.checkpointing.rng_state import get_process_state
+from algorithm.checkpointing.checkpoint import get_process_state
 from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.runs.results import describe_state
+from tests.task_folder import write_task
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 150, "goal": None}
 
@@ -26,24 +27,17 @@ def make_short_cartpole():
     return gymnasium.make("CartPole-v1", max_episode_steps=20)
 
 
-class Events(Callback):
-    """A callback that records the names of events, and stops the run at the first evaluation."""
+def read_result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
 
-    def __init__(self):
-        self.names = []
 
-    def on_progress(self, progress):
-        self.names.append("progress")
+def read_settings(folder: Path) -> dict:
+    return yaml.safe_load((folder / "config.yaml").read_text())
 
-    def on_checkpoint(self, checkpoint):
-        self.names.append("checkpoint")
 
-    def on_evaluation(self, results):
-        self.names.append("evaluation")
-        return True
-
-    def on_end(self, result):
-        self.names.append("end")
+def read_weights(folder: Path) -> bytes:
+    """Return the weights of the newest checkpoint."""
+    return max(folder.rglob("weights.pt")).read_bytes()
 
 
 def test_a_folder_is_trained_as_by_the_command_line(capfd):
@@ -51,13 +45,10 @@ def test_a_folder_is_trained_as_by_the_command_line(capfd):
     assert capfd.readouterr().out == ""  # only the program prints
     words = ["base_config.log_every=100", "base_config.save_every=150", "goal=null"]
     assert main.main(["gym/cartpole", "-n", "b", "--max-step", "300", "--seed", "3", "--set", *words]) == 0
-    one, other = (json.loads((result.folder.parent / name / "result.json").read_text()) for name in "ab")
-    different = {"seconds", "cpu_seconds", "started", "ended", "time", "command"}
-    assert {key: one[key] for key in one if key not in different} == {
-        key: other[key] for key in other if key not in different
-    }
-    weights = [sorted((result.folder.parent / name).rglob("weights.pt"))[-1].read_bytes() for name in "ab"]
-    assert weights[0] == weights[1]
+    other = result.folder.parent / "b"
+    times = dict.fromkeys(("seconds", "cpu_seconds"))
+    assert read_result(result.folder) | times == read_result(other) | times
+    assert read_weights(result.folder) == read_weights(other)
 
 
 def test_the_result_has_what_the_run_reached():
@@ -71,22 +62,16 @@ def test_the_result_has_what_the_run_reached():
     assert load(result.folder).act(np.zeros(4)) in (0, 1)
 
 
-def test_settings_may_be_sections_and_paths():
-    train("gym/cartpole", name="a", settings={**SHORT, "acer_config": {"gamma": 0.5}, "acer_config.batch_size": 3})
-    section = yaml.safe_load(Path("runs/gym/cartpole/a/config.yaml").read_text())["acer_config"]
-    assert (section["gamma"], section["batch_size"]) == (0.5, 3)
-
-
-def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path):
-    settings = SHORT | {"acer_config.gamma": 0.9, "base_config.evaluate_every": None}
-    result = train("Pendulum-v1", name="a", settings=settings)
+def test_an_id_is_trained_with_the_settings_that_init_suggests(tmp_path, monkeypatch):
+    monkeypatch.setattr("algorithm.parts.suggested_settings.MAX_SECONDS", 0.0)
+    settings, lines = SHORT | {"acer_config.gamma": 0.9, "base_config.evaluate_every": None}, []
+    result = train("Pendulum-v1", name="a", settings=settings, log=lines.append)
+    assert sum("during a play of random actions" in line for line in lines) == 1
     assert not (tmp_path / "envs").exists()
-    tree = yaml.safe_load((result.folder / "config.yaml").read_text())
-    assert tree["acer_config"]["std"] == "learned" and tree["acer_config"]["gamma"] == 0.9
+    section = read_settings(result.folder)["acer_config"]
+    assert section["std"] == "learned" and section["gamma"] == 0.9
     assert load(result.folder).act(np.zeros(3)).shape == (1,)
-    with pytest.raises(
-        UserError, match=r"exists already; resume=True continues it, replace=True replaces it, name=\.\.\."
-    ):
+    with pytest.raises(UserError, match=r"already; resume=True continues it, replace=True replaces it, name=\.\.\."):
         train("Pendulum-v1", name="a", settings=settings)
     train("Pendulum-v1", name="a", settings=settings, replace=True)
 
@@ -106,37 +91,32 @@ def test_a_function_is_an_environment():
     assert "import make_short_cartpole as make" in (named.folder / "env.py").read_text()
 
 
-def test_callbacks_receive_events_and_stop_the_run():
-    events = Events()
+class Stopping(Callback):
+    def on_evaluation(self, results):
+        return True
+
+
+def test_a_run_that_a_callback_has_stopped_is_recorded_as_such_until_it_is_resumed():
     settings = {"base_config.evaluate_every": 100, "base_config.save_every": 50, "goal": None}
-    result = train("gym/cartpole", name="a", settings=settings, callbacks=[events])
+    result = train("gym/cartpole", name="a", settings=settings, callbacks=[Stopping()])
     assert result.stopped and result.counters.env_steps < 1000
-    record = json.loads((result.folder / "result.json").read_text())
-    assert (record["stopped"], record["status"], describe_state(record)) == (
-        True,
-        0,
-        "stopped by a callback or a time limit",
-    )
+    record = read_result(result.folder)
+    assert (record["stopped"], record["status"]) == (True, 0)
+    assert describe_state(record) == "stopped by a callback or a time limit"
     resumed = train("gym/cartpole", name="a", settings={"base_config.max_step": 1000}, resume=True)
-    assert not resumed.stopped and json.loads((result.folder / "result.json").read_text())["stopped"] is False
-    assert {"progress", "checkpoint", "evaluation"} <= set(events.names) and events.names[-1] == "end"
+    assert not resumed.stopped and read_result(result.folder)["stopped"] is False
 
 
-def test_a_run_is_resumed():
-    first = train("gym/cartpole", name="a", settings=SHORT)
-    lines = []
-    second = train("gym/cartpole", settings={"base_config.max_step": 600}, resume=True, log=lines.append)
-    assert second.folder == first.folder and second.counters.env_steps >= 600
-    assert "base_config.max_step: 300 -> 600" in lines
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", make_short_cartpole])
-def test_a_run_of_an_id_or_a_function_is_resumed(env):
+@pytest.mark.parametrize("env", ["gym/cartpole", "CartPole-v1", make_short_cartpole])
+def test_a_run_of_a_folder_an_id_or_a_function_is_resumed(env):
     with pytest.raises(UserError, match="there is no run under runs/"):
         train(env, resume=True)
-    first = train(env, settings=SHORT, blueprint=Blueprint(body=Mlp(7)))
-    second = train(env, settings={"base_config.max_step": 500}, resume=True)
+    first, lines = train(env, settings=SHORT), []
+    with pytest.raises(UserError, match="^settings: sac_config.gamma is for algorithm SAC"):
+        train(env, settings={"sac_config.gamma": 0.5}, resume=True)
+    second = train(env, settings={"base_config.max_step": 500}, resume=True, log=lines.append)
     assert second.folder == first.folder and second.counters.env_steps >= 500
+    assert "base_config.max_step: 300 -> 500" in lines
     assert load(second.folder).act(np.zeros(4)) in (0, 1)
 
 
@@ -156,7 +136,8 @@ def make_network(units: int = 5):
 )
 def test_an_id_is_trained_with_a_network_and_an_algorithm_of_the_program(blueprint, settings, units):
     result = train("CartPole-v1", settings=SHORT | settings, blueprint=blueprint, algorithm="A2C")
-    assert yaml.safe_load((result.folder / "config.yaml").read_text())["base_config"]["algorithm"] == "A2C"
+    assert read_settings(result.folder)["base_config"]["algorithm"] == "A2C"
+    train("CartPole-v1", settings={"base_config.max_step": 400}, resume=True)
     policy = load(result.folder).agent.policy
     assert {tuple(parameter.shape) for parameter in policy.parameters()} >= {(units, 4), (units,)}
 
@@ -183,23 +164,18 @@ def test_callbacks_load_the_agent_of_the_moment_and_training_is_unchanged():
     with pytest.raises(UserError, match="load_agent is for a run in training"):
         acting.load_agent()
     other = train("gym/cartpole", name="b", settings=settings)
-    weights = [sorted(result.folder.rglob("weights.pt"))[-1].read_bytes() for result in (one, other)]
-    assert weights[0] == weights[1]
+    assert read_weights(one.folder) == read_weights(other.folder)
 
 
 @pytest.mark.parametrize(
     ("env", "arguments", "message"),
     [
         (gymnasium.make("CartPole-v1"), {}, "env is a TimeLimit: pass a function that returns the environment"),
-        (
-            gymnasium.make_vec("CartPole-v1", 2),
-            {},
-            "env is a .*VectorEnv: pass a function that returns the environment",
-        ),
+        (gymnasium.make_vec("CartPole-v1", 2), {}, "env is a .*VectorEnv: pass a function that returns the"),
         (lambda: gymnasium.make_vec("CartPole-v1", 2), {}, "lambda: the function returns a VectorEnv: return a single"),
         ("CartPole-v1", {"callbacks": [print]}, "callbacks contains a builtin_function_or_method: pass an instance"),
-        ("CartPole-v1", {"callbacks": [Events]}, "callbacks contains the class Events: pass an instance"),
-        ("CartPole-v1", {"callbacks": Events()}, "callbacks is a Events: pass a list"),
+        ("CartPole-v1", {"callbacks": [Stopping]}, "callbacks contains the class Stopping: pass an instance"),
+        ("CartPole-v1", {"callbacks": Stopping()}, "callbacks is a Stopping: pass a list"),
         ("CartPole-v1", {"callbacks": print}, "callbacks is a builtin_function_or_method: pass a list"),
         ("CartPole-v1", {"blueprint": Mlp(3)}, "blueprint is a Mlp: pass a Blueprint, or a function that returns one"),
         ("gym/cartpole", {"blueprint": Blueprint()}, "blueprint is for an id or a function"),
@@ -217,50 +193,40 @@ def test_an_argument_of_a_wrong_kind_or_without_effect_is_an_error(env, argument
     assert not Path("runs").exists()
 
 
-def test_variants_are_read_from_the_folder(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "config.yaml").write_text(
-        "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}\n"
-        "long: {base_config: {max_step: 200}}\n"
-    )
+def test_variants_are_read_from_the_folder():
+    base = "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}"
+    folder = write_task(f"{base}\nlong: {{base_config: {{max_step: 200}}}}\n")
     assert train(folder, variant="long").counters.env_steps >= 200
     with pytest.raises(UserError, match="no variant 'short'"):
         train(folder, variant="short")
 
 
-@pytest.mark.parametrize("env", ["gym/cartpole", "CartPole-v1", make_short_cartpole])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"acer_config.std": "learned"}, "settings: acer_config.std is for continuous actions"),
-        (
-            {"base_config.algorithm": "ACER", "sac_config.gamma": 0.9},
-            "settings: sac_config.gamma is for algorithm",
-        ),
-        ({"base_config.max_stp": 1}, "settings: unknown setting base_config.max_stp"),
-    ],
-)
-def test_a_setting_without_effect_is_a_mistake_for_every_environment(env, settings, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        train(env, settings={**SHORT, **settings})
-    assert not list(Path().glob("runs/*/*/*"))
+FOLDER_ID_AND_FUNCTION = ("gym/cartpole", "CartPole-v1", make_short_cartpole)
 
 
 @pytest.mark.parametrize(
-    ("env", "settings", "message"),
+    ("environments", "settings", "message"),
     [
-        ("gym/cartpol", {}, "gym/cartpole"),
-        ("Cart-v9", {}, "Cart"),
-        ("gym/cartpole", {"acer_config.gama": 1}, "did you mean acer_config.gamma?"),
-        ("gym/cartpole", {"acer_config": {"gama": 1}}, "settings: .*acer_config.gama"),
-        ("gym/cartpole", {"base_config.max_step": "many"}, "base_config.max_step is 'many'"),
+        (FOLDER_ID_AND_FUNCTION, {"acer_config.std": "learned"}, "acer_config.std is for continuous actions"),
+        (FOLDER_ID_AND_FUNCTION, {"sac_config.gamma": 0.9}, "sac_config.gamma is for algorithm"),
+        (FOLDER_ID_AND_FUNCTION, {"base_config.max_stp": 1}, "unknown setting base_config.max_stp"),
+        (["gym/cartpole"], {"acer_config.gama": 1}, "unknown setting acer_config.gama; did you mean acer_config.gamma"),
+        (["gym/cartpole"], {"acer_config": {"gama": 1}}, "unknown setting acer_config.gama"),
+        (["gym/cartpole"], {"base_config.max_step": "many"}, "base_config.max_step is 'many'"),
     ],
 )
-def test_mistakes_are_exceptions_and_leave_nothing(env, settings, message):
-    with pytest.raises((UserError, ValueError), match=message):
-        train(env, name="a", settings=settings)
+def test_an_invalid_setting_is_an_error_and_leaves_nothing(environments, settings, message):
+    for env in environments:
+        with pytest.raises(UserError, match=f"^settings: {message}"):
+            train(env, settings={**SHORT, "base_config.algorithm": "ACER", **settings})
     assert not list(Path().glob("runs/*/*/*"))
+
+
+@pytest.mark.parametrize(("env", "similar"), [("gym/cartpol", "gym/cartpole"), ("Cart-v9", "Cart")])
+def test_an_unknown_environment_is_an_error_with_similar_names(env, similar):
+    with pytest.raises(UserError, match=similar):
+        train(env)
+    assert not Path("runs").exists()
 
 
 def test_an_exception_of_a_callback_is_raised_and_the_run_is_kept():
@@ -270,7 +236,8 @@ def test_an_exception_of_a_callback_is_raised_and_the_run_is_kept():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         train("gym/cartpole", name="a", settings=SHORT, callbacks=[Failing()])
-    assert json.loads(Path("runs/gym/cartpole/a/result.json").read_text())["status"] == 1
+    record = read_result(Path("runs/gym/cartpole/a"))
+    assert record["status"] == 1 and "ZeroDivisionError: mine" in record["failure"]
 
 
 def test_signal_handlers_and_the_working_directory_stay():

@@ -30,26 +30,23 @@ LAYERS = [
 TOP = ("api", "tools", "cli")  # modules of the top layer import those to the left only
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
+# By library: the folders that may import it.
 OWNERS = {
-    "gymnasium": {"adapters"},
-    "ale_py": {"adapters"},
-    "envpool": {"adapters"},
-    "shimmy": {"adapters"},
-    "dm_control": {"adapters"},
-    "pettingzoo": {"adapters"},
-    "ray": {"processes"},
-    "optuna": {"tools"},
-    "yaml": {"config"},
-    "jinja2": {"tools"},
-    "markupsafe": {"tools"},
-    "rich": {"cli", "tools"},
-    "wandb": {"tracking"},
-    "mlflow": {"tracking"},
-    "trackio": {"tracking"},
-    "tensorboard": {"tracking"},
+    library: folders.split()
+    for folders, libraries in {
+        "adapters/": "gymnasium ale_py envpool shimmy dm_control pettingzoo",
+        "adapters/unity/": "mlagents_envs grpc google",
+        "processes/": "ray",
+        "config/": "yaml",
+        "tracking/": "wandb mlflow trackio tensorboard",
+        "tools/": "optuna jinja2 markupsafe",
+        "tools/export/": "onnx onnxruntime",
+        "cli/ tools/": "rich",
+    }.items()
+    for library in libraries.split()
 }
-# Libraries of Unity: only adapters/unity may import them, when it opens a player.
-OF_UNITY = {"mlagents_envs", "grpc", "google"}
+# Libraries that are imported inside functions, when they are needed: of simulators, trackers, searches and pages.
+LAZY = {*OWNERS} - {"gymnasium", "ray", "yaml", "rich"}
 # Contracts that modules of the same layer may import: an explorer wraps an agent.
 CONTRACTS = {"agents.agent"}
 # Modules of the lowest layer on which others of it are built.
@@ -160,16 +157,17 @@ def test_returns_and_losses_import_no_package_but_the_table_of_estimators():
             assert foreign_modules(path) <= {"estimators"}, path
 
 
-def test_replay_adapters_and_records_do_not_import_torch():
+@pytest.mark.parametrize(
+    ("packages", "forbidden"),
+    [
+        ({"replay", "adapters", "specs", "rollout"}, ("torch",)),
+        ({"agents", "auxiliaries", "exploration"}, ("algorithm.replay", "algorithm.adapters")),
+    ],
+)
+def test_packages_do_not_import_what_they_need_not_know(packages, forbidden):
     for path in FILES:
-        if package(path) in {"replay", "adapters", "specs", "rollout"}:
-            assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
-
-
-def test_agents_import_neither_replay_nor_adapters():
-    for path in FILES:
-        if package(path) in {"agents", "auxiliaries", "exploration"}:
-            assert not {name.split(".")[0] for name in foreign_modules(path)} & {"replay", "adapters"}, path
+        if package(path) in packages:
+            assert not any(f"{name}.".startswith(f"{other}.") for name in imports(path) for other in forbidden), path
 
 
 def test_training_imports_contracts_only():
@@ -189,31 +187,18 @@ def test_training_imports_contracts_only():
             assert not foreign_modules(path) & named, path
 
 
-def test_each_external_library_is_imported_by_one_package():
+def test_each_external_library_is_imported_by_its_owners():
     for path in FILES:
+        place = path.relative_to(ROOT / "algorithm").as_posix()
         for name in imports(path):
-            owners = OWNERS.get(name.split(".")[0])
-            assert owners is None or package(path) in owners, f"{path} imports {name}"
-
-
-# Libraries that are imported inside functions, when they are needed: of simulators, trackers, searches and pages.
-LAZY = {"ale_py", "envpool", "shimmy", "dm_control", "pettingzoo", "wandb", "mlflow", "trackio", "tensorboard"}
-LAZY |= {"optuna", "jinja2", "markupsafe", "onnx", "onnxruntime", *OF_UNITY}
+            owners = OWNERS.get(name.split(".")[0], [""])
+            assert place.startswith(tuple(owners)), f"{path} imports {name}"
 
 
 def test_optional_libraries_are_imported_when_they_are_needed():
     for path in FILES:
         found = {name.split(".")[0] for name in imports(path, inside_functions=False)} & LAZY
         assert not found, f"{path} imports {found}"
-
-
-@pytest.mark.parametrize(
-    ("folder", "libraries"), [("adapters/unity", OF_UNITY), ("tools/export", {"onnx", "onnxruntime"})]
-)
-def test_one_folder_imports_these_libraries(folder, libraries):
-    for path in FILES:
-        found = {name.split(".")[0] for name in imports(path)} & libraries
-        assert not found or path.parent == ROOT / "algorithm" / folder, f"{path} imports {found}"
 
 
 # Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.

@@ -1,5 +1,7 @@
 """Tests of the contracts with fakes: each fake trains, is saved, resumes and plays with `--run`."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from algorithm.cli import main
 from algorithm.config.registry import find_settings
 from algorithm.parts.run_folder import RunFolder
 from tests.fakes import LATE
+from tests.task_folder import write_task
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
@@ -17,12 +20,10 @@ from algorithm.networks import Blueprint, Mlp
 from tests.fakes import RunningSum
 blueprint = Blueprint(body=Mlp(8){memory})
 """
-
-
 CONFIG = """
 default:
   base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
-{agent_section}  auxiliaries: {auxiliaries}
+  auxiliaries: {auxiliaries}
   explorer: {explorer}
 """
 # By algorithm; other agents have no settings. Those without a replay have no `replay_config`.
@@ -35,70 +36,61 @@ SECTIONS = {
     "PPO": "rollout_length: 8, epochs: 2, minibatches: 1",
 }
 
+
+@dataclass(frozen=True, kw_only=True)
+class Fake:
+    """The parts of an environment folder that are fakes."""
+
+    adapter: str = "PROBE"
+    agent: str = "ACER"
+    auxiliaries: str = "{}"
+    explorer: str = "{}"
+    memory: str = ""
+
+    def train(self) -> RunFolder:
+        """Write the folder, and train in it."""
+        config = CONFIG.format(**vars(self))
+        if self.agent in SECTIONS:
+            config += f"  {self.agent.lower()}_config: {{{SECTIONS[self.agent]}}}\n"
+        if find_settings("algorithm", self.agent).uses_replay:
+            config += "  replay_config: {capacity: 900}\n"
+        write_task(config, "fake/task", NN.format(memory=self.memory))
+        return run()
+
+
 CURIOSITY = "{curiosity: {strength: 0.1, units: 8}}"
+AGENT_CURIOSITY = "{curiosity: {features: agent, units: 8}, distillation: {weight: 0.5}}"
+DISTILLATION = "{distillation: {weight: 0.5}}"
+MIXTURE = "{mixture: {epsilon: 0.3}}"
+MEMORY, TWO_MEMORIES = ", memory=RunningSum", ", policy=RunningSum, critic=RunningSum"
 FAKES = {
-    "two roles": {"adapter": "TWO_ROLES"},
-    "two groups": {"agent": "TWO_GROUPS"},
-    "auxiliary": {"auxiliaries": "{distillation: {weight: 0.5}}"},
-    "explorer": {"explorer": "{mixture: {epsilon: 0.3}}"},
-    "reactor with two roles": {"agent": "REACTOR", "adapter": "TWO_ROLES"},
-    "reactor, auxiliary and explorer, recurrent and skipping": {
-        "agent": "REACTOR",
-        "adapter": "SKIPPING",
-        "auxiliaries": "{distillation: {weight: 0.5}}",
-        "explorer": "{mixture: {epsilon: 0.3}}",
-        "memory": ", policy=RunningSum, critic=RunningSum",
-    },
-    "without a replay": {"agent": "A2C"},
-    "auxiliary and explorer without a replay": {
-        "agent": "A2C",
-        "auxiliaries": "{distillation: {weight: 0.5}}",
-        "explorer": "{mixture: {epsilon: 0.3}}",
-    },
-    "epochs and a late role": {"agent": "PPO", "adapter": "TWO_ROLES"},
-    "epochs and an auxiliary, recurrent and skipping": {
-        "agent": "PPO",
-        "adapter": "SKIPPING",
-        "auxiliaries": "{distillation: {weight: 0.5}}",
-        "memory": ", memory=RunningSum",
-    },
-    "curiosity and a late role": {"adapter": "TWO_ROLES", "auxiliaries": CURIOSITY},
-    "curiosity, recurrent and skipping": {
-        "adapter": "SKIPPING",
-        "auxiliaries": "{curiosity: {features: agent, units: 8}, distillation: {weight: 0.5}}",
-        "memory": ", memory=RunningSum",
-    },
-    "curiosity, a critic with its own memory": {
-        "agent": "REACTOR",
-        "adapter": "SKIPPING",
-        "auxiliaries": CURIOSITY,
-        "memory": ", policy=RunningSum, critic=RunningSum",
-    },
-    "curiosity and sac": {"agent": "SAC", "auxiliaries": CURIOSITY},
-    "curiosity without a replay": {"agent": "A2C", "auxiliaries": CURIOSITY},
-    "curiosity, epochs and a memory": {"agent": "PPO", "auxiliaries": CURIOSITY, "memory": ", memory=RunningSum"},
-    "recurrent and skipping": {"adapter": "SKIPPING", "memory": ", memory=RunningSum"},
-    "all at once": {
-        "adapter": "TWO_ROLES",
-        "agent": "TWO_GROUPS",
-        "auxiliaries": "{distillation: {weight: 0.5}}",
-        "explorer": "{mixture: {epsilon: 0.3}}",
-        "memory": ", memory=RunningSum",
-    },
+    "two roles": Fake(adapter="TWO_ROLES"),
+    "two groups": Fake(agent="TWO_GROUPS"),
+    "auxiliary": Fake(auxiliaries=DISTILLATION),
+    "explorer": Fake(explorer=MIXTURE),
+    "reactor with two roles": Fake(agent="REACTOR", adapter="TWO_ROLES"),
+    "reactor, auxiliary and explorer, recurrent and skipping": Fake(
+        agent="REACTOR", adapter="SKIPPING", auxiliaries=DISTILLATION, explorer=MIXTURE, memory=TWO_MEMORIES
+    ),
+    "without a replay": Fake(agent="A2C"),
+    "auxiliary and explorer without a replay": Fake(agent="A2C", auxiliaries=DISTILLATION, explorer=MIXTURE),
+    "epochs and a late role": Fake(agent="PPO", adapter="TWO_ROLES"),
+    "epochs and an auxiliary, recurrent and skipping": Fake(
+        agent="PPO", adapter="SKIPPING", auxiliaries=DISTILLATION, memory=MEMORY
+    ),
+    "curiosity and a late role": Fake(adapter="TWO_ROLES", auxiliaries=CURIOSITY),
+    "curiosity, recurrent and skipping": Fake(adapter="SKIPPING", auxiliaries=AGENT_CURIOSITY, memory=MEMORY),
+    "curiosity, a critic with its own memory": Fake(
+        agent="REACTOR", adapter="SKIPPING", auxiliaries=CURIOSITY, memory=TWO_MEMORIES
+    ),
+    "curiosity and sac": Fake(agent="SAC", auxiliaries=CURIOSITY),
+    "curiosity without a replay": Fake(agent="A2C", auxiliaries=CURIOSITY),
+    "curiosity, epochs and a memory": Fake(agent="PPO", auxiliaries=CURIOSITY, memory=MEMORY),
+    "recurrent and skipping": Fake(adapter="SKIPPING", memory=MEMORY),
+    "all at once": Fake(
+        adapter="TWO_ROLES", agent="TWO_GROUPS", auxiliaries=DISTILLATION, explorer=MIXTURE, memory=MEMORY
+    ),
 }
-
-
-def write_folder(tmp_path, adapter="PROBE", agent="ACER", auxiliaries="{}", explorer="{}", memory=""):
-    folder = tmp_path / "envs" / "fake" / "task"
-    folder.mkdir(parents=True)
-    section = f"  {agent.lower()}_config: {{{SECTIONS[agent]}}}\n" if agent in SECTIONS else ""
-    if find_settings("algorithm", agent).uses_replay:
-        section += "  replay_config: {capacity: 900}\n"
-    config = CONFIG.format(
-        adapter=adapter, agent=agent, agent_section=section, auxiliaries=auxiliaries, explorer=explorer
-    )
-    (folder / "config.yaml").write_text(config)
-    (folder / "nn.py").write_text(NN.format(memory=memory))
 
 
 def run(*arguments):
@@ -112,9 +104,8 @@ def read_weights(folder):
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_every_fake_trains_resumes_and_plays(fake, tmp_path, capsys):
-    write_folder(tmp_path, **FAKES[fake])
-    folder = run()
+def test_every_fake_trains_resumes_and_plays(fake, capsys):
+    folder = FAKES[fake].train()
     before, counters = read_weights(folder), folder.find_latest().counters
     assert counters.env_steps >= 400
     assert counters.updates > 10
@@ -137,9 +128,8 @@ def test_every_fake_trains_resumes_and_plays(fake, tmp_path, capsys):
             assert not torch.equal(vector, after[role]["parameters"][group]), (role, group)
 
 
-def test_a_role_that_appears_late_has_its_own_components(tmp_path):
-    write_folder(tmp_path, **FAKES["two roles"])
-    folder = run()
+def test_a_role_that_appears_late_has_its_own_components():
+    folder = FAKES["two roles"].train()
     states = read_weights(folder)
     assert set(states) == set(folder.read_roles()) == {"early", "late"}
     assert states["early"]["parameters"]["acer"].shape != states["late"]["parameters"]["acer"].shape
@@ -148,39 +138,31 @@ def test_a_role_that_appears_late_has_its_own_components(tmp_path):
     assert ticks > LATE
 
 
-def test_each_group_uses_its_own_learning_rate(tmp_path, monkeypatch):
+def test_each_group_uses_its_own_learning_rate(monkeypatch):
     from algorithm.training.learner import Learner
 
     updates = []
     step = Learner._step_if_finite
 
     def recorded_step(self):
-        before = {name: self.parameters.vector[where].clone() for name, where in self.parameters.group_slices.items()}
+        before = self.parameters.vector.clone()
         result = step(self)
-        updates.append(
-            {
-                name: (self.parameters.vector[where] - before[name]).abs().max().item()
-                for name, where in self.parameters.group_slices.items()
-            }
-        )
+        change, groups = (self.parameters.vector - before).abs(), self.parameters.group_slices
+        updates.append({name: change[where].max().item() for name, where in groups.items()})
         return result
 
     monkeypatch.setattr(Learner, "_step_if_finite", recorded_step)
-    write_folder(tmp_path, **FAKES["two groups"])
-    run()
+    FAKES["two groups"].train()
     assert max(step["policy"] for step in updates) < 3e-3  # a step of Adam is about its learning rate
     assert max(step["critic"] for step in updates) > 1e-2
 
 
-def test_an_auxiliary_has_parameters_statistics_and_a_target_network(tmp_path):
-    write_folder(tmp_path, **FAKES["auxiliary"])
-    folder = run()
+def test_an_auxiliary_has_parameters_statistics_and_a_target_network():
+    folder = FAKES["auxiliary"].train()
     state = read_weights(folder)["agent"]
     assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
-    student, teacher = (
-        state["parameters"]["auxiliary/distillation"],
-        state["target_networks"]["auxiliary/distillation/teacher"],
-    )
+    student = state["parameters"]["auxiliary/distillation"]
+    teacher = state["target_networks"]["auxiliary/distillation/teacher"]
     assert teacher.shape == student.shape
     assert not torch.equal(teacher, student)
     count = state["statistics"]["auxiliary/distillation"][-1]
@@ -188,18 +170,16 @@ def test_an_auxiliary_has_parameters_statistics_and_a_target_network(tmp_path):
     assert count <= 420
 
 
-def test_the_replay_stores_the_behavior_of_the_explorer(tmp_path):
-    write_folder(tmp_path, **FAKES["explorer"])
-    folder = run()
+def test_the_replay_stores_the_behavior_of_the_explorer():
+    folder = FAKES["explorer"].train()
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         stored = np.exp(arrays["behavior"][:, : arrays["head"].max()])
     np.testing.assert_allclose(stored.sum(-1), 1, rtol=1e-5)
     assert stored.min() >= 0.3 / 2 - 1e-6
 
 
-def test_a_memory_stays_with_its_lane_when_ticks_are_skipped(tmp_path):
-    write_folder(tmp_path, **FAKES["recurrent and skipping"])
-    folder = run()
+def test_a_memory_stays_with_its_lane_when_ticks_are_skipped():
+    folder = FAKES["recurrent and skipping"].train()
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         heads = arrays["head"]
         assert len(set(heads.tolist())) > 1  # lanes have stored different numbers of rows

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+import yaml
 
 from algorithm import load
 from algorithm.cli import main
@@ -14,72 +15,24 @@ from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
 from algorithm.runs.trained_agent import TrainedAgent
-from tests.guessing import STEPS, Guessing
+from tests.guessing import Guessing
+from tests.task_folder import write_task
 
-SETTINGS = {
-    # A forbidden action, or one outside the space, raises and ends the run, since no restarts are allowed.
-    "base_config": {
-        "max_env_restarts": 0,
-        "env_name": "tests.guessing:Guessing-v0",
-        "n_envs": 8,
-        "max_step": 1000,
-        "log_every": 1000,
-    },
-    "acer_config": {
-        "learning_rate": 0.01,
-        "gamma": 0.5,
-        "reward_scale": 1.0,
-        "rollout_length": 4,
-        "sequence_length": 4,
-        "batch_size": 32,
-        "learning_starts": 64,
-        "replay_ratio": 3,
-        "average_policy_decay": 0.9,
-        "std_init": 0.3,
-    },
-    "sac_config": {
-        "learning_rate_critic": 0.005,
-        "learning_rate_policy": 0.005,
-        "learning_rate_alpha": 0.005,
-        "gamma": 0.5,
-        "rollout_length": 1,
-        "batch_size": 64,
-        "learning_starts": 64,
-        "replay_ratio": 2,
-        "tau": 0.1,
-        "target_d_alpha": 0.1,
-        "target_c_alpha": 2.0,
-    },
-    "reactor_config": {
-        "learning_rate": 0.01,
-        "gamma": 0.5,
-        "reward_normalization": None,
-        "n_atoms": 21,
-        "v_min": -1.0,
-        "v_max": 2.0,
-        "rollout_length": 4,
-        "sequence_length": 4,
-        "batch_size": 32,
-        "learning_starts": 64,
-        "replay_ratio": 3,
-        "update_target_per_step": 10,
-    },
-    "a2c_config": {
-        "learning_rate": 0.01,
-        "optimizer": "adam",
-        "gamma": 0.5,
-        "rollout_length": 4,
-        "std_init": 0.3,
-    },
-    "ppo_config": {
-        "learning_rate": 0.01,
-        "gamma": 0.5,
-        "rollout_length": 16,
-        "epochs": 6,
-        "minibatches": 4,
-        "std_init": 0.3,
-    },
-}
+# A forbidden action, or one outside the space, raises and ends the run, since no restarts are allowed.
+SETTINGS = yaml.safe_load("""
+base_config: {max_env_restarts: 0, env_name: "tests.guessing:Guessing-v0", n_envs: 8, max_step: 1000, log_every: 1000}
+acer_config:
+  {learning_rate: 0.01, gamma: 0.5, reward_scale: 1.0, rollout_length: 4, sequence_length: 4, batch_size: 32,
+   learning_starts: 64, replay_ratio: 3, average_policy_decay: 0.9, std_init: 0.3}
+sac_config:
+  {learning_rate_critic: 0.005, learning_rate_policy: 0.005, learning_rate_alpha: 0.005, gamma: 0.5, rollout_length: 1,
+   batch_size: 64, learning_starts: 64, replay_ratio: 2, tau: 0.1, target_d_alpha: 0.1, target_c_alpha: 2.0}
+reactor_config:
+  {learning_rate: 0.01, gamma: 0.5, reward_normalization: null, n_atoms: 21, v_min: -1.0, v_max: 2.0, rollout_length: 4,
+   sequence_length: 4, batch_size: 32, learning_starts: 64, replay_ratio: 3, update_target_per_step: 10}
+a2c_config: {learning_rate: 0.01, optimizer: adam, gamma: 0.5, rollout_length: 4, std_init: 0.3}
+ppo_config: {learning_rate: 0.01, gamma: 0.5, rollout_length: 16, epochs: 6, minibatches: 4, std_init: 0.3}
+""")
 # Agents without a replay learn from each env step once, or in a few epochs.
 STEPS_WITHOUT_REPLAY = {"A2C": 6000, "PPO": 2500}
 SPACES = {
@@ -128,19 +81,14 @@ FAST = {
     "PPO": {"Discrete masked by info", "Dict"},
 }
 KINDS = [
-    pytest.param(
-        algorithm,
-        *kind,
-        id=f"{algorithm}-{name}",
-        marks=[pytest.mark.slow] * (name not in FAST[algorithm]),
-    )
-    for algorithm, kinds in (
-        ("ACER", ACER),
-        ("SAC", SAC),
-        ("REACTOR", REACTOR),
-        ("A2C", WITHOUT_REPLAY),
-        ("PPO", WITHOUT_REPLAY),
-    )
+    pytest.param(algorithm, *kind, id=f"{algorithm}-{name}", marks=[pytest.mark.slow] * (name not in FAST[algorithm]))
+    for algorithm, kinds in {
+        "ACER": ACER,
+        "SAC": SAC,
+        "REACTOR": REACTOR,
+        "A2C": WITHOUT_REPLAY,
+        "PPO": WITHOUT_REPLAY,
+    }.items()
     for name, kind in kinds.items()
 ]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
@@ -154,14 +102,10 @@ def layer(algorithm: str, changes: dict, **base) -> dict:
     return {"base_config": {"algorithm": algorithm, **base}, f"{algorithm.lower()}_config": changes}
 
 
-def train_folder(tmp_path, changes: dict, nn: str = NN) -> RunFolder:
+def train_folder(changes: dict, nn: str = NN) -> RunFolder:
     """Train an environment folder with changed settings. Return the run folder."""
     settings = resolve([("test", SETTINGS), ("test", changes)])
-    source = tmp_path / "envs" / "mine" / "guessing"
-    source.mkdir(parents=True)
-    (source / "config.yaml").write_text("default:\n")
-    (source / "nn.py").write_text(nn)
-    folder = RunFolder.create("mine/guessing", source, "a", settings.tree)
+    folder = RunFolder.create("mine/guessing", write_task("default:\n", "mine/guessing", nn), "a", settings.tree)
     train(settings, folder, lambda line: None)
     return folder
 
@@ -171,17 +115,19 @@ def mean_return(player: TrainedAgent, env: Guessing, episodes: int = 30) -> floa
     total = 0.0
     for episode in range(episodes):
         obs, info = env.reset(seed=10_000 + episode)
-        for _ in range(STEPS):
+        player.reset()
+        over = False
+        while not over:
             action = player.act(obs, info.get("action_mask"))
             assert env.action_space.contains(action)
-            obs, reward, _, _, info = env.step(action)
+            obs, reward, over, _, info = env.step(action)
             total += reward
     return total / episodes
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "masks", "changes"), KINDS)
-def test_every_kind_of_action_is_learned_and_played(algorithm, kind, masks, changes, tmp_path, capsys):
-    folder = train_folder(tmp_path, layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
+def test_every_kind_of_action_is_learned_and_played(algorithm, kind, masks, changes, capsys):
+    folder = train_folder(layer(algorithm, changes, env_args={"kind": kind, "masks": masks}))
     settings = folder.load_settings()
     env, role = Guessing(kind, masks), folder.read_roles()["agent"]
     untrained = ComponentsBuilder(settings, folder, None, print)("agent", role).agent
@@ -238,42 +184,35 @@ def memory_cases():
 
 
 @pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(memory_cases()))
-def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind, tmp_path):
+def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind):
     """The best action depends on the previous observation, so an agent without a memory reaches a constant return."""
     steps = ATTENTION_STEPS if memory == "attention" else MEMORY_STEPS
     base = {"max_step": steps[algorithm], "env_args": {"kind": kind, "late": True}}
     parts = {**MEMORIES, **BRANCH_MEMORIES}[memory]
     nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {parts})\n"
-    folder = train_folder(tmp_path, layer(algorithm, changes, **base), nn)
-    player, env, total = load(folder.path, disable_sample=True), Guessing(kind, late=True), 0.0
-    for episode in range(30):
-        obs, _ = env.reset(seed=10_000 + episode)
-        player.reset()
-        over = False
-        while not over:
-            obs, reward, over, _, _ = env.step(player.act(obs))
-            total += reward
-    assert total / 30 > CONSTANT_RETURN + 0.15
+    folder = train_folder(layer(algorithm, changes, **base), nn)
+    assert mean_return(load(folder.path, disable_sample=True), Guessing(kind, late=True)) > CONSTANT_RETURN + 0.15
+
+
+ONE_STATE = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "env_args": {}}
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"std": "learned", "std_min": 0.1}, {"estimator": "vtrace", "critic": "state_value"}], ids=str
 )
-def test_a_time_limit_is_not_a_termination_with_continuous_actions(changes, tmp_path):
+def test_a_time_limit_is_not_a_termination_with_continuous_actions(changes):
     """One state, reward 1, truncated after 10 steps: its value is 10; as a termination it would be about 4.4."""
-    base = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "env_args": {}}
-    agent = load(train_folder(tmp_path, {"base_config": base, "acer_config": {"gamma": 0.9, **changes}}).path).agent
+    agent = load(train_folder(layer("ACER", {"gamma": 0.9, **changes}, **ONE_STATE)).path).agent
     with torch.no_grad():
         features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
         value = agent.policy.compute_outputs(features)[0, agent.family.statistics_size].item()
     assert value == pytest.approx(10, abs=0.5)
 
 
-def test_a_time_limit_is_not_a_termination_in_sac_with_continuous_actions(tmp_path):
+def test_a_time_limit_is_not_a_termination_in_sac_with_continuous_actions():
     """The same with the critics of SAC, without entropy in their targets."""
-    base = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter": 10, "max_step": 2400, "env_args": {}}
     changes = {"gamma": 0.9, "alpha_critic_scale": 0.0, "learning_rate_schedule": "linear"}
-    agent = load(train_folder(tmp_path, layer("SAC", changes, **base)).path).agent
+    agent = load(train_folder(layer("SAC", changes, **ONE_STATE, max_step=2400)).path).agent
     with torch.no_grad():
         features = agent.critics.torso.encode({"obs": torch.ones(1, 1)})
         values = agent.critics(features, torch.zeros(1, 1, 2))

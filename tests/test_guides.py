@@ -14,10 +14,8 @@ import yaml
 from algorithm import train
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser, parse_arguments
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_own_variant, read_variant
-from algorithm.config.yaml_layers import iterate_leaves, load_defaults
+from algorithm.config.loader import check_effects, resolve
+from algorithm.config.yaml_layers import iterate_leaves, load_defaults, read_own_variant, read_variant
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
@@ -33,10 +31,11 @@ METRIC_RUNS = [
     ("gym/cartpole", "A2C", {"rollout_length": 16}, {"auxiliaries": {"rnd": {}}}),
     ("gym/cartpole", "PPO", {"rollout_length": 16, "epochs": 1}, {}),
 ]
+PAGES = pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
 QUICK = ["base_config.n_envs=2", "base_config.max_env_restarts=0", "base_config.max_step_each_iter=30"]
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+@PAGES
 def test_links_lead_to_a_file_and_a_heading(guide):
     missing = []
     for link, anchor in LINK.findall(read(guide)):
@@ -51,7 +50,7 @@ def test_every_page_is_in_the_table_of_contents():
     assert {path.stem for path in DOCS.glob("*.md")} - listed == {"index"}
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+@PAGES
 def test_commands_are_parsed_and_their_folders_exist(guide):
     """Commands that train check their folder; those that create one are followed by commands that use it."""
     for path, text in [*files(guide).items(), ("../my/task/config.yaml", "default: {}\n")]:
@@ -76,10 +75,15 @@ def create(path, text):
     path.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
-def test_modules_that_are_named_exist(guide):
-    named = re.findall(r"`((?:algorithm|tests|benchmarks|envs)/[\w/]+\.py)`", read(guide))
-    assert [path for path in named if not (ROOT / path).exists() and path not in files(guide)] == []
+@PAGES
+def test_modules_and_settings_that_are_named_exist_and_python_blocks_compile(guide):
+    text, tree = read(guide), load_defaults()
+    modules = re.findall(r"`((?:algorithm|tests|benchmarks|envs)/[\w/]+\.py)`", text)
+    assert [path for path in modules if not (ROOT / path).exists() and path not in files(guide)] == []
+    named = re.findall(r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", text)
+    assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
+    for number, code in enumerate(blocks(guide, "python")):
+        compile(code, f"{guide.name}, block {number}", "exec")
 
 
 def test_the_architecture_names_classes_that_exist():
@@ -88,13 +92,7 @@ def test_the_architecture_names_classes_that_exist():
     assert named - set(re.findall(r"^class (\w+)", source, re.M)) == set()
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
-def test_python_blocks_compile(guide):
-    for number, code in enumerate(blocks(guide, "python")):
-        compile(code, f"{guide.name}, block {number}", "exec")
-
-
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+@PAGES
 def test_yaml_blocks_are_settings(guide, tmp_path):
     for code in blocks(guide, "yaml"):
         tree = yaml.safe_load(code)
@@ -104,13 +102,6 @@ def test_yaml_blocks_are_settings(guide, tmp_path):
         create(tmp_path / "config.yaml", code)
         for variant in tree:
             resolve([("config.yaml", read_variant(tmp_path / "config.yaml", variant))])
-
-
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
-def test_settings_by_their_full_names_exist(guide):
-    tree = load_defaults()
-    named = re.findall(r"\b(base_config|replay_config|acer_config|sac_config)\.(\w+)", read(guide))
-    assert [f"{section}.{key}" for section, key in named if key not in tree[section]] == []
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,6 @@ def test_both_layouts_give_the_same_weights_and_actions_bit_for_bit(source):
     assert equal_weights(first, last) and not equal_weights(first, other)
     specs = last.read_roles()["agent"].obs_specs
     assert specs["large"].effective_env_shape == (7, 8, 2) and specs["small"].effective_env_shape == (5, 6)
-    assert {name: (spec.shape, spec.high) for name, spec in specs.items()} == {
-        "large": ((2, 7, 8), 255),
-        "small": ((1, 5, 6), 1),
-        "number": ((2,), 1),
-    }
     with np.load(first.find_latest().folder / "agent" / "replay.npz") as replay:
         assert replay["obs/large"].dtype == replay["obs/small"].dtype == np.uint8
         assert replay["obs/large"].shape == (3, 100, 2, 7, 8)
@@ -156,30 +151,7 @@ def test_a_replay_larger_than_the_free_disk_is_rejected(source):
         run(source, "a", replay_config={"memory_map": True, "capacity": 10**13})
 
 
-def test_an_image_that_is_too_small_is_rejected_in_one_line(source):
-    (source / "nn.py").write_text(
-        NN.replace("Conv((3, 3, 1), units=None)", "NatureCnn()").replace("Conv,", "Conv, NatureCnn,")
-    )
-    with pytest.raises(UserError, match=r"^an image \[1, 5, 6\] is too small for NatureCnn"):
-        run(source, "a")
-
-
-REACTOR = {"base_config": {"algorithm": "REACTOR"}}
-
-
-def test_reactor_learns_from_images_of_both_layouts_bit_for_bit(source):
-    nn = NN.replace("Mlp, Vector", "Gru, Mlp, Vector").replace("Mlp(16)", "Mlp(16), policy=Gru(8), critic=Gru(8)")
-    (source / "nn.py").write_text(nn, encoding="utf-8")
-    first, last = (
-        run(source, name, base_config={"env_args": {"channels": channels}, "algorithm": "REACTOR"})
-        for name, channels in (("a", "first"), ("b", "last"))
-    )
-    assert equal_weights(first, last)
-    batch = {"large": np.zeros((3, 2, 7, 8), np.uint8), "small": np.zeros((3, 5, 6), bool), "number": np.zeros((3, 2))}
-    assert load(first.path).act(batch).shape == (3,)
-
-
-@pytest.mark.parametrize("changes", [{}, REACTOR], ids=["ACER", "REACTOR"])
+@pytest.mark.parametrize("changes", [{}, {"base_config": {"algorithm": "REACTOR"}}], ids=["ACER", "REACTOR"])
 def test_the_default_network_supports_images(source, changes):
     (source / "nn.py").unlink()
     assert run(source, "a", **changes).find_latest().counters.updates > 50

@@ -1,13 +1,17 @@
-"""Messages name the command with which the user started the program."""
+"""The program has the name by which the user started it, and the package works without the repository."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import algorithm
 from algorithm import program
 from algorithm.cli.parser import make_start_page
 from algorithm.program import DATA, find_data_folder
@@ -75,17 +79,97 @@ def test_the_module_is_the_command_line(arguments):
         assert ours.replace("python main.py", "python -m algorithm").split() == theirs.split()
 
 
-def test_a_checkout_has_the_data_files_alongside_the_package(tmp_path):
+def test_the_data_files_are_alongside_the_package_in_a_checkout_and_inside_of_an_installed_one(tmp_path):
+    (tmp_path / "envs").mkdir()  # a package of this name that is installed, too
+    assert find_data_folder(tmp_path / "algorithm") == tmp_path / "algorithm" / "_data"
     (tmp_path / "default_config.yaml").touch()
     (tmp_path / "algorithm" / "_data").mkdir(parents=True)
     assert find_data_folder(tmp_path / "algorithm") == tmp_path
+    assert (DATA / "default_config.yaml").is_file() and (DATA / "envs/gym/cartpole/config.yaml").is_file()
 
 
-def test_an_installed_package_contains_the_data_files(tmp_path):
-    (tmp_path / "envs").mkdir()  # a package of this name that is installed, too
-    assert find_data_folder(tmp_path / "algorithm") == tmp_path / "algorithm" / "_data"
+ROOT = Path(__file__).resolve().parents[1]
+SHORT = ["--max-step", "300", "--set", "base_config.log_every=100", "base_config.save_every=150", "goal=null"]
 
 
-def test_the_folder_of_this_package_contains_all_data_files():
-    assert (DATA / "default_config.yaml").is_file()
-    assert (DATA / "envs" / "gym" / "cartpole" / "config.yaml").is_file()
+def test_the_command_of_the_package_is_the_command_line():
+    from algorithm.cli.main import run_process
+
+    try:
+        points = metadata.distribution("samara-rl").entry_points.select(group="console_scripts", name="samara")
+    except metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    assert [point.load() for point in points] in ([run_process], [])  # none in an installation of an earlier version
+
+
+def test_the_public_names_exist_and_importing_the_package_imports_nothing_heavy():
+    assert sorted(algorithm.__all__) == sorted(set(algorithm.__all__))
+    assert all(getattr(algorithm, name) is not None for name in algorithm.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        algorithm.trian  # noqa: B018
+    code = "import sys, algorithm; assert not {'torch', 'numpy', 'gymnasium'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_description_for_a_package_index_has_no_path_of_this_repository():
+    text = subprocess.check_output([sys.executable, "setup.py", "--long-description"], cwd=ROOT, text=True)
+    assert text.startswith("# Samara\n") and "*(picture: A terminal during a training run)*" in text
+    assert re.findall(r"\]\((?!https?:)(.*?)\)", text) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_wheel_works_in_an_empty_folder(tmp_path):
+    def run(*command, status=0, **variables):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, cwd=tmp_path / "empty", env=environment
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+
+    (tmp_path / "empty").mkdir()
+    tree = tmp_path / "tree"
+    archive = tmp_path / "tree.tar"
+    files = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    (tmp_path / "files.txt").write_text("".join(f"{name}\n" for name in files.splitlines() if (ROOT / name).exists()))
+    subprocess.run(["tar", "-cf", archive, "-T", tmp_path / "files.txt"], cwd=ROOT, check=True)
+    tree.mkdir()
+    subprocess.run(["tar", "-xf", archive], cwd=tree, check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path / "dist", tree)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"algorithm/py.typed", "algorithm/_data/default_config.yaml"} <= set(names)
+    assert {"algorithm/_data/envs/gym/cartpole/config.yaml", "algorithm/_data/docs/configuration.md"} <= set(names)
+    assert {"algorithm/tools/reports/templates/run.html", "algorithm/tools/reports/templates/style.css"} <= set(names)
+    assert not [name for name in names if name.endswith(".pyc") or name.startswith(("tests/", "envs/", "main.py"))]
+
+    # The required packages are imported from this Python; the package itself is imported from the wheel only.
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    bin_folder = venv / ("Scripts" if os.name == "nt" else "bin")
+    python = bin_folder / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    run(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel)
+    outer = [path for path in sys.path if path.endswith("-packages")]
+    (site / "outer.pth").write_text("\n".join(outer))
+    command = bin_folder / "samara"
+
+    assert run(command, "--version") == f"samara {algorithm.__version__}\n"
+    start_page = run(command)
+    assert "samara gym/cartpole" in start_page
+    assert Path(re.search(r"lists every option, (.*) every setting", start_page)[1]).is_file()
+    trained = run(command, "gym/cartpole", "-n", "a", *SHORT)
+    assert "samara gym/cartpole -n a --resume" in trained
+    assert (tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a" / "config.yaml").is_file()
+    assert "return" in run(command, "gym/cartpole", "-n", "a", "--run")
+    assert "gym/cartpole" in run(command, "list")
+    assert "report.html" in run(command, "report", "gym/cartpole")
+    assert "samara mine/acrobot" in run(command, "init", "mine/acrobot", "--set", "base_config.env_name=Acrobot-v1")
+    run(command, "export", "gym/cartpole", "-n", "a")
+    assert list((tmp_path / "empty" / "runs" / "gym" / "cartpole" / "a").rglob("*.onnx"))
+    assert "all that gym/cartpole needs is there" in run(python, "-m", "algorithm", "doctor", "gym/cartpole")
+    code = "import algorithm; print(algorithm.train('gym/cartpole', settings={'base_config.max_step': 100}).folder)"
+    assert Path(run(python, "-c", code).strip()).parent == tmp_path / "empty" / "runs" / "gym" / "cartpole"
+    assert Path(run(python, "-c", "import algorithm; print(algorithm.__file__)").strip()).is_relative_to(venv)

@@ -111,20 +111,22 @@ def make_missing_error(env_name: EnvName, error: Exception) -> UnsupportedEnviro
 
     `error` is the exception, or a wrapper of the exception, that the failed import raised.
     """
-    module = getattr(error.__cause__ or error, "name", None) or ""
     name = get_env_name(env_name)
+    return UnsupportedEnvironment(f"the environment {name!r} {describe_missing(name, error)}")
+
+
+def describe_missing(name: str, error: Exception) -> str:
+    """Return what an environment or a wrapper needs whose package is missing, as the predicate of a sentence."""
+    module = getattr(error.__cause__ or error, "name", None) or ""
     if extra := _find_extra(name, module.partition(".")[0]):
         reason = _get_first_line(error.__cause__ or error)
-        return UnsupportedEnvironment(
-            f"the environment {name!r} needs the extra {extra} ({reason}): {get_install_command(extra)}"
-        )
+        return f"needs the extra {extra} ({reason}): {get_install_command(extra)}"
     message = _get_first_line(error)
     if isinstance(error, gymnasium.error.NamespaceNotFound) and ":" not in name:
         message += f" If importing a module registers it, name the module: MODULE:{name}"
-    package = getattr(error, "name", None)
-    if package and "pip install" not in message:
-        message += f"; pip install {package}"
-    return UnsupportedEnvironment(f"the environment {name!r} needs a package: {message}")
+    if module and "." not in module and "pip install" not in message:
+        message += f"; pip install {module}"
+    return f"needs a package: {message}"
 
 
 def _find_extra(env_name: str, module: str) -> str | None:

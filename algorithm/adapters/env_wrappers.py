@@ -13,12 +13,12 @@ from typing import Any
 import gymnasium
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
+from algorithm.adapters.env_errors import describe_missing
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.errors import format_traceback, is_stop, summarize_error, summarize_with_place
 
 Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
 
-PACKAGES_BY_MODULE = {"cv2": "opencv-python-headless"}  # modules whose package has another name
 # Keys in the info of an environment that raised, with the traceback as value, whose last line is the summary.
 STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
 RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
@@ -39,11 +39,10 @@ def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
             env = load_callable(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
         except UnsupportedEnvironment as error:
             raise UnsupportedEnvironment(f"env_wrappers: {error}") from error
+        except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise UnsupportedEnvironment(f"env_wrappers: {path} {describe_missing(path, error)}") from error
         except Exception as error:  # a wrapper may raise any exception
-            package = _find_package(error)
-            line, _, _ = str(error).partition("\n")
-            install = f"; pip install {package}" if package else ""
-            raise UnsupportedEnvironment(f"env_wrappers: {path}: {type(error).__name__}: {line}{install}") from error
+            raise UnsupportedEnvironment(f"env_wrappers: {path}: {summarize_error(error)}") from error
     return env
 
 
@@ -139,26 +138,13 @@ def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"{summarize_error(error)} was raised") from error
 
 
-class EnvFactory:
-    """A factory of one fault-tolerant environment, in the main process or in a worker process."""
-
-    def __init__(self, make: Callable[[], gymnasium.Env]):
-        self.make = make
-        self.owner_pid = os.getpid()
-
-    def __call__(self) -> FaultTolerantEnv:
-        if os.getpid() != self.owner_pid:
-            prepare_worker()
-            # The main process ends its workers. Programs that an environment starts do not inherit this handler.
-            signal.signal(signal.SIGTERM, lambda *_: None)
-        return FaultTolerantEnv(self.make)
-
-
-def _find_package(error: BaseException) -> str | None:
-    """Return the package, as pip names it, whose absence caused `error`; None for any other error."""
-    cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
-    module = cause.name if isinstance(cause, ModuleNotFoundError) else None
-    return None if module is None or "." in module else PACKAGES_BY_MODULE.get(module, module)
+def make_fault_tolerant(make: Callable[[], gymnasium.Env], owner_pid: int) -> FaultTolerantEnv:
+    """Return one fault-tolerant environment, in the process `owner_pid` or in one of its worker processes."""
+    if os.getpid() != owner_pid:
+        prepare_worker()
+        # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    return FaultTolerantEnv(make)
 
 
 def _to_tuple(value: Any) -> Any:

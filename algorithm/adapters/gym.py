@@ -19,6 +19,7 @@ from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
+Array = np.ndarray
 MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]
 
@@ -71,7 +72,14 @@ class GymAdapter(Adapter):
         self.supports_groups = self._background is not None
         self._first_env = config.first_env
         self._all_false = np.zeros(config.n_envs, bool)
-        self._all_true = np.ones(config.n_envs, bool)
+        self._idle_step = Step(
+            lane=self._lanes,
+            obs={},
+            first=self._all_false,
+            is_bootstrap_row=self._all_false,
+            reward=np.zeros(config.n_envs, np.float32),
+            alive=~self._all_false,
+        )
         mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._read_step = {
             AutoresetMode.NEXT_STEP: self._read_next_step,
@@ -94,8 +102,7 @@ class GymAdapter(Adapter):
         obs, info = self._reset_env(seed)
         self._record_errors(info)
         self._ended, self._pending_step, self._active_lanes = self._all_false, None, self._lanes
-        reward = np.zeros(len(self._lanes), np.float32)
-        return {DEFAULT_ROLE: self._make_step(self._spaces(obs, self._list_masks(info)), reward, first=self._all_true)}
+        return {DEFAULT_ROLE: self._make_step(obs, info, first=np.ones(len(self._lanes), bool))}
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         if self._pending_step is None:
@@ -106,8 +113,8 @@ class GymAdapter(Adapter):
         if step is not None:
             return {DEFAULT_ROLE: step}
         while True:
-            obs, reward, terminated, truncated, info = self._finish_step()
-            step = self._read_step(obs, reward.astype(np.float32), terminated, truncated, info)
+            obs, reward, *rest = self._finish_step()
+            step = self._read_step(obs, reward.astype(np.float32), *rest)
             self._active_lanes = step.lane
             if len(step.lane):
                 return {DEFAULT_ROLE: step}
@@ -133,55 +140,40 @@ class GymAdapter(Adapter):
         with convert_crashes(self._name):
             return self._background.recv() if self._background else self.env.step(actions)
 
-    def _read_next_step(
-        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
-    ) -> Step:
+    def _read_next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: Info) -> Step:
         """Return the Step in mode NEXT_STEP, where the step after an episode's end ignores the action and resets."""
         first, self._ended = self._ended, terminated | truncated
-        step = self._make_step(
-            self._spaces(obs, self._list_masks(info)), reward, first=first, ended=self._ended, alive=~terminated
-        )
+        step = self._make_step(obs, info, reward=reward, first=first, is_bootstrap_row=self._ended, alive=~terminated)
         lost = self._record_errors(info)
-        return step if lost is self._all_false else step.take(~lost)
+        return step.take(~lost) if lost.any() else step
 
-    def _read_same_step(
-        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
-    ) -> Step:
+    def _read_same_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: Info) -> Step:
         """Return the Step in mode SAME_STEP, where `obs` is the next episode's and `info` has the final observation."""
-        lost = self._record_errors(info.get("final_info", {}))
+        final_info: Info = info.get("final_info", {})
+        has_final, final = truncated & ~terminated & ~self._record_errors(final_info), {}
         self._record_errors(info)
-        has_final, final = truncated & ~terminated & ~lost, {}
         if has_final.any():
-            final_lanes = np.flatnonzero(has_final).tolist()
-            masks = self._list_masks(info.get("final_info", {}))
-            final = self._spaces(
-                [info["final_obs"][lane] for lane in final_lanes], [masks[lane] for lane in final_lanes]
-            )
-        step = self._make_step(
-            self._spaces(obs, self._list_masks(info)), reward, first=terminated | truncated, alive=~terminated
-        )
+            lanes, masks = np.flatnonzero(has_final).tolist(), self._list_masks(final_info)
+            final = self._spaces([info["final_obs"][lane] for lane in lanes], [masks[lane] for lane in lanes])
+        step = self._make_step(obs, info, reward=reward, first=terminated | truncated, alive=~terminated)
         return self._put_final_first(final, has_final, step)
 
-    def _read_disabled(
-        self, obs: Any, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, info: Info
-    ) -> Step:
+    def _read_disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: Info) -> Step:
         """Return the Step in mode DISABLED, where this method resets the lanes whose episode ended."""
-        current_obs = self._spaces(obs, self._list_masks(info))
-        ended = terminated | truncated
+        step, ended = self._make_step(obs, info, reward=reward), terminated | truncated
         if not ended.any():
-            return self._make_step(current_obs, reward)
+            return step
         has_final = truncated & ~terminated & ~self._record_errors(info)
-        final = {name: value[has_final].copy() for name, value in current_obs.items()}
+        final = {name: value[has_final].copy() for name, value in step.obs.items()}
         with convert_crashes(self._name):
             obs, info = self.env.reset(options={"reset_mask": ended})
         self._record_errors(info)
         next_obs = self._spaces(obs, self._list_masks(info))
         if ACTION_MASK in next_obs:  # the infos of a reset contain no masks of the lanes that were not reset
-            next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], current_obs[ACTION_MASK])
-        step = self._make_step(next_obs, reward, first=ended, alive=~terminated)
-        return self._put_final_first(final, has_final, step)
+            next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], step.obs[ACTION_MASK])
+        return self._put_final_first(final, has_final, replace(step, obs=next_obs, first=ended, alive=~terminated))
 
-    def _put_final_first(self, final: Obs, has_final: np.ndarray, step: Step) -> Step:
+    def _put_final_first(self, final: Obs, has_final: Array, step: Step) -> Step:
         """Return the bootstrap rows of a tick if there are any, and `step`, which starts the next episodes, otherwise.
 
         The rows are those of lanes with a final observation in `final` (`has_final` [lanes] bool: their episode was
@@ -190,29 +182,14 @@ class GymAdapter(Adapter):
         if not has_final.any():
             return step
         self._pending_step = replace(step, reward=np.where(has_final, np.float32(0), step.reward))
-        bootstrap_step = self._make_step({}, step.reward, ended=self._all_true).take(has_final)
-        return replace(bootstrap_step, obs=final)
+        rows = replace(self._idle_step, reward=step.reward, is_bootstrap_row=has_final).take(has_final)
+        return replace(rows, obs=final)
 
-    def _make_step(
-        self,
-        obs: Obs,
-        reward: np.ndarray,
-        *,
-        first: np.ndarray | None = None,
-        ended: np.ndarray | None = None,
-        alive: np.ndarray | None = None,
-    ) -> Step:
-        """Return a Step of all lanes, in which by default no episode starts or ends."""
-        return Step(
-            lane=self._lanes,
-            obs=obs,
-            first=self._all_false if first is None else first,
-            is_bootstrap_row=self._all_false if ended is None else ended,
-            reward=reward,
-            alive=self._all_true if alive is None else alive,
-        )
+    def _make_step(self, obs: Any, info: Info, **fields: Array) -> Step:
+        """Return a Step of all lanes, in which no episode starts or ends unless `fields` differ."""
+        return replace(self._idle_step, obs=self._spaces(obs, self._list_masks(info)), **fields)
 
-    def _record_errors(self, info: Info) -> np.ndarray:
+    def _record_errors(self, info: Info) -> Array:
         """Log and count the environments that raised; return the lanes [lanes] bool whose step raised.
 
         The episodes of these lanes are truncated, and their last row is unknown.

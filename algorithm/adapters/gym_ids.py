@@ -75,14 +75,12 @@ def find_id(name: str, namespace: str | None = None) -> str:
     for spec in gymnasium.registry.values():
         specs_by_name[_normalize(spec.name)][spec.namespace].append(spec)
     specs = specs_by_name.get(_normalize(re.sub(r"-v\d+$", "", name)), {})
-    found = [_find_newest(specs[chosen]) for chosen in _prefer_namespaces(list(specs), namespace)]
+    preferred: list[str | None] = [one for one in specs if one and _normalize(one) == _normalize(namespace or "")]
+    found = [_find_newest(specs[one]) for one in preferred or ([None] if None in specs else specs)]
     if len(found) == 1:
         return found[0]
-    similar = found or [
-        _find_newest(specs)
-        for key in get_close_matches(_normalize(name), specs_by_name, 5)
-        for specs in specs_by_name[key].values()
-    ]
+    close = get_close_matches(_normalize(name), specs_by_name, 5)
+    similar = found or [_find_newest(specs) for key in close for specs in specs_by_name[key].values()]
     problem = "several Gymnasium environments have" if found else "no Gymnasium environment has"
     hint = f"; did you mean {', '.join(similar)}?" if similar else ""
     raise UnsupportedEnvironment(f"{problem} the name {name!r}{hint}")
@@ -118,12 +116,6 @@ def find_spec(env_id: str) -> EnvSpec:
         if full_id := add_module_prefix(env_id):
             hint = f" Its module registers it: use {full_id}"
         raise UnsupportedEnvironment(f"env_name {env_id!r}: {str(error).splitlines()[0]}{hint}") from error
-
-
-def _prefer_namespaces(namespaces: list[str | None], preferred: str | None) -> list[str | None]:
-    """Return the preferred namespace if it is among `namespaces`, else None if it is among them, else all."""
-    exact = [one for one in namespaces if one and preferred and _normalize(one) == _normalize(preferred)]
-    return [*exact] or ([None] if None in namespaces else namespaces)
 
 
 def _find_newest(specs: list[EnvSpec]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from algorithm.adapters.env_errors import (
     suppress_warnings,
 )
 from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
-from algorithm.adapters.spaces import AgentSpaces, check_ignored, list_observations
+from algorithm.adapters.spaces import AgentSpaces, check_ignored, name_spaces
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
@@ -87,7 +86,7 @@ class PettingZooAdapter(Adapter):
         env = self._envs[0].env
         infos = {row.agent: row.info for row in rows}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
-        names = {agent: list_observations(env.observation_space(agent)) for agent in agents}
+        names = {agent: list(name_spaces(env.observation_space(agent))) for agent in agents}
         ignored = self._config.ignore_observations
         check_ignored(ignored, [name for of_agent in names.values() for name in of_agent])
         return {
@@ -200,21 +199,26 @@ def _make_env(config: EnvConfig) -> Any:
     """Return a ParallelEnv inside its wrappers."""
     render_args = {"render_mode": config.render_mode} if config.render_mode else {}
     with suppress_warnings():
-        env = _find_maker(config.name)(**config.args, **render_args)
+        env = _make_unconverted(config.name, **config.args, **render_args)
         return apply_wrappers(_to_parallel(env, config.name), config.wrappers)
 
 
-def _find_maker(name: EnvName) -> Callable[..., Any]:
-    """Return the function that makes an environment, which may still have to be converted to a ParallelEnv."""
+def _make_unconverted(name: EnvName, **env_args: Any) -> Any:
+    """Return an environment, which may still have to be converted to a ParallelEnv."""
     import pettingzoo
-    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+    from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
 
     if callable(name):
-        return name
+        return name(**env_args)
     if ":" in name:
-        return load_callable(name)
+        return load_callable(name)(**env_args)
     try:
-        pettingzoo.spec("parallel", name)
+        return pettingzoo.make("parallel", name, **env_args)
+    except FailedToImport as error:
+        namespace = pettingzoo.spec("parallel", name).namespace
+        raise UnsupportedEnvironment(
+            f'the environment {name!r} needs a package: {error.__cause__}; pip install "pettingzoo[{namespace}]"'
+        ) from error
     except PettingZooRegistryError as error:
         if name.replace("_v", "-v") in pettingzoo.aec_registry:
             raise UnsupportedEnvironment(f"env_name {name!r} {TURN_BASED}") from error
@@ -224,20 +228,6 @@ def _find_maker(name: EnvName) -> Callable[..., Any]:
         raise UnsupportedEnvironment(
             f"env_name {name!r} is not an environment of PettingZoo whose agents act simultaneously; did you mean "
             f"{', '.join(similar)}?"
-        ) from error
-    return partial(_make_registered, name)
-
-
-def _make_registered(name: str, **env_args: Any) -> Any:
-    import pettingzoo
-    from pettingzoo.env_registry.exceptions import FailedToImport
-
-    try:
-        return pettingzoo.make("parallel", name, **env_args)
-    except FailedToImport as error:
-        family = pettingzoo.spec("parallel", name).namespace
-        raise UnsupportedEnvironment(
-            f'the environment {name!r} needs a package: {error.__cause__}; pip install "pettingzoo[{family}]"'
         ) from error
 
 

@@ -16,41 +16,35 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 OBS = "obs"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Probe:
     """A Markov decision process with few states, observed one-hot, whose episodes are truncated after `limit` steps.
 
     Attributes:
         next_state: [states, actions].
         reward: [states, actions].
-        alive: [states, actions] bool, False for terminations.
+        alive: [states, actions], 0 for terminations.
         n_starts: Number of states, of which one is drawn for the start of an episode.
         limit: Steps after which an episode is truncated.
     """
 
-    next_state: np.ndarray
-    reward: np.ndarray
-    alive: np.ndarray
+    next_state: list[list[int]]
+    reward: list[list[float]]
+    alive: list[list[int]]
     n_starts: int = 1
     limit: int = 10
 
 
-def _make_probe(next_state: list, reward: list, alive: list, n_starts: int = 1) -> Probe:
-    return Probe(
-        next_state=np.array(next_state), reward=np.array(reward), alive=np.array(alive, bool), n_starts=n_starts
-    )
-
-
 PROBES = {
     # One state, reward 1: its value is 1 / (1 - gamma), although every episode is truncated after 10 steps.
-    "truncation": _make_probe([[0, 0]], [[1, 1]], [[1, 1]]),
+    "truncation": Probe([[0, 0]], [[1, 1]], [[1, 1]]),
     # Reward -50 in the first state, then 1 forever: with gamma 0.9 the values are -41 and 10, unless the value of
     # another episode leaks in.
-    "leak": _make_probe([[1, 1], [1, 1]], [[-50, -50], [1, 1]], [[1, 1], [1, 1]]),
+    "leak": Probe([[1, 1], [1, 1]], [[-50, -50], [1, 1]], [[1, 1], [1, 1]]),
     # One decision, then termination: reward 1 for the action that equals the state.
-    "choice": _make_probe([[0, 0], [1, 1]], [[1, 0], [0, 1]], [[0, 0], [0, 0]], n_starts=2),
+    "choice": Probe([[0, 0], [1, 1]], [[1, 0], [0, 1]], [[0, 0], [0, 0]], n_starts=2),
     # Three steps to the right terminate with reward 1; a step to the left terminates with reward 0.
-    "chain": _make_probe([[0, 1], [1, 2], [2, 2]], [[0, 0], [0, 0], [0, 1]], [[0, 1], [0, 1], [0, 0]]),
+    "chain": Probe([[0, 1], [1, 2], [2, 2]], [[0, 0], [0, 0], [0, 1]], [[0, 1], [0, 1], [0, 0]]),
 }
 
 
@@ -76,9 +70,10 @@ class ProbeAdapter(Adapter):
             raise UnsupportedEnvironment(f"env_name {name!r}: the probes are {', '.join(PROBES)}")
         if config.render_mode:
             raise UnsupportedEnvironment("a probe cannot be rendered")
-        self.probe = PROBES[name]
-        self.limit = min(self.probe.limit, config.max_episode_steps or self.probe.limit)
-        self._n_states, n_actions = self.probe.next_state.shape
+        probe = PROBES[name]
+        self._next_state, self._reward, self._alive = map(np.array, (probe.next_state, probe.reward, probe.alive))
+        self._n_starts, self._limit = probe.n_starts, min(probe.limit, config.max_episode_steps or probe.limit)
+        self._n_states, n_actions = self._next_state.shape
         obs_specs = {OBS: ObsSpec((self._n_states,), "uint8")}
         self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(n_actions,)))}
         self._lanes = np.arange(n_envs)
@@ -95,11 +90,11 @@ class ProbeAdapter(Adapter):
     def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
         first = self._ended
         action = self.roles[DEFAULT_ROLE].action_spec.to_env_units(actions[DEFAULT_ROLE])
-        reward, alive = self.probe.reward[self._state, action], self.probe.alive[self._state, action]
-        self._state = np.where(first, self._draw_starts(), self.probe.next_state[self._state, action])
+        reward, alive = self._reward[self._state, action], self._alive[self._state, action] > 0
+        self._state = np.where(first, self._draw_starts(), self._next_state[self._state, action])
         self._age = np.where(first, 0, self._age + 1)
         alive = alive | first
-        self._ended = ~first & (~alive | (self._age >= self.limit))
+        self._ended = ~first & (~alive | (self._age >= self._limit))
         return self._make_steps(first, np.where(first, 0.0, reward), alive)
 
     def state(self) -> dict[str, Any]:
@@ -118,7 +113,7 @@ class ProbeAdapter(Adapter):
         pass
 
     def _draw_starts(self) -> np.ndarray:
-        return self._rng.integers(self.probe.n_starts, size=len(self._lanes))
+        return self._rng.integers(self._n_starts, size=len(self._lanes))
 
     def _make_steps(self, first: np.ndarray, reward: np.ndarray, alive: np.ndarray) -> dict[str, Step]:
         step = Step(

@@ -22,51 +22,9 @@ OBSERVABLE_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.M
 SUPPORTED_SPACES = "Box, Discrete, MultiDiscrete, MultiBinary, and one Dict or Tuple of these"
 
 
-class ObservationConverter:
-    """A converter of an environment's observations to named arrays, float32 or uint8, with images as [channels, H, W].
-
-    Observations are uint8 if they are bytes, binary or one-hot. A mask among them is flat.
-
-    Args:
-        space: The observation space.
-        branches: The number of values of each discrete branch of the action, for the check of a mask.
-        ignored: Names of observations to leave out.
-
-    Raises:
-        UnsupportedEnvironment: The space is not supported, or contains no observation.
-        UnsupportedObservations: Some parts of the space are not supported, others are.
-    """
-
-    def __init__(self, space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str] = ()):
-        check_ignored(ignored, list_observations(space))
-        leaves = {name: leaf for name, leaf in _name_spaces(space).items() if name not in ignored}
-        _check_observable(leaves)
-        self.specs = {name: _make_obs_spec(name, leaf, branches) for name, leaf in leaves.items()}
-        if not set(self.specs) - {ACTION_MASK}:
-            raise UnsupportedEnvironment(f"the observation space {space} contains no observation for an agent")
-        self._is_single = not isinstance(space, (spaces.Dict, spaces.Tuple))
-        # Conversion from a dtype's name takes numpy longer than the conversion of a small array.
-        self._plain_dtypes = {name: np.dtype(spec.dtype) for name, spec in self.specs.items() if spec.env_shape is None}
-        self._encoded_specs = {name: spec for name, spec in self.specs.items() if spec.env_shape is not None}
-
-    def __call__(self, env_obs: Any) -> Obs:
-        """Convert a batch of the environment's observations. Raises ValueError for values outside the space."""
-        arrays = {OBS: env_obs} if self._is_single else split_observation(env_obs, self.specs)
-        obs = {name: np.asarray(arrays[name], dtype) for name, dtype in self._plain_dtypes.items()}
-        for name in self._encoded_specs:
-            obs[name] = self._encode(name, arrays[name])
-        return obs
-
-    def _encode(self, name: str, env_values: Any) -> np.ndarray:
-        try:
-            return self._encoded_specs[name].encode(env_values)
-        except ValueError as error:
-            raise ValueError(f"observation {name!r}: {error}") from error
-
-
-def list_observations(space: spaces.Space) -> list[str]:
-    """Return the names of a space's parts, as used in settings and nn.py."""
-    return list(_name_spaces(space))
+def name_spaces(space: spaces.Space) -> dict[str, spaces.Space]:
+    """Return a space's parts by their names in settings and nn.py."""
+    return {str(key) if key is not None else OBS: leaf for key, leaf in _iterate_spaces(space)}
 
 
 def check_ignored(ignored: Iterable[str], names: Collection[str]) -> None:
@@ -107,6 +65,9 @@ def make_action_spec(space: spaces.Space, unbounded_limit: float | None) -> Acti
 class AgentSpaces:
     """The role that an agent's spaces describe, and the conversion of its observations with their masks.
 
+    Observations become named arrays, float32 or uint8, with images as [channels, H, W]. They are uint8 if they are
+    bytes, binary or one-hot. A mask is flat.
+
     Args:
         observation_space: The observation space.
         action_space: The action space.
@@ -114,19 +75,23 @@ class AgentSpaces:
         read_masks: Returns the masks in the infos of a reset, for actions without a mask in the observation.
 
     Raises:
-        UnsupportedEnvironment, UnsupportedObservations: A space is not supported, or a mask has the wrong length.
+        UnsupportedEnvironment: A space is not supported, contains no observation, or a mask has the wrong length.
+        UnsupportedObservations: Some parts of the observation space are not supported, others are.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, config: EnvConfig, read_masks: Callable[[], Masks]):
+        self._name = get_env_name(config.name)
         self._action_spec = make_action_spec(action_space, config.unbounded_action_limit)
-        branches = self._action_spec.branches
-        self._converter = ObservationConverter(observation_space, branches, config.ignore_observations)
-        self._name, specs = get_env_name(config.name), dict(self._converter.specs)
-        self._may_have_masks = bool(branches) and ACTION_MASK not in specs
+        specs = _make_obs_specs(observation_space, self._action_spec.branches, config.ignore_observations)
+        # Conversion from a dtype's name takes numpy longer than the conversion of a small array.
+        self._plain_dtypes = {name: np.dtype(spec.dtype) for name, spec in specs.items() if spec.env_shape is None}
+        self._encoded_specs = {name: spec for name, spec in specs.items() if spec.env_shape is not None}
+        self._names = tuple(specs)
+        self._may_have_masks = bool(self._action_spec.branches) and ACTION_MASK not in specs
         masks = read_masks() if self._may_have_masks else ()
         self._has_masks = any(mask is not None for mask in masks)
         if self._has_masks:
-            specs[ACTION_MASK] = ObsSpec((sum(branches),), "uint8")
+            specs[ACTION_MASK] = ObsSpec((sum(self._action_spec.branches),), "uint8")
             try:
                 self._flatten_masks(masks)
             except ValueError as error:
@@ -141,7 +106,7 @@ class AgentSpaces:
             UnsupportedEnvironment: Infos have masks, but those of the first reset had none.
         """
         try:
-            obs = self._converter(stack_observations(env_obs) if isinstance(env_obs, list) else env_obs)
+            obs = self._convert(stack_observations(env_obs) if isinstance(env_obs, list) else env_obs)
             if self._has_masks:
                 obs[ACTION_MASK] = self._flatten_masks(masks)
         except (KeyError, ValueError) as error:
@@ -153,6 +118,17 @@ class AgentSpaces:
             )
         return obs
 
+    def _convert(self, env_obs: Any) -> Obs:
+        """Return the arrays of a batch of the environment's observations; a plain one is not copied."""
+        parts = split_observation(env_obs, self._names)
+        obs = {name: np.asarray(parts[name], dtype) for name, dtype in self._plain_dtypes.items()}
+        for name, spec in self._encoded_specs.items():
+            try:
+                obs[name] = spec.encode(parts[name])
+            except ValueError as error:
+                raise ValueError(f"observation {name!r}: {error}") from error
+        return obs
+
     def _flatten_masks(self, masks: Masks) -> np.ndarray:
         """Return masks [n, sum of branches] uint8. Raises ValueError for a mask of the wrong length."""
         if isinstance(masks, np.ndarray) and masks.shape == (len(masks), sum(self._action_spec.branches)):
@@ -161,10 +137,6 @@ class AgentSpaces:
             return np.stack([self._action_spec.flatten_mask(mask) for mask in masks])
         except ValueError as error:
             raise ValueError(f"info[{ACTION_MASK!r}]: {error}") from error
-
-
-def _name_spaces(space: spaces.Space) -> dict[str, spaces.Space]:
-    return {str(key) if key is not None else OBS: leaf for key, leaf in _iterate_spaces(space)}
 
 
 def _iterate_spaces(space: spaces.Space) -> Iterator[tuple[Key, spaces.Space]]:
@@ -180,17 +152,23 @@ def _iterate_spaces(space: spaces.Space) -> Iterator[tuple[Key, spaces.Space]]:
         yield None, space
 
 
-def _check_observable(leaves: Mapping[str, spaces.Space]) -> None:
+def _make_obs_specs(space: spaces.Space, branches: tuple[int, ...], ignored: Collection[str]) -> dict[str, ObsSpec]:
+    """Return the specs of all observations that are not ignored; `branches` are for the check of a mask."""
+    leaves = name_spaces(space)
+    check_ignored(ignored, leaves)
+    leaves = {name: leaf for name, leaf in leaves.items() if name not in ignored}
     observed = [name for name in leaves if name != ACTION_MASK]
     unsupported = [name for name in observed if not isinstance(leaves[name], OBSERVABLE_SPACES)]
-    if not unsupported:
-        return
-    name, found = unsupported[0], type(leaves[unsupported[0]]).__name__
-    message = f"observation {name!r} is {found}; supported are {SUPPORTED_SPACES}"
-    if len(unsupported) == len(observed):
-        raise UnsupportedEnvironment(message)
-    advice = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
-    raise UnsupportedObservations(f"{message}; {advice}", unsupported)
+    if unsupported:
+        found = type(leaves[unsupported[0]]).__name__
+        message = f"observation {unsupported[0]!r} is {found}; supported are {SUPPORTED_SPACES}"
+        if len(unsupported) == len(observed):
+            raise UnsupportedEnvironment(message)
+        advice = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
+        raise UnsupportedObservations(f"{message}; {advice}", unsupported)
+    if not observed:
+        raise UnsupportedEnvironment(f"the observation space {space} contains no observation for an agent")
+    return {name: _make_obs_spec(name, leaf, branches) for name, leaf in leaves.items()}
 
 
 def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> ObsSpec:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_start_errors, suppress_warnings
-from algorithm.adapters.env_wrappers import EnvFactory, Wrappers, apply_wrappers, reject_wrappers
+from algorithm.adapters.env_wrappers import Wrappers, apply_wrappers, make_fault_tolerant, reject_wrappers
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.adapters.process_setup import CONTEXT_NAME
 from algorithm.adapters.recording import PIXELS, make_recording_makers
@@ -104,7 +105,7 @@ def make_sync_or_async(config: EnvConfig, make: EnvMaker) -> VectorEnv:
     makers: list[EnvMaker] = [make_env] * config.n_envs
     if config.render_mode == PIXELS:
         makers = make_recording_makers(make_env, config.name, config.n_envs, config.recording)
-    factories = [EnvFactory(maker) for maker in makers]
+    factories: list[EnvMaker] = [partial(make_fault_tolerant, maker, os.getpid()) for maker in makers]
     with convert_start_errors(config.name):
         if mode == "async":
             # The space of an ignored observation may be one that shared memory does not support.
@@ -162,7 +163,7 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
 
     steps_in_background = True
 
-    def __init__(self, factories: list[EnvFactory], timeout: float | None, first_env: int = 0, **vector_kwargs: Any):
+    def __init__(self, factories: list[EnvMaker], timeout: float | None, first_env: int = 0, **vector_kwargs: Any):
         self.timeout, self.first_env = timeout, first_env
         self.close_seconds = CLOSE_SECONDS
         try:
@@ -217,6 +218,8 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
             late = [str(self.first_env + i) for i, pipe in enumerate(self.parent_pipes) if not pipe.poll()]
             raise RuntimeError(f"environment {', '.join(late)} did not respond within {self.timeout:g} s") from error
         except (EOFError, OSError) as error:
+            if None in self.parent_pipes:  # an environment raised it, and Gymnasium has closed its pipe
+                raise
             for process in self.processes:
                 process.join(0.2)
             exited = [

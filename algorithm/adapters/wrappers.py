@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from abc import abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,6 @@ from algorithm.rollout import Step, merge_steps
 from algorithm.specs import ActionSpec, ObsSpec, Role
 
 LOG = logging.getLogger(__name__)
-SAVED_COUNTERS = ("_failures", "_past_restarts", "_seed")
 PREVIOUS_ACTION, PREVIOUS_REWARD = "previous_action", "previous_reward"
 OBSERVATION_NAMES = {"action": PREVIOUS_ACTION, "reward": PREVIOUS_REWARD}  # {kind: name of the observation}
 
@@ -64,10 +64,15 @@ class AdapterWrapper(Adapter):
         return self._inner.statistics()
 
     def state(self) -> dict[str, Any] | None:
-        return self._inner.state()
+        inner = self._inner.state()
+        return None if inner is None else {"inner": inner, **self._own_state()}
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what this wrapper adds to the state of the inner adapter, as JSON values."""
+        return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._inner.restore(state)
+        self._inner.restore(state.get("inner", {}))
 
     def close(self) -> None:
         self._inner.close()
@@ -144,15 +149,12 @@ class RestartOnFailure(AdapterWrapper):
             self._check_limit(None)
         return steps
 
-    def state(self) -> dict[str, Any] | None:
-        inner = self._inner.state()
-        counters = {name.removeprefix("_"): getattr(self, name) for name in SAVED_COUNTERS}
-        return None if inner is None else {"inner": inner, **counters}
+    def _own_state(self) -> dict[str, Any]:
+        return {"failures": self._failures, "past_restarts": self._past_restarts, "seed": self._seed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._inner.restore(state.get("inner", {}))
-        for name in SAVED_COUNTERS:
-            setattr(self, name, state[name.removeprefix("_")])
+        super().restore(state)
+        self._failures, self._past_restarts, self._seed = state["failures"], state["past_restarts"], state["seed"]
 
     def _restart(self, error: SimulatorError) -> dict[str, Step]:
         """Replace the adapter and return the first Steps of the new one."""
@@ -264,14 +266,15 @@ class PreviousTracker:
     """
 
     def __init__(self, kinds: Collection[str], lanes: int, spec: ActionSpec):
-        shapes = {PREVIOUS_ACTION: (spec.encoded_size,), PREVIOUS_REWARD: (1,)}
-        self.specs = {OBSERVATION_NAMES[kind]: ObsSpec(shapes[OBSERVATION_NAMES[kind]]) for kind in kinds}
+        shapes = {"action": (spec.encoded_size,), "reward": (1,)}
+        self.specs = {OBSERVATION_NAMES[kind]: ObsSpec(shapes[kind]) for kind in kinds}
         self.action_spec = spec
         self.action = np.zeros((lanes, spec.encoded_size), np.float32)
 
     def grow(self, lanes: int) -> None:
         """Add lanes without a previous action, up to `lanes` lanes."""
-        self.action = np.pad(self.action, ((0, lanes - len(self.action)), (0, 0)))
+        if lanes > len(self.action):
+            self.action = np.pad(self.action, ((0, lanes - len(self.action)), (0, 0)))
 
     def record_action(self, lane: np.ndarray, action: np.ndarray) -> None:
         """Store the actions [n, size] that the lanes [n] execute next."""
@@ -290,54 +293,74 @@ class PreviousTracker:
         return {name: values[name] for name in self.specs}
 
 
-class PreviousActionReward(AdapterWrapper):
+class RoleWrapper(AdapterWrapper):
+    """A wrapper that presents the roles of its inner adapter in another form, and their Steps with them.
+
+    A subclass implements `_update_roles`, which sets `roles` from the roles of the inner adapter, and `_convert`.
+    """
+
+    roles: Mapping[str, Role] = {}
+
+    def __init__(self, inner: Adapter):
+        self._inner = inner
+        self._active_lanes: dict[str, np.ndarray] = {}  # {role: lanes [n] of its last Step}
+        self._update_roles()
+
+    def reset(self, seed: int) -> dict[str, Step]:
+        return self._present(self._inner.reset(seed))
+
+    def receive(self) -> dict[str, Step]:
+        return self._present(self._inner.receive())
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"active_lanes": {role: lanes.tolist() for role, lanes in self._active_lanes.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._update_roles()
+        self._active_lanes = {role: np.array(lanes, np.int64) for role, lanes in state["active_lanes"].items()}
+
+    def _present(self, steps: dict[str, Step]) -> dict[str, Step]:
+        self._update_roles()
+        converted = self._convert(steps)
+        self._active_lanes = {role: step.lane for role, step in converted.items()}
+        return converted
+
+    @abstractmethod
+    def _update_roles(self) -> None: ...
+
+    @abstractmethod
+    def _convert(self, steps: dict[str, Step]) -> dict[str, Step]: ...
+
+
+class PreviousActionReward(RoleWrapper):
     """A wrapper that adds each lane's previous action or reward, or both, to the observations, as `kinds` selects.
 
     Raises UnsupportedEnvironment if the simulator itself has an observation of the same name.
     """
 
     def __init__(self, inner: Adapter, kinds: Collection[str]):
-        self._inner, self._kinds = inner, kinds
+        self._kinds = kinds
         self._trackers: dict[str, PreviousTracker] = {}
-        self._active_lanes: dict[str, np.ndarray] = {}  # {role: lanes [n] of its last Step}
-        self._roles: dict[str, Role] = {}
-        self._update_roles()
-
-    @property
-    def roles(self) -> Mapping[str, Role]:  # type: ignore[override]
-        return self._roles
-
-    def reset(self, seed: int) -> dict[str, Step]:
-        return self._add_observations(self._inner.reset(seed))
+        super().__init__(inner)
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         for role, action in actions.items():
             self._trackers[role].record_action(self._active_lanes[role], action)
         self._inner.send(actions)
 
-    def receive(self) -> dict[str, Step]:
-        return self._add_observations(self._inner.receive())
-
-    def state(self) -> dict[str, Any] | None:
-        inner = self._inner.state()
-        if inner is None:
-            return None
+    def _own_state(self) -> dict[str, Any]:
         return {
-            "inner": inner,
-            "active_lanes": {role: lanes.tolist() for role, lanes in self._active_lanes.items()},
+            **super()._own_state(),
             "actions": {role: tracker.action.tolist() for role, tracker in self._trackers.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._inner.restore(state.get("inner", {}))
-        self._update_roles()
-        self._active_lanes = {role: np.array(lanes, np.int64) for role, lanes in state["active_lanes"].items()}
+        super().restore(state)
         for role, actions in state["actions"].items():
             self._trackers[role].action[:] = actions
 
-    def _add_observations(self, steps: dict[str, Step]) -> dict[str, Step]:
-        self._update_roles()
-        self._active_lanes = {role: step.lane for role, step in steps.items()}
+    def _convert(self, steps: dict[str, Step]) -> dict[str, Step]:
         return {
             role: replace(step, obs={**step.obs, **self._trackers[role](step.lane, step.first, step.reward)})
             for role, step in steps.items()
@@ -347,20 +370,19 @@ class PreviousActionReward(AdapterWrapper):
         """Add trackers of new roles and new lanes, and extend the specs of all roles."""
         for name, role in self._inner.roles.items():
             if name not in self._trackers:
-                self._trackers[name] = PreviousTracker(self._kinds, role.lanes, role.action_spec)
-                if clash := self._trackers[name].specs.keys() & role.obs_specs.keys():
+                self._trackers[name] = tracker = PreviousTracker(self._kinds, role.lanes, role.action_spec)
+                if clash := tracker.specs.keys() & role.obs_specs.keys():
                     raise UnsupportedEnvironment(
                         f"observe_previous: the simulator itself has an observation {min(clash)!r}"
                     )
-            elif role.lanes > len(self._trackers[name].action):
-                self._trackers[name].grow(role.lanes)
-        self._roles = {
+            self._trackers[name].grow(role.lanes)
+        self.roles = {
             name: replace(role, obs_specs={**role.obs_specs, **self._trackers[name].specs})
             for name, role in self._inner.roles.items()
         }
 
 
-class SharedAgents(AdapterWrapper):
+class SharedAgents(RoleWrapper):
     """A wrapper whose roles are agents: the lanes of the roles that share an agent are lanes of one role.
 
     Args:
@@ -373,25 +395,14 @@ class SharedAgents(AdapterWrapper):
         UnsupportedEnvironment: Roles share an agent, but their observations or actions differ.
     """
 
+    shared_agents = None
+
     def __init__(self, inner: Adapter, agents: Mapping[str, str], teams: Mapping[str, Sequence[str]]):
-        self._inner, self._agents = inner, agents
+        self._agents = agents
         self._teams = {agent: list(names) for agent, names in teams.items()}  # {agent: role of each lane}
         self._lanes: dict[str, np.ndarray] = {}  # {role: its lanes among the lanes of its agent}
         self._known_roles: dict[str, Role] = {}  # the roles of `inner` at the last update
-        self._active_lanes: dict[str, np.ndarray] = {}  # {agent: lanes [n] of its last Step}
-        self._roles: dict[str, Role] = {}
-        self._update_roles()
-
-    @property
-    def roles(self) -> Mapping[str, Role]:  # type: ignore[override]
-        return self._roles
-
-    @property
-    def shared_agents(self) -> None:
-        return None
-
-    def reset(self, seed: int) -> dict[str, Step]:
-        return self._merge_by_agent(self._inner.reset(seed))
+        super().__init__(inner)
 
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         by_role = {}
@@ -400,20 +411,6 @@ class SharedAgents(AdapterWrapper):
             for role in dict.fromkeys(role_of_row.tolist()):
                 by_role[role] = action[role_of_row == role]
         self._inner.send(by_role)
-
-    def receive(self) -> dict[str, Step]:
-        return self._merge_by_agent(self._inner.receive())
-
-    def state(self) -> dict[str, Any] | None:
-        inner = self._inner.state()
-        if inner is None:
-            return None
-        return {"inner": inner, "active_lanes": {agent: lanes.tolist() for agent, lanes in self._active_lanes.items()}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._inner.restore(state.get("inner", {}))
-        self._update_roles()
-        self._active_lanes = {agent: np.array(lanes, np.int64) for agent, lanes in state["active_lanes"].items()}
 
     def _get_agent(self, role: str) -> str:
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
@@ -431,7 +428,7 @@ class SharedAgents(AdapterWrapper):
             agent = self._get_agent(name)
             teams = self._teams[agent]
             shared = () if set(teams) == {agent} else tuple(teams)
-            self._roles = {**self._roles, agent: replace(role, lanes=len(teams), teams=shared)}
+            self.roles = {**self.roles, agent: replace(role, lanes=len(teams), teams=shared)}
 
     def _check_specs(self, name: str, role: Role) -> None:
         """Raise UnsupportedEnvironment if another role with the same agent has other specs."""
@@ -450,12 +447,9 @@ class SharedAgents(AdapterWrapper):
         teams.extend([name] * (lanes - teams.count(name)))
         self._lanes[name] = np.flatnonzero(np.array(teams) == name)
 
-    def _merge_by_agent(self, steps: Mapping[str, Step]) -> dict[str, Step]:
+    def _convert(self, steps: dict[str, Step]) -> dict[str, Step]:
         """Return the Steps of roles as Steps of agents."""
-        self._update_roles()
         by_agent: dict[str, list[Step]] = defaultdict(list)
         for role, step in steps.items():
             by_agent[self._get_agent(role)].append(replace(step, lane=self._lanes[role][step.lane]))
-        merged = {agent: merge_steps(agent_steps) for agent, agent_steps in by_agent.items()}
-        self._active_lanes = {agent: step.lane for agent, step in merged.items()}
-        return merged
+        return {agent: merge_steps(agent_steps) for agent, agent_steps in by_agent.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -40,19 +41,8 @@ def make_parameter_group(
     settings: OptimizerSettings, module: nn.Module, learning_rate: float, max_grad_norm: float
 ) -> ParameterGroup:
     """Return the parameter group of a module, with the optimizer of the settings."""
-    return ParameterGroup(
-        module=module,
-        learning_rate=learning_rate,
-        learning_rate_schedule=settings.learning_rate_schedule,
-        learning_rate_final_fraction=settings.learning_rate_final_fraction,
-        optimizer=settings.optimizer,
-        weight_decay=settings.weight_decay,
-        optimizer_beta1=settings.optimizer_beta1,
-        optimizer_decay=settings.optimizer_decay,
-        optimizer_epsilon=settings.optimizer_epsilon,
-        epsilon_inside=settings.epsilon_inside,
-        max_grad_norm=max_grad_norm,
-    )
+    optimizer = {field.name: getattr(settings, field.name) for field in fields(OptimizerSettings)}
+    return ParameterGroup(module=module, learning_rate=learning_rate, max_grad_norm=max_grad_norm, **optimizer)
 
 
 def make_replay_schedule(settings: ReplaySettings, network: Torso | Policy, **others: Any) -> DataSchedule:

@@ -189,10 +189,7 @@ class Agent(ABC):
 
     def _decide(self, step: Step, memory: np.ndarray, select_action: Callable[[np.ndarray], np.ndarray]) -> Decision:
         statistics, memory = self.policy.act(step.obs, memory)
-        raw_action = select_action(statistics)
-        return Decision(
-            raw_action=raw_action, action=self.family.to_action(raw_action), behavior=statistics, memory=memory
-        )
+        return make_decision(self.family, select_action(statistics), statistics, memory)
 
     def prepare(self, rollout: Rollout) -> Rollout:
         """Return a collected rollout with the `targets` that stay the same during its epochs.
@@ -253,6 +250,13 @@ class Agent(ABC):
 
     def update_targets(self, update: int) -> None:
         """Update `target_networks` after optimizer step number `update` (the first is 1). The default does nothing."""
+
+
+def make_decision(
+    family: DistributionFamily[Any], raw_action: np.ndarray, behavior: np.ndarray, memory: np.ndarray
+) -> Decision:
+    """Return the decision for raw actions [n, size] that were drawn from the statistics `behavior` [n, S]."""
+    return Decision(raw_action=raw_action, action=family.to_action(raw_action), behavior=behavior, memory=memory)
 
 
 def _find_modules(group: ParameterGroup, kind: type[Module]) -> list[Module]:

@@ -22,10 +22,8 @@ class RewardTransform:
     return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
 
     @classmethod
-    def from_settings(
-        cls, settings: ActorCriticSettings | CategoricalSettings, return_bound: float | None = None
-    ) -> RewardTransform:
-        """Return the transformation that the settings of an algorithm describe, with the bound of its returns.
+    def from_settings(cls, settings: ActorCriticSettings | CategoricalSettings) -> RewardTransform:
+        """Return the transformation that the settings of an algorithm describe.
 
         Rewards without a scale are divided by the standard deviation of returns.
         """
@@ -35,5 +33,5 @@ class RewardTransform:
             clip=settings.reward_clip,
             reward_normalization="return_std" if scale is None else normalization,
             gamma=settings.gamma,
-            return_bound=return_bound,
+            return_bound=settings.return_bound,
         )

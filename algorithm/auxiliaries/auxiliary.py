@@ -22,22 +22,15 @@ from algorithm.specs import Role
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryInputs:
-    """The part of a batch and of the agent that an auxiliary may use.
+    """The part of a batch and of the agent that an auxiliary may use."""
 
-    Attributes:
-        batch: The batch, as tensors.
-        torso: The agent's torso.
-        compute_features: Computes the agent's features of T rows, or of T+1 rows.
-        encode: Encodes rows {name: [rows, ...]} -> [rows, F] with the agent's torso, without its memory; with gradient
-            to the torso only in the loss of an auxiliary that shapes the features.
-        update: The number of the agent's update.
-    """
-
-    batch: Rollout
-    torso: Torso
-    compute_features: Callable[[], Tensor]
+    batch: Rollout  # as tensors
+    torso: Torso  # the agent's
+    compute_features: Callable[[], Tensor]  # the agent's features of T rows, or of T+1 rows
+    # Encodes rows {name: [rows, ...]} -> [rows, F] with the agent's torso, without its memory; with gradient to the
+    # torso only in the loss of an auxiliary that shapes the features.
     encode: Callable[[Mapping[str, Tensor]], Tensor]
-    update: int
+    update: int  # number of the agent's update
 
     @cached_property
     def rollout(self) -> Rollout:
@@ -94,7 +87,7 @@ class AuxiliaryInputs:
         The input of a FrameStack is all of its frames.
         """
         batch = self.batch
-        return torso.select_inputs(batch.obs, batch.first, self._select_frames(torso), batch.burn_in)
+        return torso.select_inputs(batch.obs, batch.first, self._select_frames(torso), batch.burn_in, len(batch.first))
 
     def _select_frames(self, torso: Torso) -> Tensor:
         """Return the past frames of the encoders of a torso [B, ...], the end of the batch's memory.

@@ -87,15 +87,11 @@ class Curiosity(Auxiliary):
         size = self.encoder.size if self.encoder else torso.size
         self.forward_model = make_model(size + self.family.encoded_size, settings.units, size)
         self.inverse_model = InverseModel(size, settings.units, role.action_spec)
-        trained: dict[str, nn.Module] = {}
-        if settings.model != "inverse":
-            trained["forward_model"] = self.forward_model
-        if settings.model != "forward":
-            trained["inverse_model"] = self.inverse_model
+        models = {"forward_model": self.forward_model, "inverse_model": self.inverse_model}
+        trained = [f"{settings.model}_model"] if settings.model != "both" else list(models)
         self.trained_errors = [f"{name.removesuffix('_model')}_error" for name in trained]
-        if self.encoder:
-            trained["encoder"] = self.encoder
-        return nn.ModuleDict(trained)
+        encoder = {"encoder": self.encoder} if self.encoder else {}
+        return nn.ModuleDict({**{name: models[name] for name in trained}, **encoder})
 
     def reward(self, inputs: AuxiliaryInputs) -> Tensor:
         rewarding = "inverse_error" if self.settings.model == "inverse" else "forward_error"
@@ -114,23 +110,20 @@ class Curiosity(Auxiliary):
             errors = self._compute_errors(inputs, self.trained_errors)
         self._last_errors = (None, {})
         losses = {name: masked_mean(error, mask) for name, error in errors.items()}
-        share = settings.forward_share if settings.model == "both" else 1.0
-        weights = {"forward_error": share, "inverse_error": 1 - share if settings.model == "both" else 1.0}
-        loss = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
-        return loss, losses
+        if settings.model != "both":
+            return losses[self.trained_errors[0]], losses
+        share = settings.forward_share  # Eq. 7
+        return share * losses["forward_error"] + (1 - share) * losses["inverse_error"], losses
 
     def _compute_errors(self, inputs: AuxiliaryInputs, names: list[str]) -> dict[str, Tensor]:
         """Return the errors [T, B] of some models by name."""
-        phi, action = self._encode(inputs), self.family.encode(inputs.rollout.raw_action)
-        errors = {}
+        phi = inputs.unroll_trained(self.encoder) if self.encoder else inputs.features
+        if self.settings.model == "forward":
+            phi = phi.detach()  # the forward model does not train its encoder
+        action, errors = self.family.encode(inputs.rollout.raw_action), {}
         if "forward_error" in names:
             predicted = self.forward_model(torch.cat((phi[:-1], action), -1))
             errors["forward_error"] = 0.5 * (predicted - phi[1:]).square().sum(-1)  # Eq. 5-6
         if "inverse_error" in names:
             errors["inverse_error"] = self.inverse_model.compute_error(phi, action)  # Eq. 3
         return errors
-
-    def _encode(self, inputs: AuxiliaryInputs) -> Tensor:
-        """Return phi(x_t) [T+1, B, F]; with gradient if the models train its encoder."""
-        phi = inputs.unroll_trained(self.encoder) if self.encoder else inputs.features
-        return phi.detach() if self.settings.model == "forward" else phi

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,17 +36,24 @@ BLOCK_ROWS = 64  # whose distances are computed at once
 class EpisodeMemory(ABC):
     """A memory of the observations of each lane's running episode, in the order of time."""
 
+    def __init__(self, lanes: int):
+        self._rows: list[Any] = [self._make_empty() for _ in range(lanes)]  # of each lane
+
+    @abstractmethod
+    def _make_empty(self) -> Any:
+        """Return the memory of a lane without rows."""
+
     @abstractmethod
     def add(self, lane: int, rows: np.ndarray) -> np.ndarray:
         """Add rows [n, ...] of one episode to a lane; return the bonus [n] of each row, given all rows before it."""
 
-    @abstractmethod
     def clear(self, lane: int) -> None:
         """Remove all rows of a lane."""
+        self._rows[lane] = self._make_empty()
 
-    @abstractmethod
     def grow(self, lanes: int) -> None:
         """Add empty lanes, so that there are `lanes` lanes."""
+        self._rows += [self._make_empty() for _ in range(lanes - len(self._rows))]
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -67,39 +73,29 @@ class VisitCounts(EpisodeMemory):
     """
 
     def __init__(self, lanes: int, bonus: Literal["inverse_sqrt", "first_visit"]):
-        self._counts: list[dict[int, int]] = [{} for _ in range(lanes)]
+        super().__init__(lanes)
         self._bonus = bonus
 
+    def _make_empty(self) -> dict[int, int]:
+        return {}
+
     def add(self, lane: int, rows: np.ndarray) -> np.ndarray:
-        counts, numbers = self._counts[lane], []
+        counts, numbers = self._rows[lane], []
         for key in rows.tolist():
             counts[key] = number = counts.get(key, 0) + 1
             numbers.append(number)
         visits = np.array(numbers, np.float32)
         return 1 / np.sqrt(visits) if self._bonus == "inverse_sqrt" else (visits == 1).astype(np.float32)
 
-    def clear(self, lane: int) -> None:
-        self._counts[lane].clear()
-
-    def grow(self, lanes: int) -> None:
-        self._counts += [{} for _ in range(lanes - len(self._counts))]
-
     def state(self) -> dict[str, Tensor]:
-        return {
-            "lengths": torch.tensor([len(counts) for counts in self._counts]),
-            "keys": torch.tensor(list(chain.from_iterable(self._counts)), dtype=torch.int64),
-            "visits": torch.tensor(
-                list(chain.from_iterable(counts.values() for counts in self._counts)), dtype=torch.int64
-            ),
-        }
+        items = [item for counts in self._rows for item in counts.items()]
+        keys, visits = torch.tensor(items, dtype=torch.int64).view(-1, 2).T.contiguous()
+        return {"lengths": torch.tensor([len(counts) for counts in self._rows]), "keys": keys, "visits": visits}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         lengths = state["lengths"].tolist()
-        keys, visits = state["keys"].split(lengths), state["visits"].split(lengths)
-        self._counts = [
-            dict(zip(lane_keys.tolist(), lane_visits.tolist(), strict=True))
-            for lane_keys, lane_visits in zip(keys, visits, strict=True)
-        ]
+        items = torch.stack((state["keys"], state["visits"]), -1).split(lengths)
+        self._rows = [dict(lane_items.tolist()) for lane_items in items]
 
 
 class EmbeddingMemory(EpisodeMemory):
@@ -120,7 +116,7 @@ class EmbeddingMemory(EpisodeMemory):
 
     def __init__(self, lanes: int, size: int, *, neighbors: int, kernel_epsilon: float, capacity: int):
         self._size, self._neighbors, self._epsilon, self._capacity = size, neighbors, kernel_epsilon, capacity
-        self._rows = [torch.zeros(0, size) for _ in range(lanes)]
+        super().__init__(lanes)
         self._mean = np.zeros(lanes)  # d_m^2
         self._arrivals = np.zeros(lanes, np.int64)  # rows in the mean
 
@@ -128,12 +124,12 @@ class EmbeddingMemory(EpisodeMemory):
         blocks = [self._add_block(lane, block) for block in torch.from_numpy(rows).split(BLOCK_ROWS)]
         return torch.cat(blocks).numpy()
 
-    def clear(self, lane: int) -> None:
-        self._rows[lane] = torch.zeros(0, self._size)
+    def _make_empty(self) -> Tensor:
+        return torch.zeros(0, self._size)
 
     def grow(self, lanes: int) -> None:
         added = lanes - len(self._rows)
-        self._rows += [torch.zeros(0, self._size) for _ in range(added)]
+        super().grow(lanes)
         self._mean, self._arrivals = np.pad(self._mean, (0, added)), np.pad(self._arrivals, (0, added))
 
     def state(self) -> dict[str, Tensor]:
@@ -180,9 +176,6 @@ class EmbeddingMemory(EpisodeMemory):
             averages.append(mean)
         self._mean[lane], self._arrivals[lane] = mean, arrivals
         return torch.tensor(averages, dtype=torch.float64).clamp(min=torch.finfo(torch.float64).tiny)
-
-
-KEY_BYTES = 8
 
 
 class Episodic(Auxiliary):
@@ -285,7 +278,7 @@ def compute_keys(observations: list[np.ndarray], cell_size: float | None) -> np.
     shape = observations[0].shape[:2]
     parts = [_round(observation, cell_size).reshape(shape[0] * shape[1], -1) for observation in observations]
     rows = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], -1)
-    keys = b"".join(blake2b(row, digest_size=KEY_BYTES).digest() for row in rows)
+    keys = b"".join(blake2b(row, digest_size=8).digest() for row in rows)
     return np.frombuffer(keys, np.int64).reshape(shape)
 
 

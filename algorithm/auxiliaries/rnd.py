@@ -20,10 +20,10 @@ from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Blueprint, FrameStack, Mlp, RunningMoments, TargetNetwork, Torso, Vector
-from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.encoders import ConvEncoder, Normalizer, ResNetEncoder, VectorEncoder
+from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.memories import FrameStackEncoder
-from algorithm.networks.mlp import make_orthogonal_linear
+from algorithm.networks.modules import EncoderFactory
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import ObsSpec, Role
 
@@ -45,7 +45,7 @@ class NormalizedObservations(nn.Module):
         super().__init__()
         self._blueprint, self._obs_specs = torso.blueprint, torso.obs_specs
         specs, encoders = torso.obs_specs, zip(torso.names, torso.encoders, strict=True)
-        self.names = [name for name, encoder in encoders if _can_normalize(encoder) and not _is_binary(specs[name])]
+        self.names = [name for name, encoder in encoders if _can_normalize(encoder, specs[name])]
         self.normalizers: Any = nn.ModuleList(Normalizer(prod(specs[name].shape), CLIP) for name in self.names)
 
     def forward(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -75,16 +75,12 @@ class NormalizedObservations(nn.Module):
         return Torso(Blueprint(encoders), specs)
 
 
-def _can_normalize(encoder: nn.Module) -> bool:
-    """Return whether an encoder of the agent supports normalized observations."""
+def _can_normalize(encoder: nn.Module, spec: ObsSpec) -> bool:
+    """Return whether an encoder of the agent supports normalized observations, which are not all 0 or 1."""
     if isinstance(encoder, FrameStackEncoder):
         encoder = encoder.encoder
-    return isinstance(encoder, VectorEncoder | ConvEncoder | ResNetEncoder)
-
-
-def _is_binary(spec: ObsSpec) -> bool:
-    """Return whether all values are 0 or 1."""
-    return spec.dtype == "uint8" and spec.high <= 1
+    is_binary = spec.dtype == "uint8" and spec.high <= 1
+    return isinstance(encoder, VectorEncoder | ConvEncoder | ResNetEncoder) and not is_binary
 
 
 def _simplify(factory: EncoderFactory) -> EncoderFactory:

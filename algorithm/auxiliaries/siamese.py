@@ -19,26 +19,21 @@ from torch.nn.functional import normalize
 
 from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
+from algorithm.auxiliaries.curiosity import make_model
 from algorithm.auxiliaries.settings import ByolSettings, SiameseSettings
 from algorithm.distributions import MASKED_LOGIT
-from algorithm.networks import Mlp, RandomShift, TargetNetwork
-from algorithm.networks.blueprint import Augmentation
+from algorithm.networks import RandomShift, TargetNetwork
+from algorithm.networks.modules import Augmentation
 from algorithm.specs import ObsSpec, Role
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Pairs of rows t and t + k of a batch, as indices in its flattened rows [(T+1) * B].
+    """Pairs of rows t and t + k of a batch, as indices in its flattened rows [(T+1) * B]."""
 
-    Attributes:
-        first: the indices of the rows t [n].
-        second: the indices of the rows t + k [n].
-        valid: whether both rows of a pair belong to one episode [n] bool.
-    """
-
-    first: Tensor
-    second: Tensor
-    valid: Tensor
+    first: Tensor  # the indices of the rows t [n]
+    second: Tensor  # the indices of the rows t + k [n]
+    valid: Tensor  # whether both rows of a pair belong to one episode [n] bool
 
 
 class SiameseAuxiliary(Auxiliary):
@@ -102,13 +97,10 @@ class SiameseAuxiliary(Auxiliary):
         rows = inputs.select_inputs(self.torso)
         pairs = select_pairs(inputs.rollout.first, self.settings.steps, self.settings.max_pairs)
         features = self._encode(rows, pairs.first)
-        loss, metrics = self.compare(
-            self.projector(features), self._project_target(self._encode_target(rows, pairs.second)), pairs.valid
-        )
+        loss, metrics = self.compare(self.projector(features), self._project_target(rows, pairs.second), pairs.valid)
         if self.is_symmetric:
             online = self.projector(self._encode(rows, pairs.second))
-            target = self._project_target(self._encode_target(rows, pairs.first))
-            loss = 0.5 * (loss + self.compare(online, target, pairs.valid)[0])
+            loss = 0.5 * (loss + self.compare(online, self._project_target(rows, pairs.first), pairs.valid)[0])
         if self.settings.action_values:
             metrics["q_error"] = self._compute_q_error(inputs, pairs, features, self._encode_target(rows, pairs.first))
             loss = loss + metrics["q_error"]
@@ -124,8 +116,8 @@ class SiameseAuxiliary(Auxiliary):
         return self.target_torso.network.encode_inputs(self._augment(rows, index))
 
     @torch.no_grad()
-    def _project_target(self, features: Tensor) -> Tensor:
-        return self.target_projector.network(features)
+    def _project_target(self, rows: Mapping[str, Tensor], index: Tensor) -> Tensor:
+        return self.target_projector.network(self._encode_target(rows, index))
 
     def _augment(self, rows: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
         """Return the selected rows, augmented; each call draws new augmentations."""
@@ -197,29 +189,17 @@ class AugmentedTemporalContrast(SiameseAuxiliary):
 
     def build_heads(self, size: int) -> nn.ModuleDict:
         settings, latent_size = self.settings, self.settings.latent_size
-        hidden = Mlp(settings.units)(latent_size)
-        self.predictor = nn.Sequential(hidden, nn.Linear(settings.units, latent_size))
+        self.predictor = make_model(latent_size, settings.units, latent_size)
         self.bilinear = nn.Linear(latent_size, latent_size, bias=False)
         projector = nn.Linear(size, latent_size)
         return nn.ModuleDict({"projector": projector, "predictor": self.predictor, "bilinear": self.bilinear})
 
     def compare(self, online: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        predicted = online + self.predictor(online)
-        logits = compute_logits(self.bilinear(predicted), target, valid)
+        predicted = self.bilinear(online + self.predictor(online))
+        logits = (predicted @ target.T).masked_fill(~valid, MASKED_LOGIT)  # targets of invalid pairs are never selected
         label = torch.arange(len(logits), device=logits.device)
         loss = masked_mean(nn.functional.cross_entropy(logits, label, reduction="none"), valid)
         return loss, {"accuracy": masked_mean((logits.argmax(-1) == label).float(), valid)}
-
-
-def compute_logits(predicted: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """Return the product of each prediction with each target [n, n]; the targets of invalid pairs are never selected.
-
-    Args:
-        predicted: [n, D].
-        target: [n, D].
-        valid: The pairs that count [n] bool.
-    """
-    return (predicted @ target.T).masked_fill(~valid, MASKED_LOGIT)
 
 
 class BootstrapYourOwnLatent(SiameseAuxiliary):
@@ -248,15 +228,11 @@ class BootstrapYourOwnLatent(SiameseAuxiliary):
 
     def compare(self, online: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         target = normalize(target, dim=-1)
-        loss = masked_mean(compute_distance(self.predictor(online), target), valid)
+        distance = 2 - 2 * nn.functional.cosine_similarity(self.predictor(online), target, dim=-1)
+        loss = masked_mean(distance, valid)
         # 1 if the targets point in all directions, 0 if all are equal: the features have collapsed.
         mean = (target * valid.unsqueeze(-1)).sum(0) / valid.sum().clamp(min=1)
         return loss, {"spread": 1 - mean.square().sum()}
-
-
-def compute_distance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return 2 - 2 cos(predicted, target) [n] of vectors [n, D]: from 0 for equal directions to 4."""
-    return 2 - 2 * nn.functional.cosine_similarity(predicted, target, dim=-1)
 
 
 def _make_network(inputs: int, units: int, outputs: int) -> nn.Module:

@@ -1,23 +1,21 @@
-"""One checkpoint: its files, in formats that contain no code, read and written."""
+"""One checkpoint: its files, in formats that contain no code, read and written; the states of random generators."""
 
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
-from algorithm.checkpointing.rng_state import get_process_state, list_generators, set_process_state
 from algorithm.errors import summarize_error
 from algorithm.networks.flat_parameters import State
 from algorithm.training.components import AgentComponents, TrainingComponents
@@ -30,22 +28,12 @@ READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError,
 
 
 class Stateful(Protocol):
-    """A part of a run whose state consists of values of JSON."""
+    """A part of a run whose state consists of values of JSON, or an actor, whose state consists of named arrays."""
 
-    def state(self) -> dict[str, Any]:
-        """Return the state."""
+    def state(self) -> Any:
+        """Return the state; None if an actor has none that can be restored."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
-
-
-class StatefulActor(Protocol):
-    """An actor, whose state consists of named arrays."""
-
-    def state(self) -> dict[str, np.ndarray] | None:
-        """Return the state; None if it cannot be restored."""
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: Any) -> None:
         """Restore what `state` returned."""
 
 
@@ -69,11 +57,8 @@ class Checkpoint:
     @property
     def counters(self) -> Counters:
         """Return the counters of the run."""
-        metadata = self._read_metadata()
-        try:
-            return Counters(**{"cpu_seconds": None, **metadata["counters"]})  # earlier versions did not count them
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{self.folder / METADATA}: {error}") from error
+        with _convert_errors(self.folder / METADATA):  # earlier versions did not count `cpu_seconds`
+            return Counters(**{"cpu_seconds": None, **self._read_metadata()["counters"]})
 
     @property
     def roles(self) -> list[str]:
@@ -87,11 +72,9 @@ class Checkpoint:
 
     def lanes(self, role: str) -> tuple[int, int]:
         """Return the number of lanes of a role, and the number of its initial lanes."""
-        metadata = self._read_experience()["roles"][role]
-        try:
+        with _convert_errors(self.folder / METADATA):
+            metadata = self._read_experience()["roles"][role]
             return metadata["lanes"], metadata["initial_lanes"]
-        except KeyError as error:
-            raise CheckpointError(f"{self.folder / METADATA}: role {role!r} has no {error}") from error
 
     def capacity(self, role: str) -> int | None:
         """Return the capacity of the replay of a role; None if the role has no replay."""
@@ -124,8 +107,8 @@ class Checkpoint:
         with _convert_errors(self._role_folder(role)):
             learner.parameters.load(self.weights(role))
             state = self.learner_state(role)
-            if role == self.roles[0]:
-                state["seen"] += self._count_dropped_rows()
+            if role == self.roles[0] and ACTOR not in Manifest.read(self.folder).digests:
+                state["seen"] += self.counters.env_steps - sum(self.learner_state(role)["seen"] for role in self.roles)
             learner.restore(state)
 
     def restore_experience(self, role: str, components: AgentComponents) -> None:
@@ -142,7 +125,7 @@ class Checkpoint:
                 replay.restore(arrays)
             components.learner.restore_own(self._load_torch(role, LEARNER, make_prefix(self.worker)))
 
-    def restore_process(self, actor: StatefulActor) -> None:
+    def restore_process(self, actor: Stateful) -> None:
         """Restore the actor, after the components of its roles, and then the generators of the process.
 
         The actor keeps its new episodes if the checkpoint has no state of the environments.
@@ -159,12 +142,6 @@ class Checkpoint:
             for name, part in states.items():
                 if name in saved:
                     part.restore(saved[name])
-
-    def _count_dropped_rows(self) -> int:
-        """Return the number of rows that were not learned from, and are not in the state of the actor either."""
-        if ACTOR in Manifest.read(self.folder).digests:
-            return 0
-        return self.counters.env_steps - sum(int(self.learner_state(role)["seen"]) for role in self.roles)
 
     @property
     def has_experience(self) -> bool:
@@ -214,38 +191,41 @@ def _convert_errors(place: Path) -> Iterator[None]:
         raise CheckpointError(f"{place}: {summarize_error(error)}") from error
 
 
-def write_all(training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+def write_all(training: TrainingComponents, actor: Stateful, manifest: Manifest) -> dict[str, Any]:
     """Write the learners and the experience of a run in one process. Return what counters.json has about them."""
     for role, components in training.by_role.items():
+        write_weights(manifest, role, components.learner)
         write_learner(manifest, role, components.learner)
     return write_experience(training, actor, manifest)
 
 
-def write_learner(
-    manifest: Manifest, role: str, learner: Learner, own_state: Mapping[str, Tensor] = MappingProxyType({})
-) -> None:
-    """Write the weights and the learner of a role, with another `own_state` of the learner if it is given."""
+def write_weights(manifest: Manifest, role: str, learner: Learner) -> None:
+    """Write the weights of a role."""
     write_tensors(manifest, f"{quote(role, safe='')}/{WEIGHTS}", learner.parameters.state())
-    write_learner_state(manifest, role, {**learner.state(), **own_state})
 
 
-def write_learner_state(manifest: Manifest, role: str, state: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Write the state of a learner."""
-    write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", state)
+def write_learner(manifest: Manifest, role: str, learner: Learner) -> None:
+    """Write the learner of a role, without its weights."""
+    write_tensors(manifest, f"{quote(role, safe='')}/{LEARNER}", learner.state())
 
 
 def write_experience(
-    training: TrainingComponents, actor: StatefulActor, manifest: Manifest, prefix: str = ""
+    training: TrainingComponents, actor: Stateful, manifest: Manifest, worker: int = 0
 ) -> dict[str, Any]:
     """Write the replays of all roles and the state of the actor. Return what counters.json has about them.
 
-    `prefix` is the folder of the files in the checkpoint, with a slash.
+    For a worker or learner above 0, also write the states of learners that processes with shared parameters do not
+    share.
     """
+    prefix = make_prefix(worker)
     for role, components in training.by_role.items():
         if replay := components.scheduler.replay:
             _write_arrays(manifest, f"{prefix}{quote(role, safe='')}/{REPLAY}", replay.state())
     if (state := actor.state()) is not None:
         _write_arrays(manifest, f"{prefix}{ACTOR}", state)
+    if worker:
+        for role, components in training.by_role.items():
+            write_tensors(manifest, f"{prefix}{quote(role, safe='')}/{LEARNER}", components.learner.own_state())
     return describe_all(training)
 
 
@@ -276,3 +256,51 @@ def write_tensors(manifest: Manifest, name: str, state: Mapping[str, Any]) -> No
     torch.save(state, memory)
     with manifest.open_file(name) as file:
         file.write(memory.getbuffer())
+
+
+def list_generators(components: AgentComponents) -> dict[str, np.random.Generator]:
+    """Return the generators of the components of a role, by name."""
+    generators = {"agent": components.agent.rng, "scheduler": components.scheduler.rng}
+    if replay := components.scheduler.replay:
+        generators["replay"] = replay.rng
+    return generators
+
+
+def get_process_state() -> dict[str, Any]:
+    """Return the states of the generators of the process (Python, numpy, torch), in values of JSON."""
+    numpy = np.random.get_state(legacy=False)
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": {**numpy, "state": {**numpy["state"], "key": numpy["state"]["key"].tolist()}},
+        "torch": _to_hex(torch.get_rng_state()),
+        "cuda": [_to_hex(state) for state in devices],
+    }
+
+
+def set_process_state(state: Mapping[str, Any]) -> None:
+    """Restore what `get_process_state` returned; the states of missing cuda devices are ignored."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(_from_hex(state["torch"]))
+    for device, saved in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(_from_hex(saved), device)
+
+
+@contextmanager
+def preserve_process_state() -> Iterator[None]:
+    """Restore the states of the generators of the process after the block."""
+    state = get_process_state()
+    try:
+        yield
+    finally:
+        set_process_state(state)
+
+
+def _to_hex(state: torch.Tensor) -> str:
+    return state.numpy().tobytes().hex()
+
+
+def _from_hex(text: str) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(bytes.fromhex(text), np.uint8).copy())

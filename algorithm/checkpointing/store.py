@@ -99,13 +99,6 @@ class BestCheckpoint:
         log(f"{damage}; {replacement}")
         return True
 
-    def write(self) -> None:
-        """Write the file with the checkpoint that `recover` found."""
-        if checkpoint := self.checkpoint:
-            self.set_best(checkpoint, self.mean)
-        else:
-            self.clear()
-
     def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
         try:
@@ -206,7 +199,10 @@ class CheckpointStore:
             if checkpoint and path.name > checkpoint.folder.name:
                 set_aside(path)
         if uses_best and self.best.recover(self.list_all(), log):
-            self.best.write()
+            if best := self.best.checkpoint:
+                self.best.set_best(best, self.best.mean)
+            else:
+                self.best.clear()
 
     def list_all(self) -> list[Checkpoint]:
         """Return every checkpoint, damaged or not, oldest first."""
@@ -233,24 +229,19 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            replaced = self._set_aside_from(env_steps)
+            replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
+            if (best := self.best.checkpoint) and best.folder in replaced:
+                self.best.clear()
+            removed = [self._set_aside(path) for path in replaced]
             temporary.rename(self.get_folder(env_steps))  # at once, so that there is almost always one of the two
             sync_folder(self.folder)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
-        removed = [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
-        for path in [*replaced, *removed]:
+        removed += [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
+        for path in removed:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _set_aside_from(self, env_steps: int) -> list[Path]:
-        """Rename every checkpoint with at least this number of env steps, the newest first; return the new paths."""
-        best = self.best.checkpoint
-        replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
-        if best and best.folder in replaced:
-            self.best.clear()
-        return [self._set_aside(path) for path in replaced]
 
     def _set_aside(self, path: Path) -> Path:
         """Rename a checkpoint before it is removed, since a partly removed one is incomplete; return its new path."""

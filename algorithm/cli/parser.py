@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pkgutil import resolve_name
@@ -61,6 +61,7 @@ EXAMPLES = {
     "doctor": "check this machine, with advice for each problem",
 }
 ENV_HELP = "environment folder: its name below envs/ (gym/cartpole), or its path; or an id of Gymnasium (CartPole-v1)"
+IN_QUOTES = "put names and values with spaces in quotes"
 MAX_REPEATS = 1000
 TRAINING, RESUME, RUN = "training", "--resume", "--run"  # modes of a command line without a command
 # The modes with which an option can be combined; all others can be combined with all three.
@@ -76,15 +77,10 @@ FLAGS = {setting: spell(name) for name, setting in SETTINGS.items()}  # by the s
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError."""
 
-    def __init__(self, *words: str, make_epilog: Callable[[], str] = str, **texts: Any):
+    def __init__(self, *words: str, **texts: Any):
         layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=110)
         prog = " ".join((get_command(), *words))
         super().__init__(prog=prog, allow_abbrev=False, add_help=False, formatter_class=layout, **texts)
-        self._make_epilog = make_epilog
-
-    def format_help(self) -> str:
-        self.epilog = self._make_epilog()  # it imports every command
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')}; {self.prog} --help lists every option")
@@ -102,12 +98,27 @@ class Parser(argparse.ArgumentParser):
         return group
 
 
+class MainParser(Parser):
+    """The parser of command lines without a command: they train or play. Its help page lists the commands."""
+
+    def format_help(self) -> str:
+        """Return the help page, for which every command is imported."""
+        commands = [f"  {name:<17} {load_command(path).help}" for name, path in COMMANDS.items()]
+        self.epilog = "\n".join(
+            (
+                f"commands ({get_command()} COMMAND --help lists the options of one):",
+                *commands,
+                f"\nexamples:\n{_format_examples()}\n\nevery setting: {get_document('configuration')}",
+            )
+        )
+        return super().format_help()
+
+
 def make_parser() -> Parser:
     """Return the parser of command lines without a command: they train or play."""
-    parser = Parser(
+    parser = MainParser(
         usage=f"{get_command()} ENV [options]\n       {get_command()} COMMAND [options]",
         description="Train an agent in an environment, or play with a trained one. Dashes may be underscores.",
-        make_epilog=_make_epilog,
     )
     add_environment(parser, ENV_HELP, required=False)
     modes = parser.add_argument_group("modes, in addition to training").add_mutually_exclusive_group()
@@ -179,38 +190,18 @@ def _parse_repeats(text: str) -> int:
     return count
 
 
-def _make_epilog() -> str:
-    commands = [f"  {name:<17} {load_command(path).help}" for name, path in COMMANDS.items()]
-    return "\n".join(
-        [
-            f"commands ({get_command()} COMMAND --help lists the options of one):",
-            *commands,
-            "",
-            "examples:",
-            *_format_examples(),
-            "",
-            f"every setting: {get_document('configuration')}",
-        ]
-    )
-
-
-def _format_examples() -> list[str]:
+def _format_examples() -> str:
     width = max(map(len, EXAMPLES))
-    return [f"  {get_command()} {arguments:<{width}}  {meaning}" for arguments, meaning in EXAMPLES.items()]
+    return "\n".join(f"  {get_command()} {line:<{width}}  {meaning}" for line, meaning in EXAMPLES.items())
 
 
 def make_start_page() -> str:
     """Return the text that is shown if the command line is empty."""
-    return "\n".join(
-        [
-            "Samara trains actor-critic agents (ACER, SAC, Reactor, A2C, PPO) in the environments of envs/.",
-            "",
-            *_format_examples(),
-            "",
-            f"environments: {', '.join(list_environments())}",
-            "",
-            f"{get_command()} --help lists every option, {get_document('configuration')} every setting.",
-        ]
+    return (
+        "Samara trains actor-critic agents (ACER, SAC, Reactor, A2C, PPO) in the environments of envs/.\n\n"
+        f"{_format_examples()}\n\n"
+        f"environments: {', '.join(list_environments())}\n\n"
+        f"{get_command()} --help lists every option, {get_document('configuration')} every setting."
     )
 
 
@@ -222,27 +213,23 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Command, argparse.Namespa
     """
     words = [_use_dashes(text) for text in arguments]
     name = words.pop(0) if words and words[0] in COMMANDS else None
-    if name:
-        command = load_command(COMMANDS[name])
-        parser = make_command_parser(name, command)
-    else:
-        parser = make_parser()
+    command = load_command(COMMANDS[name]) if name else None
+    parser = make_command_parser(name, command) if name and command else make_parser()
     options, rest = parser.parse_known_intermixed_args(words)
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(_describe_unknown(unknown[0].partition("=")[0], parser))
-    if name is None:
+    if command is None:
         _check_words([*([options.env] if options.env else []), *rest], words)
         _check_mode(options)
         command = load_command(PLAY if options.run else TRAIN)
     elif rest:
-        raise UserError(f"unexpected argument {rest[0]!r}; put names and values with spaces in quotes")
+        raise UserError(f"unexpected argument {rest[0]!r}; {IN_QUOTES}")
     if getattr(options, "env", None) is not None:
         options.env = locate_environment(options.env)
+        needs_folder = command.needs_folder if name else not (options.run or options.resume)
         if is_id(options.env):
-            _check_id(options, f"{name} needs" if name and command.needs_folder else None)
-        elif find_folder(options.env) is None and (
-            command.needs_folder if name else not (options.run or options.resume)
-        ):
+            _check_id(options, f"{name} needs" if name and needs_folder else None)
+        elif needs_folder and find_folder(options.env) is None:
             raise make_unknown_error(options.env)
     return command, options
 
@@ -256,13 +243,11 @@ def _use_dashes(text: str) -> str:
 def _check_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     """Raise UserError unless the arguments are one environment, with advice for words of other programs and typos."""
     for word in arguments:
-        if find_folder(word) is not None:
-            continue
-        if word in COMMANDS:
+        if find_folder(word) is None and word in COMMANDS:
             others = list(words)
             others.remove(word)
             raise UserError(f"the command {word} comes first: {get_command()} {shlex.join((word, *others))}")
-        if advice := advise_word(word):
+        if find_folder(word) is None and (advice := advise_word(word)):
             raise UserError(f"unexpected argument {word!r}; {advice}")
     if not arguments:
         raise UserError(
@@ -274,7 +259,7 @@ def _check_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if similar and not find_similar_folders(first):
         raise UserError(f"no environment folder and no command {first!r}; did you mean: {get_command()} {similar[0]}?")
     if others:
-        raise UserError(f"unexpected argument {others[0]!r}; put names and values with spaces in quotes")
+        raise UserError(f"unexpected argument {others[0]!r}; {IN_QUOTES}")
 
 
 def _check_mode(options: argparse.Namespace) -> None:

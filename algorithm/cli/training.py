@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from math import isnan
 from typing import TYPE_CHECKING
 
+from algorithm.config.registry import find_run_tool
 from algorithm.errors import UserError
 from algorithm.program import get_command, role_suffix
 from algorithm.runs.commands import Command, make_request
+from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
     from algorithm.population.folder import LineageRow, PopulationFolder
+    from algorithm.runs.callbacks import RunResult
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
 
@@ -60,7 +67,6 @@ class TrainCommand(Command):
 
 def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]]) -> None:
     """Train the runs of these names and settings, or with `--resume` an existing run, and report their results."""
-    from algorithm.config.registry import find_run_tool
     from algorithm.runs.results import format_repeats, summarize_repeats
     from algorithm.runs.run_requests import create_run, resume_run
 
@@ -89,7 +95,6 @@ def _train_run(
 ) -> None:
     """Train in a run folder with a display, and report the result."""
     from algorithm.api import run_training
-    from algorithm.cli.run_result import describe_saved, report_result
     from algorithm.parts.env_folder import find_folder
     from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.results import read_record
@@ -102,11 +107,14 @@ def _train_run(
     source = find_folder(options.env)
     variant = (options.config or "default") if source and not options.resume else None
     limits = [TimeLimit(options.seconds)] if options.seconds else []
+    resume = _join_command(*get_command().split(), options.env, "-n", folder.path.name, "--resume")
     try:
         with output.display_run(output.log, str(folder)) as display:
             result = run_training(options.env, folder, settings, variant, [display, *limits], output.log)
     finally:
-        output.save_note = describe_saved(options.env, folder)
+        output.save_note = " Nothing was saved: the run had no checkpoint yet."
+        if folder.checkpoints(keep=1):
+            output.save_note = f" Checkpoint saved in {folder}; resume with: {resume}"
         if folder.has_learned():
             records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
         elif not options.resume:
@@ -118,12 +126,56 @@ def _train_run(
     report_result(output.log, options.env, folder, result)
 
 
+def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
+    """Log the result of a run that ended, its folder and the next commands; draw its curve."""
+    for line in _describe_result(result):
+        log(line)
+    goal = folder.load_settings().goal
+    draw_curve = find_run_tool("curve")
+    curve = draw_curve(folder.path, goal.return_ if goal else None, log) if draw_curve else None
+    run = [*get_command().split(), environment, "-n", folder.path.name]
+    log(f"run folder: {folder}")
+    if curve:
+        log(f"curve:      {folder.given_path / curve.name}")
+    log(f"play it:    {_join_command(*run, '--run')}")
+    log(f"resume:     {_join_command(*run, '--resume')}")
+    log(f"curves:     {_join_command('tensorboard', '--logdir', str(folder))}")
+
+
+def _describe_result(result: RunResult) -> list[str]:
+    counters = result.counters
+    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
+    confirmed = "and confirmed by evaluation episodes"
+    if result.confirmed_by == "training":
+        confirmed = "and confirmed by training episodes only, since nothing could be evaluated,"
+    lines = [
+        {
+            True: f"goal reached {confirmed} after {done}",
+            False: f"goal not reached within {done}",
+            None: f"done after {done}",
+        }[result.goal_reached]
+    ]
+    for role, value in result.returns.items():
+        mean = "no episode has ended yet" if isnan(value) else format_number(value)
+        lines.append(f"mean return{role_suffix(role)} of the last training episodes: {mean}")
+    for role, played in (result.evaluation or {}).items():
+        lines.append(f"last evaluation{role_suffix(role)}: {played}")
+    if result.best is not None and result.best.counters.env_steps != counters.env_steps:
+        best = f"{result.best.counters.env_steps:,} env steps"
+        lines.append(f"best in evaluation, used by --run: the weights after {best}")
+    return lines
+
+
+def _join_command(*words: str) -> str:
+    """Return a command line with the quotes of the user's shell."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
 def _train_population(
     options: argparse.Namespace, output: Output, variant: str | None, folder: PopulationFolder, settings: Settings
 ) -> None:
     """Train a population in its folder, and report its lineage and, if the settings request it, its members."""
     from algorithm.api import run_training
-    from algorithm.config.registry import find_run_tool
     from algorithm.parts.env_folder import find_folder
     from algorithm.population.runner import train_population
 
@@ -168,8 +220,6 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
 
 def _print_lineage(rows: Sequence[LineageRow], output: Output) -> None:
     """Print a table with the last row of each member: its ancestors, settings and return."""
-    from algorithm.training.metrics import format_number
-
     shown = []
     for member, row in sorted({row.member: row for row in rows}.items()):
         parents = [str(each.parent) for each in rows if each.member == member and each.parent != member]
@@ -201,7 +251,6 @@ class PlayCommand(Command):
         from algorithm.runs.results import make_evaluation_record
         from algorithm.runs.run_requests import find_run
         from algorithm.training.evaluator import get_mode_name
-        from algorithm.training.metrics import format_number
 
         folder, settings = find_run(make_request(options), output.log)
         if options.logger_in_file or options.video:

@@ -1,19 +1,20 @@
-"""Typed settings, merged from default_config.yaml, the config.yaml of an environment, and the command line."""
+"""Typed settings, merged from default_config.yaml, a config.yaml and the command line, and their effect in a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from algorithm.annotations import FixedOnResume, Spellings, get_annotations
+from algorithm.annotations import Condition, FixedOnResume, ForActions, OnlyIf, Spellings, Unless, get_annotations
 from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import (
+    AGENTS,
     check_name,
     find_settings,
     get_agent_section,
     make_agent_defaults,
-    make_auxiliary_defaults,
+    make_defaults,
 )
 from algorithm.config.sections import (
     SECTIONS,
@@ -34,6 +35,7 @@ from algorithm.config.yaml_layers import (
     MAX_LEVELS,
     Layer,
     Tree,
+    iterate_leaves,
     iterate_paths,
     iterate_settings,
     load_defaults,
@@ -42,10 +44,19 @@ from algorithm.config.yaml_layers import (
     parse_yaml,
 )
 from algorithm.errors import UserError
+from algorithm.specs import ActionSpec, Role
 
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
 SHARED_SECTIONS = {*SECTIONS, "reset_config", "ma_config"} - {"replay_config"}
+# Conditions of sections on `base_config`; the conditions of a setting are annotated on its field.
+ALGORITHM_CONDITIONS: Mapping[str, Condition] = {
+    **{get_agent_section(name): OnlyIf(algorithm=name) for name in AGENTS},
+    "cluster_config": OnlyIf(runtime="CLUSTER"),
+    "tracker_config": Unless(tracker="none"),
+}
+# Settings of cluster_config for the members of a population; the others are for rollout actors.
+CLUSTER_SETTINGS_OF_MEMBERS = ("host", "address", "timeout", "start_timeout", "token_auth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +223,7 @@ def _normalize_spellings(cls: type, values: Tree) -> Tree:
 
 def _read_auxiliary(name: str, values: Any, layers: list[Layer]) -> Any:
     """Return the settings of an auxiliary, with its defaults. Raises UserError."""
-    section, defaults = f"auxiliaries.{name}", make_auxiliary_defaults(name)
+    section, defaults = f"auxiliaries.{name}", make_defaults("auxiliaries", name)
     known = [section, *(f"{section}.{key}" for key in defaults)]
     for source, layer in layers:
         if isinstance(given := layer.get("auxiliaries"), Mapping) and given.get(name) is not None:
@@ -260,3 +271,82 @@ def _resolve_role(role: str, sections: Tree, tree: Tree, layers: list[Layer]) ->
                 f"{source}: {path} is the same for all roles; a role can have its own network, algorithm and replay"
             )
     return _convert(merge(tree, sections), [*layers, (source, sections)])
+
+
+def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[str, Role] | None = None) -> None:
+    """Check that every setting of `layers`, which were written for a run, has an effect in it.
+
+    Args:
+        settings: Settings of the run.
+        layers: Layers to check.
+        roles: Roles of the environment; None before they are known, which leaves out the conditions on actions.
+
+    Raises:
+        UserError: A setting has no effect.
+    """
+    specs = None if roles is None else [role.action_spec for role in roles.values()]
+    for source, tree in layers:
+        checked = [(settings, f"{source}: ", tree, specs)]
+        for name, sections in (tree.get("ma_config") or {}).items():
+            role_specs = [roles[name].action_spec] if roles and name in roles else None
+            checked.append((settings.for_role(name), f"{source}: ma_config.{name}.", sections, role_specs))
+        for own, prefix, own_tree, own_specs in checked:
+            for path in iterate_leaves(own_tree):
+                if failure := find_failure(own, path, own_specs):
+                    raise UserError(f"{prefix}{path} {failure}")
+
+
+def find_failure(settings: Settings, path: str, specs: Sequence[ActionSpec] | None = None) -> str | None:
+    """Return why the setting `path` has no effect, to follow its name; None if it has an effect.
+
+    `specs` are the action specs of the agents; None leaves out the conditions on actions.
+    """
+    section, _, key = path.partition(".")
+    is_population = settings.population.size is not None
+    if is_population and section == "cluster_config" and key not in (*CLUSTER_SETTINGS_OF_MEMBERS, ""):
+        return "is for rollout actors, which the members of a population do not have, and so has no effect"
+    for annotation, owner in iterate_annotations(settings, path):
+        failure = None
+        if isinstance(annotation, Condition):
+            failure = annotation.explain_failure(owner)
+        elif isinstance(annotation, ForActions) and specs is not None:
+            failure = annotation.explain_failure(specs)
+        if failure:
+            return failure
+    return None
+
+
+def iterate_annotations(settings: Settings, path: str) -> Iterator[tuple[Any, Any]]:
+    """Yield each annotation on the setting `path` and on its sections, with the object whose fields it refers to."""
+    section, *keys = path.split(".")
+    if section in ALGORITHM_CONDITIONS:
+        yield ALGORITHM_CONDITIONS[section], settings.base
+    if section == "replay_config":
+        if settings.agent.uses_replay:
+            yield Unless(replay_ratio=0), settings.agent
+        else:
+            yield Unless(algorithm=settings.base.algorithm), settings.base
+    owner: Any = settings
+    for key in (settings.find_field(section), *keys):
+        for annotation in get_annotations(owner.__class__).get(key, ()):
+            other = getattr(annotation, "section", None)
+            yield annotation, getattr(settings, settings.find_field(other)) if other else owner
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+
+
+def check_teams(agent: str, role: Role, configured: Collection[str]) -> None:
+    """Raise UserError for a team that is `configured` although an agent of another name plays it."""
+    for team in role.count_lanes_by_team(agent):
+        if team != agent and team in configured:
+            raise UserError(
+                f"ma_config.{team} has no effect: {team} is played by the agent {agent}; "
+                f"write ma_config.{agent}, or give {team} its own agent: ma_config.{team}.{AGENT_KEY}={team}"
+            )
+
+
+def list_unknown_roles(ma_config: Mapping[str, Any], roles: Mapping[str, Role]) -> Iterator[str]:
+    """Yield a line for each name in `ma_config` that no agent and no team has."""
+    known = dict.fromkeys(name for agent, role in roles.items() for name in (agent, *role.count_lanes_by_team(agent)))
+    for name in ma_config:
+        if name not in known:
+            yield f"ma_config.{name}: no role has this name so far; the roles are {', '.join(known)}"

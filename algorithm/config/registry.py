@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from importlib import import_module
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any
 
 from algorithm.agents.settings import AgentSettings
@@ -24,7 +25,7 @@ ADAPTERS = {
 AGENTS = {
     "ACER": "algorithm.agents.acer.agent:Acer",
     "SAC": "algorithm.agents.sac.agent:Sac",
-    "REACTOR": "algorithm.agents.reactor.agent:Reactor",
+    "REACTOR": "algorithm.agents.reactor:Reactor",
     "A2C": "algorithm.agents.a2c:A2C",
     "PPO": "algorithm.agents.ppo:Ppo",
 }
@@ -71,9 +72,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 # The classes of settings, in modules that do not import torch.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {
-        "ACER": "algorithm.agents.acer.settings:AcerSettings",
-        "SAC": "algorithm.agents.sac.settings:SacSettings",
-        "REACTOR": "algorithm.agents.reactor.settings:ReactorSettings",
+        "ACER": "algorithm.agents.settings:AcerSettings",
+        "SAC": "algorithm.agents.settings:SacSettings",
+        "REACTOR": "algorithm.agents.settings:ReactorSettings",
         "A2C": "algorithm.agents.settings:A2CSettings",
         "PPO": "algorithm.agents.settings:PpoSettings",
     },
@@ -93,18 +94,18 @@ def find_class(kind: str, name: str) -> Any:
 
     Raises UserError for an unknown name, and for a module or a class that cannot be imported.
     """
-    table = TABLES[kind]
-    if ":" in name:
-        return _import_class(kind, name)
-    return resolve_name(_find_row(kind, table, name))
+    return resolve_name(check_name(kind, name))
 
 
-def check_name(kind: str, name: str) -> None:
-    """Raise UserError for a name of which `find_class` returns no class; a class of a table is not imported."""
+def check_name(kind: str, name: str, tables: Mapping[str, Mapping[str, str]] = TABLES) -> str:
+    """Return `module:Class` for a name. Raises UserError for an unknown name, or a user's class without an import."""
     if ":" in name:
         _import_class(kind, name)
-    else:
-        _find_row(kind, TABLES[kind], name)
+        return name
+    rows = {key.casefold(): row for key, row in tables[kind].items()}
+    if name.casefold() not in rows:
+        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(tables[kind]) or 'none yet'}")
+    return rows[name.casefold()]
 
 
 def find_settings(kind: str, name: str) -> Any:
@@ -113,7 +114,7 @@ def find_settings(kind: str, name: str) -> Any:
     Raises UserError as `find_class` does, and for a class without settings.
     """
     if ":" not in name:
-        return resolve_name(_find_row(kind, SETTINGS[kind], name))
+        return resolve_name(check_name(kind, name, SETTINGS))
     settings = getattr(_import_class(kind, name), "Settings", None)
     base = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}[kind]
     if not (isinstance(settings, type) and issubclass(settings, base)):
@@ -126,14 +127,6 @@ def find_settings(kind: str, name: str) -> Any:
 def find_run_tool(name: str) -> Any:
     """Return the function, or the class, of a tool for runs; None without the tool."""
     return resolve_name(RUN_TOOLS[name]) if name in RUN_TOOLS else None
-
-
-def _find_row(kind: str, table: Mapping[str, str], name: str) -> str:
-    """Return the row of a name in a table, whose case does not matter. Raises UserError for an unknown name."""
-    rows = {key.casefold(): row for key, row in table.items()}
-    if name.casefold() not in rows:
-        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(table) or 'none yet'}")
-    return rows[name.casefold()]
 
 
 def _import_class(kind: str, name: str) -> Any:
@@ -158,21 +151,17 @@ def make_agent_defaults(algorithm: str) -> dict[str, Any]:
     """
     if ":" not in algorithm:
         return {}
-    settings = find_settings("algorithm", algorithm)
+    return {get_agent_section(algorithm): make_defaults("algorithm", algorithm, load_inherited_defaults())}
+
+
+def make_defaults(kind: str, name: str, inherited: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the default settings of a class: its own, or `inherited` ones. Raises UserError if a field has none."""
+    settings = find_settings(kind, name)
     without = {field.name for field in fields(settings) if field.default is field.default_factory is MISSING}
-    inherited = {name: value for name, value in load_inherited_defaults().items() if name in without}
     try:
-        return {get_agent_section(algorithm): asdict(settings(**inherited))}
+        return asdict(settings(**{name: value for name, value in inherited.items() if name in without}))
     except TypeError as error:
-        raise UserError(f"algorithm {algorithm!r}: the fields of its Settings need defaults: {error}") from error
-
-
-def make_auxiliary_defaults(name: str) -> dict[str, Any]:
-    """Return the default settings of an auxiliary. Raises UserError if its class does not define them."""
-    try:
-        return asdict(find_settings("auxiliaries", name)())
-    except TypeError as error:
-        raise UserError(f"auxiliaries {name!r}: the fields of its Settings need defaults: {error}") from error
+        raise UserError(f"{kind} {name!r}: the fields of its Settings need defaults: {error}") from error
 
 
 def build_object(kind: str, name: str, settings: Any, *arguments: Any) -> Any:

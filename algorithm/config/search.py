@@ -17,21 +17,13 @@ DIGITS = 4  # significant digits of sampled numbers, so that a variant with them
 
 @dataclass(frozen=True, kw_only=True)
 class NumberRange:
-    """A setting that is searched between two numbers.
-
-    Attributes:
-        path: path of the setting.
-        source: source of this part of the space, for messages.
-        low: the smallest value.
-        high: the largest value.
-        log: whether the logarithm is uniform, instead of the number.
-    """
+    """A setting that is searched between two numbers."""
 
     path: str
-    source: str
+    source: str  # of this part of the space, for messages
     low: float
     high: float
-    log: bool
+    log: bool  # whether the logarithm is uniform, instead of the number
 
     @property
     def values(self) -> list[Any]:
@@ -48,16 +40,10 @@ class NumberRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """A setting that is searched among values.
-
-    Attributes:
-        path: path of the setting.
-        source: source of this part of the space, for messages.
-        values: the values.
-    """
+    """A setting that is searched among values."""
 
     path: str
-    source: str
+    source: str  # of this part of the space, for messages
     values: list[Any]
 
     def sample(self, trial: Any) -> Any:

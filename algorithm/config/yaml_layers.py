@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from re import Pattern, compile
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
+from algorithm.atomic_io import replace_text
 from algorithm.errors import UserError
 from algorithm.program import DATA
 
@@ -163,34 +164,27 @@ class _Rules(yaml.constructor.SafeConstructor):
             raise yaml.constructor.ConstructorError(None, None, f"{duplicates[0]} is defined twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
-    def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Return an integer. Raises an error if it is larger than any float."""
-        if len(node.value) > MAX_DIGITS:
-            self.reject(node, f"an integer has more than {MAX_DIGITS} digits")
-        return int(node.value)
-
-    def construct_float(self, node: yaml.ScalarNode) -> float:
-        """Return a float. Raises an error for an infinite value that is not written as `.inf`."""
-        value = super().construct_yaml_float(node)
-        if "e" in node.value.casefold() and abs(value) == float("inf"):
-            self.reject(node, f"{node.value} is larger than any float")
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a decimal number. Raises an error for any other, and for one that is larger than any float."""
+        value: int | float | None = None
+        if node.tag == AMBIGUOUS_TAG:
+            problem = f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes"
+        elif node.tag == f"{TAG}int":
+            problem = f"an integer has more than {MAX_DIGITS} digits"
+            value = int(node.value) if len(node.value) <= MAX_DIGITS else None
+        else:
+            problem = f"{node.value} is larger than any float"
+            number = super().construct_yaml_float(node)
+            is_infinite = "e" in node.value.casefold() and abs(number) == float("inf")  # without being written `.inf`
+            value = None if is_infinite else number
+        if value is None:
+            raise _UnsupportedYaml(problem=problem, problem_mark=node.start_mark)
         return value
-
-    def reject_ambiguous(self, node: yaml.ScalarNode) -> None:
-        """Raise an error for a number that YAML 1.1 reads differently than expected."""
-        self.reject(node, f"{node.value} is not a decimal number; write one without leading zeros, or text in quotes")
-
-    @staticmethod
-    def reject(node: yaml.ScalarNode, problem: str) -> NoReturn:
-        """Raise an error that names the line of a node."""
-        raise _UnsupportedYaml(problem=problem, problem_mark=node.start_mark)
 
 
 _Rules.yaml_constructors = {
     **yaml.SafeLoader.yaml_constructors,
-    f"{TAG}int": _Rules.construct_integer,
-    f"{TAG}float": _Rules.construct_float,
-    AMBIGUOUS_TAG: _Rules.reject_ambiguous,
+    **dict.fromkeys((f"{TAG}int", f"{TAG}float", AMBIGUOUS_TAG), _Rules.construct_number),
 }
 # The parser of libyaml is ten times as fast as that of PyYAML.
 _Loader: Any = type("_Loader", (_Rules, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader), {})
@@ -322,3 +316,104 @@ def read_entries() -> list[SettingEntry]:
         else:
             entries[path] = SettingEntry(path, match["default"], match["meaning"] or "")
     return [entry for path, entry in entries.items() if path.partition(".")[0] != INHERITED]
+
+
+def read_variant(path: Path, variant: str) -> Tree:
+    """Return a variant of an environment's config.yaml, merged with the variants that it inherits.
+
+    A variant without `inherit` inherits `default`. Raises UserError if there is no such variant.
+    """
+    variants = _read_variants(path)
+    if variant not in variants:
+        raise UserError(f"{path}: no variant {variant!r}; use one of: {', '.join(map(str, variants))}")
+    chain = [variant]
+    default = "default" if "default" in variants else None
+    while (parent := variants[chain[-1]].get("inherit", default if chain[-1] != "default" else None)) is not None:
+        if parent in chain or parent not in variants:
+            reason = "which inherits it" if parent in chain else "which does not exist"
+            raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
+        chain.append(parent)
+    tree: Tree = {}
+    for name in reversed(chain):
+        tree = merge(tree, _drop_inherit(variants[name]))
+    return tree
+
+
+def read_own_variant(path: Path, variant: str) -> Tree:
+    """Return a variant without the variants that it inherits; empty for a `default` that other variants share."""
+    variants = _read_variants(path)
+    return {} if variant == "default" and len(variants) > 1 else _drop_inherit(variants[variant])
+
+
+def _read_variants(path: Path) -> dict[str, Tree]:
+    variants = {str(name): tree if tree is not None else {} for name, tree in read_yaml(path).items()}
+    for name, tree in variants.items():
+        if not isinstance(tree, Mapping):
+            raise UserError(f"{path}: the variant {name!r} is {tree!r}; expected a mapping of sections")
+        if not isinstance(parent := tree.get("inherit"), str | None):
+            raise UserError(f"{path}: {name!r} inherits {parent!r}; expected the name of a variant")
+    return variants
+
+
+def _drop_inherit(tree: Tree) -> Tree:
+    return {key: value for key, value in tree.items() if key != "inherit"}
+
+
+def format_variant(name: str, tree: Tree, comment: str) -> str:
+    """Return the text of a variant, with a comment above it."""
+    lines = [f"{format_value(name)}:", *format_commented(tree, {})] if tree else [f"{format_value(name)}: {{}}"]
+    return "\n".join([f"# {comment}", *lines]) + "\n"
+
+
+def write_variant(path: Path, name: str, tree: Tree, comment: str) -> None:
+    """Write a variant to a file, at its end or in place of the variant of this name.
+
+    Args:
+        path: the config.yaml.
+        name: name of the variant.
+        tree: its settings, with `inherit`.
+        comment: one line for the comment above it.
+
+    Raises:
+        UserError: the file cannot be written, or it is written in a style in which text cannot be added to it.
+    """
+    variants = read_yaml(path)
+    text = path.read_bytes().decode()  # with the ends of lines as they are
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += newline
+    start, end = _find_lines(lines, name)
+    block = format_variant(name, tree, comment)
+    if start == end:  # at the end of the file, after an empty line
+        block = f"\n{block}"
+    written = "".join([*lines[:start], block.replace("\n", newline), *lines[end:]])
+    try:
+        same = parse_yaml(written) == {**variants, name: tree}
+    except ValueError:
+        same = False
+    if not same:
+        raise UserError(
+            f"{path}: a variant cannot be added to a file in this style; begin each variant on its own line"
+        )
+    try:
+        replace_text(path, written)
+    except OSError as error:
+        raise UserError(f"{path}: the variant {name} cannot be written: {error}") from error
+
+
+def _find_lines(lines: Sequence[str], name: str) -> tuple[int, int]:
+    """Return the first line of a variant, with the comment directly above it, and the line after its last.
+
+    Both are the end of the file if it has no such variant. Lines that are empty, or comments that are not indented,
+    belong to the next variant.
+    """
+    starts = [number for number, line in enumerate(lines) if not line.startswith((" ", "#", "\n", "\r"))]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        if lines[start].startswith(f"{format_value(name)}:"):
+            while start + 1 < end < len(lines) and (lines[end - 1].startswith("#") or not lines[end - 1].strip()):
+                end -= 1
+            while start > 0 and lines[start - 1].startswith("#"):
+                start -= 1
+            return start, end
+    return len(lines), len(lines)

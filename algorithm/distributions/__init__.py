@@ -17,8 +17,14 @@ from algorithm.distributions.gaussian import (
     GaussianFamily,
     TanhGaussianFamily,
 )
-from algorithm.distributions.hybrid import HybridDistribution, HybridFamily, ReparameterizedSample
-from algorithm.distributions.joint import JointDistribution, JointFamily, make_family
+from algorithm.distributions.joint import (
+    HybridDistribution,
+    HybridFamily,
+    JointDistribution,
+    JointFamily,
+    ReparameterizedSample,
+    make_family,
+)
 
 __all__ = [
     "MASKED_LOGIT",

@@ -1,26 +1,21 @@
 """Policies over one discrete branch, or over the combinations of several as one categorical distribution.
 
-Unlike independent branches, a policy over combinations can represent every distribution over them.
+Unlike independent branches, a policy over combinations can represent every distribution over them. The K combinations
+are in the order of nested loops over the branches, of which the last is the innermost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from algorithm.distributions.combinations import (
-    check_combinations,
-    find_allowed_combinations,
-    find_combination,
-    list_combinations,
-    one_hot_combinations,
-    split_columns,
-)
 from algorithm.distributions.distribution import (
     MASKED_LOGIT,
     ClosedFormDistribution,
@@ -28,6 +23,62 @@ from algorithm.distributions.distribution import (
     ExportedAction,
     Selection,
 )
+
+MAX_COMBINATIONS = 512  # of discrete branches, if each combination has a value
+
+
+def check_combinations(branches: Sequence[int]) -> int:
+    """Return the number of combinations of discrete branches.
+
+    Raises:
+        ValueError: There are more than `MAX_COMBINATIONS`.
+    """
+    n_combinations = math.prod(branches)
+    if n_combinations > MAX_COMBINATIONS:
+        raise ValueError(
+            f"there are {n_combinations} combinations of discrete branches {list(branches)}; each has a value, "
+            f"and at most {MAX_COMBINATIONS} are supported"
+        )
+    return n_combinations
+
+
+def find_combination(indices: Real[Tensor, "*B branches"], branches: Sequence[int]) -> Tensor:
+    """Return the index of the combination [..., 1] that consists of these indices of each branch."""
+    combination = indices.new_zeros(indices.shape[:-1], dtype=torch.int64)
+    for n_actions, branch in zip(branches, indices.long().unbind(-1), strict=True):
+        combination = combination * n_actions + branch
+    return combination.unsqueeze(-1)
+
+
+def split_columns(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return the columns [..., size] of each part, such as a branch."""
+    # Slices instead of a split, whose unused outputs would stay in an exported graph.
+    return [columns[..., begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
+
+
+def list_combinations(branches: Sequence[int]) -> np.ndarray:
+    """Return the indices of every branch [K, branches] for each combination."""
+    return np.array(list(product(*map(range, branches))), np.float32).reshape(math.prod(branches), len(branches))
+
+
+def one_hot_combinations(branches: Sequence[int]) -> Float[Tensor, "K sum_of_branches"]:
+    """Return the concatenated one-hot indices of each branch, for every combination."""
+    indices = torch.tensor(list_combinations(branches)).long()
+    parts = [torch.eye(n)[index] for index, n in zip(indices.unbind(-1), branches, strict=True)]
+    return torch.cat([torch.zeros(len(indices), 0), *parts], -1)
+
+
+def find_allowed_combinations(mask: Tensor, branches: Sequence[int], codes: Tensor) -> Tensor:
+    """Return 1 for each allowed combination, otherwise 0, [..., K]; a branch without an allowed action is not masked.
+
+    Args:
+        mask: Above 0 for allowed actions [..., sum of branches].
+        branches: Number of actions of each branch.
+        codes: The result of `one_hot_combinations`.
+    """
+    parts = split_columns(mask.clamp(0, 1).float(), branches)
+    is_forbidden = [(1 - part) * part.sum(-1, keepdim=True).clamp(max=1) for part in parts]
+    return (1 - torch.cat(is_forbidden, -1) @ codes.T).clamp(min=0)
 
 
 class Categorical(ClosedFormDistribution):
@@ -137,9 +188,7 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         return sample
 
     def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
-        is_allowed = statistics > MASKED_LOGIT / 2
-        log_probs = statistics - statistics.max(-1, keepdims=True)
-        log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True))
+        is_allowed, log_probs = statistics > MASKED_LOGIT / 2, _log_softmax(statistics)
         uniform = -np.log(np.maximum(is_allowed.sum(-1, keepdims=True), 1))
         level = level[:, None]
         with np.errstate(divide="ignore"):  # at the levels 0 and 1 one of the two terms is log 0
@@ -150,14 +199,18 @@ class CategoricalFamily(DistributionFamily[Categorical]):
         rows, action = np.arange(len(statistics)), sample[:, 0].astype(np.int64)
         is_allowed = statistics > MASKED_LOGIT / 2
         level = np.where(is_allowed[rows, action], level, 0)
-        log_probs = statistics - statistics.max(-1, keepdims=True)
-        log_probs = log_probs - np.log(np.exp(log_probs).sum(-1, keepdims=True)) + np.log1p(-level)[:, None]
+        log_probs = _log_softmax(statistics) + np.log1p(-level)[:, None]
         with np.errstate(divide="ignore"):  # log 0 at level 0
             log_probs[rows, action] = np.logaddexp(log_probs[rows, action], np.log(level))
         return np.where(is_allowed, log_probs, MASKED_LOGIT).astype(np.float32)
 
     def export_action(self, statistics: Tensor, mask: Tensor, selection: Selection) -> ExportedAction:
         return ExportedAction((), (selection.index(mask_logits(statistics, mask)),))
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def mask_logits(logits: Tensor, mask: Tensor) -> Tensor:

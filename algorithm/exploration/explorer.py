@@ -81,11 +81,6 @@ class Explorer(ABC):
         """
 
 
-def decide(agent: Agent, sample: np.ndarray, behavior: np.ndarray, memory: np.ndarray) -> Decision:
-    """Return the decision for raw actions [n, size] that were drawn from the statistics `behavior` [n, S]."""
-    return Decision(raw_action=sample, action=agent.family.to_action(sample), behavior=behavior, memory=memory)
-
-
 def check_count(name: str, value: object) -> None:
     """Raise ValueError if the setting `name` is not an integer above 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

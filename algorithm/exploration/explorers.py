@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, make_decision
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
-from algorithm.distributions.combinations import list_combinations
-from algorithm.exploration.explorer import Explorer, Novelty, check_count, decide
+from algorithm.distributions.categorical import list_combinations
+from algorithm.exploration.explorer import Explorer, Novelty, check_count
 from algorithm.rollout import Decision, Step
 from algorithm.specs import Role
 
@@ -78,7 +78,7 @@ class ActionNoise(LaneLevels):
         decision, family = agent.act(step, memory), agent.family
         behavior = family.with_noise(decision.behavior, self.lane_levels[step.lane])
         sample = family.sample(behavior, agent.rng)
-        return decide(agent, sample, behavior, decision.memory)
+        return make_decision(agent.family, sample, behavior, decision.memory)
 
 
 class ActionRepeat(LaneLevels):
@@ -122,7 +122,7 @@ class ActionRepeat(LaneLevels):
         behavior = family.with_repetition(switching, self.previous[step.lane], level)
         sample = family.sample(behavior, agent.rng)
         self.previous[step.lane] = sample
-        return decide(agent, sample, behavior, decision.memory)
+        return make_decision(agent.family, sample, behavior, decision.memory)
 
 
 class NoiseRepeat(Explorer):
@@ -166,7 +166,7 @@ class NoiseRepeat(Explorer):
         self._resample(step.lane[step.first | (self.remaining[step.lane] == 0)], agent.rng)
         self.remaining[step.lane] -= 1
         sample = agent.family.sample(decision.behavior, agent.rng, self.noise[step.lane])
-        return decide(agent, sample, decision.behavior, decision.memory)
+        return make_decision(agent.family, sample, decision.behavior, decision.memory)
 
     def _resample(self, lanes: np.ndarray, rng: np.random.Generator) -> None:
         """Draw the noise of these lanes, and the number of steps for which they hold it."""
@@ -208,7 +208,7 @@ class NovelAction(Explorer):
         decision = agent.act(step, memory)
         select = self._select_exactly if self._is_categorical(agent) else self._select_sample
         sample, behavior = select(agent, step, decision.behavior)
-        return decide(agent, sample, behavior, decision.memory)
+        return make_decision(agent.family, sample, behavior, decision.memory)
 
     def _is_categorical(self, agent: Agent) -> bool:
         """Return whether the policy is one categorical distribution over all actions."""

@@ -12,9 +12,7 @@ A custom part is a function or class that takes the spec of an observation (enco
 the spec of an observation and returns a function of rows of this observation.
 """
 
-from algorithm.networks.actor_critic import ActorCritic, SeparateCritic
-from algorithm.networks.blueprint import Blueprint, Encoder, Layers, Memory
-from algorithm.networks.branched import BranchedActorCritic
+from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic, SeparateCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import (
     Conv,
@@ -28,12 +26,12 @@ from algorithm.networks.encoders import (
 )
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
+from algorithm.networks.layers import Chain, Mlp, Noise, NoisyMlp, Residual, UnitSphere, collect_noise
 from algorithm.networks.memories import Attention, FrameStack, Gru, Lstm
-from algorithm.networks.mlp import Mlp, Noise, NoisyMlp, collect_noise
+from algorithm.networks.modules import Encoder, Layers, Memory
 from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
-from algorithm.networks.residual import Chain, Residual, UnitSphere
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 
 __all__ = [
     "ActorCritic",

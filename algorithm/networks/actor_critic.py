@@ -1,21 +1,25 @@
-"""The networks of an actor-critic agent: a policy and a critic on a common torso, or a separate critic."""
+"""Networks of a policy and a critic: on a common torso, separate, or as branches that may have memories."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions import MASKED_LOGIT
-from algorithm.networks.blueprint import Blueprint
+from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
+from algorithm.distributions.categorical import find_allowed_combinations
 from algorithm.networks.heads import AdvantageHead, HeadSpec, SeparateHeads, SharedHeads, StdHead
-from algorithm.networks.numpy_forms import make_numpy_chain
-from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
-from algorithm.networks.policy import ActFunction, Policy
-from algorithm.networks.torso import Torso
+from algorithm.networks.modules import BranchFactory, NumpyFunction, build_module, is_memory, make_numpy_chain
+from algorithm.networks.normalization import batch_statistics
+from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stacks
+from algorithm.networks.policy import ActFunction, CombinationPolicy, Policy
+from algorithm.networks.precision import run_in_precision
+from algorithm.networks.torso import Blueprint, Torso
+from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 
@@ -61,7 +65,7 @@ class ActorCritic(Policy):
         else:
             self.heads = SharedHeads(size, *(head for _, head in branches))
         self.advantage_head: Any = AdvantageHead(size, encoded_size, blueprint.critic) if encoded_size else None
-        self._manual_stack: ManualStack | None = None  # the heads, if gradients are computed by hand
+        self.manual_stacks: Sequence[ManualStack] = ()  # the heads, if gradients are computed by hand
 
     def use_manual_passes(self) -> None:
         """Compute gradients by hand in passes of the policy, if its layers support it and there is no critic."""
@@ -69,24 +73,13 @@ class ActorCritic(Policy):
         if isinstance(heads, SeparateHeads):
             layers, (heads, *_) = heads.layers, heads.heads
         if len(layers) == len(heads.sizes) == 1 and self.heads.precision is torch.float32:
-            self._manual_stack = make_manual_stack(layers[0], heads.linear, by_output=True)
-
-    @property
-    def is_manual(self) -> bool:
-        """Return whether the gradients of `run` are computed by hand."""
-        return self._manual_stack is not None
+            self.manual_stacks = make_manual_stacks([(layers[0], heads.linear)], by_output=True)
 
     def run(self, features: Tensor) -> Pass:
         """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
-        if self._manual_stack:
-            return ManualPass([self._manual_stack], features, (*features.shape[:-1], -1), self.std_head)
-        with torch.enable_grad():
-            return AutogradPass(self.compute_outputs(features))
-
-    @torch.no_grad()
-    def compute(self, features: Tensor) -> Tensor:
-        """Return the outputs of `run`, if no gradient is needed."""
-        return self.run(features).outputs if self._manual_stack else self.compute_outputs(features)
+        if self.manual_stacks:
+            return ManualPass(self.manual_stacks, features, (*features.shape[:-1], -1), self.std_head)
+        return AutogradPass(self.compute_outputs(features))
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""
@@ -150,3 +143,174 @@ class SeparateCritic(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return the values [..., n_values] at features [..., F] without gradient."""
         return self.heads.unroll(features)
+
+
+class Branch(nn.Module):
+    """Layers or a memory, and a linear output: features [..., F] -> outputs [..., head.size].
+
+    Args:
+        inputs: Size F of the features.
+        factory: Factory of the layers, or of the memory; None: neither.
+        head: The output.
+    """
+
+    def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
+        super().__init__()
+        self.precision = torch.float32
+        layers: Any = build_module(factory, inputs) if factory else nn.Identity()
+        self.layers, self.has_memory = layers, is_memory(layers)
+        self.state_size: int = self.layers.state_size if self.has_memory else 0
+        self.head = SharedHeads(getattr(self.layers, "size", inputs), head)
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map one row: features [B, F], state [B, state_size] -> inputs of the head, next state."""
+        return self.layers.step(features, state) if self.has_memory else (self.layers(features), state)
+
+    @run_in_precision
+    def unroll(self, features: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map T rows: features [T, B, F], first [T, B], state before row 0 -> inputs of the head, last state.
+
+        With a lower `precision` the layers or the memory compute in it.
+        """
+        return self.layers.unroll(features, first, state) if self.has_memory else (self.layers(features), state)
+
+    def numpy(self) -> NumpyFunction | None:
+        """Return the outputs in numpy, on views of the parameters; None if a part has no numpy form."""
+        return None if self.has_memory else make_numpy_chain(self.layers, self.head)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchedOutputs:
+    """The outputs of a BranchedActorCritic at T+1 rows."""
+
+    features: Tensor  # [T+1, B, F], which the critic trains
+    logits: Tensor  # [T+1, B, K] of the policy, unmasked; their gradient does not reach the features
+    values: Tensor  # [T+1, B, n_values] of the critic
+
+
+class BranchedActorCritic(CombinationPolicy):
+    """A network with a categorical policy and a critic, each with its own layers or its own memory after the torso.
+
+    The gradient of the policy ends at the torso, which only the critic trains (Gruslys et al. 2018, arXiv 1704.04651,
+    section 4). The policy is (1 - e) softmax(logits) + e uniform, both over the allowed actions.
+
+    The memory of a lane contains the stored states of the torso, of the policy and of the critic, then the past frames
+    of the torso's encoders, which are not stored.
+
+    Args:
+        blueprint: The layers; the outputs follow them.
+        obs_specs: Observations by name; an action mask among them restricts the actions.
+        family: The distributions over K actions, or combinations of actions.
+        n_values: Number of outputs of the critic.
+        value_gain: Gain of the initial weights of these outputs.
+        uniform_fraction: e, the weight of the uniform distribution.
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        obs_specs: Mapping[str, ObsSpec],
+        family: CategoricalFamily,
+        n_values: int,
+        value_gain: float,
+        uniform_fraction: float,
+    ):
+        super().__init__(obs_specs, family.branches)
+        self.family, self.uniform_fraction = family, uniform_fraction
+        self.torso = Torso(blueprint, obs_specs)
+        # With a small gain the initial policy is close to uniform for all features.
+        self.policy = Branch(self.torso.size, blueprint.policy, HeadSpec(family.statistics_size, gain=0.01))
+        self.critic = Branch(self.torso.size, blueprint.critic, HeadSpec(n_values, gain=value_gain))
+        self.stored_sizes = [self.torso.stored_state_size, self.policy.state_size, self.critic.state_size]
+
+    @property
+    def state_size(self) -> int:
+        return self.torso.state_size + self.policy.state_size + self.critic.state_size
+
+    @property
+    def stored_state_size(self) -> int:
+        return sum(self.stored_sizes)
+
+    def split_memory(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the memory [..., M] of the torso, of the policy and of the critic, of all or of the stored part."""
+        torso_state, policy_state, critic_state, frames = memory.split(
+            [*self.stored_sizes, memory.shape[-1] - self.stored_state_size], -1
+        )
+        return torch.cat((torso_state, frames), -1), policy_state, critic_state
+
+    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
+        torso_memory, policy_state, critic_state = self.split_memory(memory)
+        features, torso_memory = self.torso.step(obs, torso_memory)
+        hidden, policy_state = self.policy.step(features, policy_state)
+        if self.critic.has_memory:  # its state is stored with the rollout
+            _, critic_state = self.critic.step(features, critic_state)
+        torso_state, frames = torso_memory.tensor_split([self.stored_sizes[0]], -1)
+        logits = self.mask_logits(self.policy.head(hidden), obs)
+        return self.mix_with_uniform(logits), torch.cat((torso_state, policy_state, critic_state, frames), -1)
+
+    def unroll(self, rollout: Rollout) -> BranchedOutputs:
+        """Return the outputs at the rows of a rollout after its burn-in."""
+        features, states = self._unroll_torso(rollout, (self.policy, self.critic))
+        first = rollout.first[rollout.burn_in :]
+        logits, values = (
+            branch.head(branch.unroll(branch_features, first, state)[0])
+            for branch, branch_features, state in zip(
+                (self.policy, self.critic), (features.detach(), features), states, strict=True
+            )
+        )
+        return BranchedOutputs(features=features, logits=logits, values=values)
+
+    def unroll_critic(self, rollout: Rollout) -> Tensor:
+        """Return the outputs of the critic [T+1, B, n_values] at the rows of a rollout after its burn-in."""
+        features, states = self._unroll_torso(rollout, (self.critic,))
+        hidden, _ = self.critic.unroll(features, rollout.first[rollout.burn_in :], states[-1])
+        return self.critic.head(hidden)
+
+    def unroll_features(self, rollout: Rollout) -> Tensor:
+        """Return the features [T+1, B, F] at the rows of a rollout after its burn-in."""
+        return self._unroll_torso(rollout, ())[0]
+
+    def _unroll_torso(self, rollout: Rollout, branches: tuple[Branch, ...]) -> tuple[Tensor, list[Tensor]]:
+        """Return the features after the burn-in, and the states of branches before them.
+
+        The burn-in updates the states of the torso and of `branches`, without gradient.
+        """
+        obs, first, burn_in = rollout.obs, rollout.first, rollout.burn_in
+        torso_memory, policy_state, critic_state = self.split_memory(rollout.memory)
+        states = [policy_state if branch is self.policy else critic_state for branch in branches]
+        recurrent_state, frames, begin = self.torso.split_memory(torso_memory)
+        if self.stored_state_size and begin < burn_in:
+            with torch.no_grad(), batch_statistics(None):
+                features, recurrent_state = self.torso.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
+                rows = first[begin:burn_in]
+                states = [
+                    branch.unroll(features, rows, state)[1] for branch, state in zip(branches, states, strict=True)
+                ]
+        features, _ = self.torso.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))
+        return features, states
+
+    def mix_with_uniform(self, logits: Tensor) -> Tensor:
+        """Return the statistics [..., K] of the policy, its log-probabilities; masked logits stay masked."""
+        if not self.uniform_fraction:
+            return logits
+        is_allowed = logits > MASKED_LOGIT / 2
+        n_allowed = is_allowed.to(logits.dtype).sum(-1, keepdim=True).clamp(min=1)
+        probs = (1 - self.uniform_fraction) * logits.softmax(-1) + self.uniform_fraction / n_allowed
+        return probs.log().masked_fill(~is_allowed, MASKED_LOGIT)
+
+    def numpy(self) -> ActFunction | None:
+        policy = make_numpy_chain(self.torso, self.policy)
+        if policy is None or self.state_size:
+            return None
+        codes = self.combination_codes
+
+        def act(obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            logits = policy(obs)
+            if self.has_mask:
+                mask = torch.from_numpy(obs[ACTION_MASK])
+                logits[find_allowed_combinations(mask, self.branches, codes).numpy() == 0] = MASKED_LOGIT
+            if self.uniform_fraction:
+                logits = self.family.with_noise(logits, np.full(len(logits), self.uniform_fraction, np.float32))
+            return logits, memory
+
+        return act

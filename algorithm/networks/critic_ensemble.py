@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Blueprint, BranchFactory, build_module
-from algorithm.networks.mlp import Mlp, make_orthogonal_linear
-from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stack
+from algorithm.networks.layers import Mlp, make_orthogonal_linear
+from algorithm.networks.modules import BranchFactory, build_module
+from algorithm.networks.passes import AutogradPass, ManualPass, ManualStack, Pass, make_manual_stacks
 from algorithm.networks.precision import run_in_precision
-from algorithm.networks.torso import Torso
+from algorithm.networks.torso import Blueprint, Torso
 
 
 class CriticEnsemble(nn.Module):
@@ -45,19 +45,12 @@ class CriticEnsemble(nn.Module):
         self.torso = torso  # last: then a policy's own layers and the torso are contiguous in the flat parameters
         self.n_values, self.value_shape = n_values, value_shape
         self.precision = torch.float32
-        self._manual_stacks: list[ManualStack] = []  # the critics of given actions, if gradients are computed by hand
+        self.manual_stacks: Sequence[ManualStack] = ()  # the critics, if gradients are computed by hand
 
     def use_manual_passes(self) -> None:
         """Compute gradients by hand in passes of given actions, if all layers support it."""
         if self.precision is torch.float32 and self.n_values == 1:
-            stacks = [make_manual_stack(critic.layers, critic.head) for critic in self.critics]
-            found = [stack for stack in stacks if stack]
-            self._manual_stacks = found if len(found) == len(stacks) else []
-
-    @property
-    def is_manual(self) -> bool:
-        """Return whether the gradients of `run` are computed by hand, for inputs without gradient."""
-        return bool(self._manual_stacks)
+            self.manual_stacks = make_manual_stacks([(critic.layers, critic.head) for critic in self.critics])
 
     def run(self, inputs: Tensor, critic_indices: Sequence[int] | None = None, *, differentiates: bool = False) -> Pass:
         """Return the pass of M critics of given actions, with outputs [M, ..., *value_shape].
@@ -68,26 +61,11 @@ class CriticEnsemble(nn.Module):
             critic_indices: The M critics; None: all.
             differentiates: Whether the gradient of the inputs is needed, which have none otherwise.
         """
-        if stacks := self._select_stacks(inputs, critic_indices):
-            return self._run_by_hand(stacks, inputs)
-        with torch.enable_grad():
-            inputs = inputs.requires_grad_() if differentiates else inputs
-            return AutogradPass(self._evaluate(inputs, critic_indices, self.value_shape), inputs)
-
-    @torch.no_grad()
-    def compute(self, inputs: Tensor, critic_indices: Sequence[int] | None = None) -> Tensor:
-        """Return the outputs of `run`, if no gradient is needed."""
-        if stacks := self._select_stacks(inputs.detach(), critic_indices):
-            return self._run_by_hand(stacks, inputs).outputs
-        return self._evaluate(inputs, critic_indices, self.value_shape)
-
-    def _select_stacks(self, inputs: Tensor, critic_indices: Sequence[int] | None) -> Sequence[ManualStack]:
-        """Return the stacks of M critics; none if autograd is needed."""
-        stacks = () if inputs.requires_grad else self._manual_stacks
-        return [stacks[index] for index in critic_indices] if stacks and critic_indices is not None else stacks
-
-    def _run_by_hand(self, stacks: Sequence[ManualStack], inputs: Tensor) -> ManualPass:
-        return ManualPass(stacks, inputs, (len(stacks), *inputs.shape[:-1], *self.value_shape))
+        if self.manual_stacks and not inputs.requires_grad:
+            stacks = _select(self.manual_stacks, critic_indices)
+            return ManualPass(stacks, inputs, (len(stacks), *inputs.shape[:-1], *self.value_shape))
+        inputs = inputs.requires_grad_() if differentiates else inputs
+        return AutogradPass(self._evaluate(inputs, critic_indices, self.value_shape), inputs)
 
     def forward(
         self, features: Tensor, actions: Tensor | None = None, critic_indices: Sequence[int] | None = None
@@ -110,7 +88,7 @@ class CriticEnsemble(nn.Module):
 
     def _evaluate(self, inputs: Tensor, critic_indices: Sequence[int] | None, shape: tuple[int, ...]) -> Tensor:
         """Return the outputs [M, ..., *shape] of M critics at inputs [..., F]."""
-        selected = self.critics if critic_indices is None else [self.critics[critic] for critic in critic_indices]
+        selected = _select(self.critics, critic_indices)
         # Flattened once here, otherwise every layer would flatten the rows.
         hidden = self._compute_hidden(inputs.flatten(0, -2), selected)
         values = torch.stack([critic.head.forward(x) for critic, x in zip(selected, hidden, strict=True)])
@@ -119,6 +97,11 @@ class CriticEnsemble(nn.Module):
     @run_in_precision
     def _compute_hidden(self, x: Tensor, critics: Iterable[_Critic]) -> list[Tensor]:
         return [critic.layers.forward(x) for critic in critics]
+
+
+def _select(parts: Any, indices: Sequence[int] | None) -> Any:
+    """Return the parts with some indices; None: all."""
+    return parts if indices is None else [parts[index] for index in indices]
 
 
 class _Critic(nn.Module):

@@ -6,10 +6,11 @@ import json
 from glob import escape
 from math import prod
 
-from algorithm.networks.blueprint import Blueprint, EncoderFactory
 from algorithm.networks.encoders import Conv, NatureCnn, Vector
-from algorithm.networks.mlp import Mlp
-from algorithm.specs import ACTION_MASK, ObsSpec, Role
+from algorithm.networks.layers import Mlp
+from algorithm.networks.modules import EncoderFactory
+from algorithm.networks.torso import Blueprint
+from algorithm.specs import ACTION_MASK, Role
 
 TEMPLATE = '''\
 """{observations}; two hidden layers{owner}."""
@@ -33,9 +34,6 @@ from algorithm.networks import Blueprint, Vector
 # A hidden layer would spread what is learned about one value to all others.
 blueprint = Blueprint({"*": Vector()})
 '''
-SHARED_LAYERS = "body=Mlp(units, units)"
-SEPARATE_LAYERS = "policy=Mlp(units, units), critic=Mlp(units, units)"
-
 SMALL = 64  # the largest size of an observation, in values, for which 64 units suffice if no action is continuous
 
 # The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
@@ -80,9 +78,9 @@ def make_nn_file(role: Role) -> str:
     """Return the text of an nn.py that makes the default network of a role."""
     if is_table(role):
         return TABLE_TEMPLATE
-    owner, layers = (
-        (" each for policy and critic", SEPARATE_LAYERS) if role.action_spec.continuous else ("", SHARED_LAYERS)
-    )
+    owner, layers = "", "body=Mlp(units, units)"
+    if role.action_spec.continuous:
+        owner, layers = " each for policy and critic", "policy=Mlp(units, units), critic=Mlp(units, units)"
     texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
     used = {text.partition("(")[0] for text in texts.values()}
     return TEMPLATE.format(
@@ -99,15 +97,11 @@ def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
     """Return an encoder, and its text, for each observation that is an image of sufficient size."""
     encoders = {}
     for name, spec in role.obs_specs.items():
-        fitting = (image[1:] for image in IMAGE_ENCODERS if _get_shorter_side(spec) >= image[0])
+        shorter_side = min(spec.shape[1:]) if len(spec.shape) == 3 else 0
+        fitting = (image[1:] for image in IMAGE_ENCODERS if shorter_side >= image[0])
         if entry := next(fitting, None):
             encoders[name] = entry
     return encoders
-
-
-def _get_shorter_side(spec: ObsSpec) -> int:
-    """Return the shorter side of an image in pixels; 0 for other observations."""
-    return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
 
 
 def _choose_units(role: Role) -> int:

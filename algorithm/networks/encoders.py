@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.constraints import limit_spectral_norm
-from algorithm.networks.mlp import ACTIVATIONS, check_activation, check_sizes, make_orthogonal_linear
-from algorithm.networks.numpy_forms import NumpyFunction
+from algorithm.networks.layers import ACTIVATIONS, check_activation, check_sizes, make_orthogonal_linear
+from algorithm.networks.modules import NumpyFunction
 from algorithm.specs import ObsSpec
 
 GAIN = 2**0.5  # of the initial weights of images' encoders

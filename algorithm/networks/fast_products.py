@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_linear
+from algorithm.networks.modules import NumpyFunction, make_numpy_linear
 
 # A product that is not left to torch has this many multiplications, or this many values in a factor or in the result.
 MIN_MULTIPLICATIONS = 8_000_000

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.networks.constraints import Constraint, find_constraints, merge_constraints
-from algorithm.networks.normalization import BatchNorm, find_batch_norms
+from algorithm.networks.normalization import find_batch_norms
 
 State = dict[str, dict[str, Tensor]]  # flat tensors by kind (see FlatParameters.named_slices) and name
 TARGET_PREFIX = "target/"  # before the name of a target network in the names of batch statistics
@@ -90,30 +90,25 @@ class FlatParameters:
         device: str | torch.device = "cpu",
         place: Place = lambda tensor: tensor,
     ):
-        group_tensors: dict[str, list[Tensor]] = {name: list(module.parameters()) for name, module in groups.items()}
-        trainable = list(chain.from_iterable(group_tensors.values()))
+        targets = {name: target.network for name, target in target_networks.items()}
+        trainable, self.group_slices = _concatenate({name: module.parameters() for name, module in groups.items()})
         if len({id(parameter) for parameter in trainable}) < len(trainable):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
         for target in target_networks.values():
             target.initialize()
-        target_tensors: dict[str, list[Tensor]] = {
-            name: list(target.network.parameters()) for name, target in target_networks.items()
-        }
-
-        in_targets = list(chain.from_iterable(target_tensors.values()))
-        norms = _find_norms_by_name(groups, target_networks)
-        all_norms = list(chain.from_iterable(norms.values()))
-        tensors = [*trainable, *in_targets, *(norm.running for norm in all_norms)]
-        self._module_parameters = flatten_tensors(tensors, torch.float32, device)
-        self.all_parameters = place(self._module_parameters)
-        sizes = [sum(tensor.numel() for tensor in part) for part in (trainable, in_targets)]
-        parts = self.all_parameters.tensor_split([sizes[0], sum(sizes)])
-        self.vector, self.target_vector, self.batch_statistics = parts
-        self.increments = flatten_tensors([norm.increment for norm in all_norms], torch.float32, device)
-        self.group_slices, self.target_slices = _compute_slices(group_tensors), _compute_slices(target_tensors)
-        self.batch_statistics_slices = _compute_slices(
+        in_targets, self.target_slices = _concatenate({name: module.parameters() for name, module in targets.items()})
+        with_norms = {**groups, **{TARGET_PREFIX + name: network for name, network in targets.items()}}
+        norms = {name: layers for name, module in with_norms.items() if (layers := find_batch_norms([module]))}
+        running, self.batch_statistics_slices = _concatenate(
             {name: [norm.running for norm in layers] for name, layers in norms.items()}
         )
+        self._module_parameters = flatten_tensors([*trainable, *in_targets, *running], torch.float32, device)
+        self.all_parameters = place(self._module_parameters)
+        self.vector, self.target_vector, self.batch_statistics = self.all_parameters.split(
+            [sum(tensor.numel() for tensor in part) for part in (trainable, in_targets, running)]
+        )
+        increments = [norm.increment for norm in chain.from_iterable(norms.values())]
+        self.increments = flatten_tensors(increments, torch.float32, device)
         self.gradient = torch.zeros_like(self.vector)
         gradients = self.gradient.split([parameter.numel() for parameter in trainable])
         for parameter, gradient in zip(trainable, gradients, strict=True):
@@ -122,15 +117,13 @@ class FlatParameters:
         for name, target in target_networks.items():
             self._attach(target, self.target_slices[name], self.batch_statistics_slices.get(TARGET_PREFIX + name))
         self._constraints = self._find_constraints(groups.values())
-        self._target_constraints = self._find_constraints(target.network for target in target_networks.values())
+        self._target_constraints = self._find_constraints(targets.values())
 
         for module in (*groups.values(), *statistics.values()):
             for buffer in module.buffers():  # the running statistics among them are flattened below
                 buffer.data = buffer.data.to(device, choose_dtype(device, buffer.dtype))
-        statistics_tensors = {name: list(module.buffers()) for name, module in statistics.items()}
-        dtype = choose_dtype(device, torch.float64)
-        self.statistics = flatten_tensors(list(chain.from_iterable(statistics_tensors.values())), dtype, device)
-        self.statistics_slices = _compute_slices(statistics_tensors)
+        buffers, self.statistics_slices = _concatenate({name: module.buffers() for name, module in statistics.items()})
+        self.statistics = flatten_tensors(buffers, choose_dtype(device, torch.float64), device)
         self._shared_statistics = place(self.statistics)
         for target in self._following:
             source: Any = target.source
@@ -267,20 +260,12 @@ def view_contiguous(tensors: Sequence[Tensor]) -> Tensor:
     return first.detach().as_strided((size,), (1,))
 
 
-def _compute_slices(groups: Mapping[str, list[Tensor]]) -> dict[str, slice]:
-    """Return the slice of each group in their concatenation."""
+def _concatenate(groups: Mapping[str, Iterable[Tensor]]) -> tuple[list[Tensor], dict[str, slice]]:
+    """Return the tensors of all groups, and the slice of each group among their values."""
+    tensors: list[Tensor] = []
     slices, start = {}, 0
     for name, group in groups.items():
-        end = start + sum(tensor.numel() for tensor in group)
-        slices[name] = slice(start, end)
-        start = end
-    return slices
-
-
-def _find_norms_by_name(
-    groups: Mapping[str, nn.Module], target_networks: Mapping[str, TargetNetwork[Any]]
-) -> dict[str, list[BatchNorm]]:
-    """Return the batch norms of each group and of each target network that has any, in their order."""
-    modules = {**groups, **{TARGET_PREFIX + name: target.network for name, target in target_networks.items()}}
-    norms = {name: find_batch_norms([module]) for name, module in modules.items()}
-    return {name: layers for name, layers in norms.items() if layers}
+        added = list(group)
+        end = start + sum(tensor.numel() for tensor in added)
+        tensors, slices[name], start = tensors + added, slice(start, end), end
+    return tensors, slices

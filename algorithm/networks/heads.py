@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import BranchFactory, build_module
 from algorithm.networks.fast_products import linear_by_output
-from algorithm.networks.mlp import Mlp
-from algorithm.networks.numpy_forms import NumpyFunction, make_numpy_chain, make_numpy_linear
+from algorithm.networks.layers import Mlp
+from algorithm.networks.modules import BranchFactory, NumpyFunction, build_module, make_numpy_chain, make_numpy_linear
 from algorithm.networks.precision import run_in_precision
 
 StdKind = Literal["fixed", "learned", "state_dependent"]

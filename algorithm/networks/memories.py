@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import EncoderFactory
 from algorithm.networks.fast_products import Linear
-from algorithm.networks.mlp import check_sizes, make_orthogonal_linear
+from algorithm.networks.layers import check_sizes, make_orthogonal_linear
+from algorithm.networks.modules import EncoderFactory
 from algorithm.specs import ObsSpec
 
 
@@ -295,7 +295,7 @@ class FrameStackEncoder(nn.Module):
         """Map one row: [B, *shape], memory [B, state_size] -> features [B, size], next memory."""
         frames = torch.cat((memory, obs.flatten(1).to(memory.dtype)), -1)
         stacked = frames.unflatten(-1, (-1, *self.shape)).flatten(1, 2).to(obs.dtype)
-        return self.encoder(stacked), frames[:, frames.shape[1] - self.state_size :]
+        return self.encoder(stacked), frames[:, -self.state_size :]
 
     def push_frame(self, obs: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Return the next memory of `step`: [B, *shape], memory [B, state_size] -> [B, state_size]."""

@@ -8,11 +8,12 @@ Each of them has a gradient by hand, which is that of autograd up to rounding an
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from algorithm.networks.constraints import Constraint, RowNorm
 from algorithm.networks.fast_products import is_needed
-from algorithm.networks.numpy_forms import NumpyFunction
+from algorithm.networks.modules import NumpyFunction
 
 ValidRows = Tensor | Callable[[], Tensor]  # bool
 
@@ -54,8 +55,18 @@ class BatchRows:
         if shape not in self._weights:
             # Inference tensors could not be saved for the gradient of another pass.
             with torch.inference_mode(False), torch.no_grad():
-                self._weights[shape] = _weigh_rows(self._expand(shape).reshape(-1), self._commits)
+                self._weights[shape] = self._weigh(self._expand(shape).reshape(-1))
         return self._weights[shape]
+
+    def _weigh(self, valid: Tensor) -> RowWeights:
+        """Return the weights of rows [N] bool, without waiting for the device."""
+        rows = valid.float()
+        n = rows.sum()
+        has_rows, weights = (n > 0).float(), None
+        if valid.device.type != "cpu" or not valid.all():
+            weights = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
+        unbiased = n / (n - 1).clamp(min=1)
+        return RowWeights(weights=weights, unbiased=unbiased, has_rows=has_rows, commits=self._commits)
 
     def _expand(self, shape: torch.Size) -> Tensor:
         """Return the valid rows in the shape of an input."""
@@ -100,24 +111,17 @@ def select_batch_rows(shape: torch.Size) -> RowWeights | None:
     return None if rows is None else rows.select(shape)
 
 
-def _weigh_rows(valid: Tensor, commits: bool) -> RowWeights:
-    """Return the weights of rows [N] bool, without waiting for the device."""
-    rows = valid.float()
-    n = rows.sum()
-    has_rows = (n > 0).float()
-    weights: Tensor | None = None
-    if valid.device.type != "cpu" or not valid.all():
-        weights = torch.where(valid, rows / n.clamp(min=1), (1 - has_rows) / len(rows))
-    return RowWeights(weights=weights, unbiased=n / (n - 1).clamp(min=1), has_rows=has_rows, commits=commits)
-
-
 Gradients = tuple[Tensor | None, list[Tensor | None]]  # of the inputs, and of each parameter
 
 
-class FusedLayer(Protocol):
-    """A layer on rows [n, F]."""
+class FusedLayer(nn.Module):
+    """A layer that can be a part of a fused operation on rows [n, F]."""
 
-    def run(self, x: Tensor, rows: RowWeights | None, /) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x, None)[0]
+
+    @abstractmethod
+    def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
         """Return the outputs, and what `differentiate` needs, which does not contain the outputs of the last layer.
 
         Otherwise they would keep the graph alive, and it them, until Python collects garbage.
@@ -127,7 +131,8 @@ class FusedLayer(Protocol):
             rows: The weights of the rows in the statistics of batch norms; None for running statistics.
         """
 
-    def differentiate(self, gradient: Tensor, saved: Any, /, needs_x: bool, needs_parameters: bool) -> Gradients:
+    @abstractmethod
+    def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
         """Return the gradients of the inputs and of the parameters, given that of the outputs, which stays as it is.
 
         Args:
@@ -246,7 +251,7 @@ class BatchMoments:
         return x_gradient, weight_gradient, bias_gradient
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(FusedLayer):
     """Batch normalization (Ioffe & Szegedy 2015, arXiv 1502.03167): y = (x - mean) / std * weight + bias per feature.
 
     Mean and variance are running statistics, or within `batch_statistics` those of the rows of the batch. `running` and
@@ -276,16 +281,15 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if select_batch_rows(x.shape[:-1]) is None:
-            scale, shift = self._compute_affine()
-            return torch.addcmul(shift, x.float(), scale)
+            return super().forward(x.float())
         with _disable_autocast(x.device.type):
             return run_fused(x.float(), self, (self.weight, self.bias))
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
         if rows is None:
-            scale, shift = self._compute_affine()
-            return torch.addcmul(shift, x, scale), (x, None, scale, None)
+            mean, variance = self.running[: 2 * self.size].chunk(2)
+            scale = self.weight * torch.rsqrt(variance + self.epsilon)
+            return torch.addcmul(self.bias - mean * scale, x, scale), (x, None, scale, None)
         batch = BatchMoments.compute(x, rows.weights, self.epsilon)
         if rows.commits:
             self._set_increment(batch, rows)
@@ -297,7 +301,6 @@ class BatchNorm(nn.Module):
         return batch.normalize(weight, bias), (x, batch, weight, correction)
 
     def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        """Return the gradients of x, and of weight and bias; see FusedLayer."""
         x, batch, weight, correction = saved
         if batch is None:
             x_gradient = gradient * weight if needs_x else None
@@ -315,12 +318,6 @@ class BatchNorm(nn.Module):
     def _compute_correction(self, batch: BatchMoments) -> tuple[Tensor, Tensor] | None:
         """Return r and d [F] of batch renormalization; None without it."""
         return None
-
-    def _compute_affine(self) -> tuple[Tensor, Tensor]:
-        """Return scale and shift [F] of the running statistics: y = x * scale + shift."""
-        mean, variance = self.running[: 2 * self.size].chunk(2)
-        scale = self.weight * torch.rsqrt(variance + self.epsilon)
-        return scale, self.bias - mean * scale
 
     def _set_increment(self, batch: BatchMoments, rows: RowWeights) -> None:
         """Write to `increment` by how much a batch changes `running`."""
@@ -389,7 +386,7 @@ class LayerNorm(nn.LayerNorm):
         return forward
 
 
-class RmsNorm(nn.Module):
+class RmsNorm(FusedLayer):
     """Division of each row by its root mean square (Zhang & Sennrich 2019, arXiv 1910.07467): [..., F] -> [..., F].
 
     Args:
@@ -407,18 +404,13 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.constraint = _make_constraint(size, unit_weights)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        return x * self._compute_inverse(x) * self.weight
-
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
-        """Return `forward` for rows x [n, F], and what `differentiate` needs; see FusedLayer."""
-        inverse = self._compute_inverse(x)
+        x = x.float()
+        inverse = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
         normalized = x * inverse
         return normalized * self.weight, (normalized, inverse)
 
     def differentiate(self, gradient: Tensor, saved: Any, needs_x: bool, needs_parameters: bool) -> Gradients:
-        """Return the gradients of x and of the weight; see FusedLayer."""
         normalized, inverse = saved
         weight_gradient = (gradient * normalized).sum(0) if needs_parameters else None
         if not needs_x:
@@ -426,10 +418,6 @@ class RmsNorm(nn.Module):
         scaled = gradient * self.weight
         mean = (scaled * normalized).mean(-1, keepdim=True)
         return scaled.addcmul_(normalized, mean, value=-1).mul_(inverse), [weight_gradient]
-
-    def _compute_inverse(self, x: Tensor) -> Tensor:
-        """Return 1 / the root mean square [..., 1] of each row."""
-        return torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
     def numpy(self) -> NumpyFunction:
         """Return `forward` in numpy, on a view of the parameter."""

@@ -30,7 +30,7 @@ from algorithm.networks.fast_products import (
     uses_onednn,
 )
 from algorithm.networks.heads import StdHead
-from algorithm.networks.mlp import LayerStack, Relu
+from algorithm.networks.layers import LayerStack, Relu
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
 MAX_SELECTED = 0.75
@@ -213,24 +213,28 @@ class _Layer:
         self.weight_gradient, self.bias_gradient = layer.weight.grad, layer.bias.grad
 
 
-def make_manual_stack(layers: nn.Module, head: nn.Linear, *, by_output: bool = False) -> ManualStack | None:
-    """Return layers and a head as a `ManualStack`; None unless they are linear with ReLUs, in float32 on the CPU.
+def make_manual_stacks(
+    branches: Sequence[tuple[nn.Module, nn.Linear]], *, by_output: bool = False
+) -> list[ManualStack]:
+    """Return each of some branches as a `ManualStack`; none unless all are linear with ReLUs, in float32 on the CPU.
 
     None, too, for networks of which a learner has the gradient, but does not train all parameters.
 
     Args:
-        layers: The layers before the head; an Identity for none.
-        head: The head.
+        branches: The layers before each head, an Identity for none, and the head.
         by_output: See ManualStack.
     """
-    if head.weight.device.type != "cpu" or head.weight.dtype != torch.float32:
-        return None
-    parameters = (*layers.parameters(), *head.parameters())
-    if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
-        return None
-    if isinstance(layers, nn.Identity):
-        return ManualStack([head], by_output=by_output)
-    if isinstance(layers, LayerStack) and {type(part) for part in layers.parts} == {Linear, Relu}:
-        linears = [part for part in layers.parts if isinstance(part, Linear)]
-        return ManualStack([*linears, head], by_output=by_output)
-    return None
+    stacks = []
+    for layers, head in branches:
+        parts = layers.parts if isinstance(layers, LayerStack) else [] if isinstance(layers, nn.Identity) else [layers]
+        parameters = (*layers.parameters(), *head.parameters())
+        if (
+            head.weight.device.type != "cpu"
+            or head.weight.dtype != torch.float32
+            or any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters)
+            or any(type(part) not in (Linear, Relu) for part in parts)
+        ):
+            return []
+        linears = [part for part in parts if isinstance(part, Linear)]
+        stacks.append(ManualStack([*linears, head], by_output=by_output))
+    return stacks

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
-from algorithm.distributions.combinations import find_allowed_combinations
+from algorithm.distributions.categorical import find_allowed_combinations, one_hot_combinations
 from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import RunningMoments
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
-from algorithm.networks.mlp import collect_noise
+from algorithm.networks.layers import collect_noise
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.torso import Torso
 from algorithm.specs import ACTION_MASK, ObsSpec
@@ -99,6 +99,34 @@ class Policy(nn.Module):
         return statistics.cpu().numpy(), next_memory.cpu().numpy()
 
 
+class CombinationPolicy(Policy):
+    """A policy with a logit or a value of each of the K combinations of discrete branches.
+
+    Args:
+        obs_specs: Observations by name; an action mask among them restricts the actions.
+        branches: Number of actions of each branch.
+    """
+
+    def __init__(self, obs_specs: Mapping[str, ObsSpec], branches: Sequence[int]):
+        super().__init__()
+        self.has_mask, self.branches = ACTION_MASK in obs_specs, branches
+        self.combination_codes = one_hot_combinations(branches)
+
+    def mask_logits(self, logits: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
+        """Set the logits or values [n, ..., K] of forbidden combinations to MASKED_LOGIT.
+
+        Args:
+            logits: Logits or values [n, ..., K].
+            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
+        """
+        self.combination_codes = self.combination_codes.to(logits.device)  # moves to the device once
+        if not self.has_mask:
+            return logits
+        mask = obs[ACTION_MASK][: len(logits)]
+        allowed = find_allowed_combinations(mask, self.branches, self.combination_codes)
+        return logits.masked_fill(allowed == 0, MASKED_LOGIT)
+
+
 class InferenceCopy:
     """A copy of a policy, for acting on another device than the learning device.
 
@@ -143,7 +171,7 @@ def _list_mutable_tensors(network: nn.Module) -> Iterator[list[Tensor]]:
     yield collect_noise([network])
 
 
-class GreedyQPolicy(Policy):
+class GreedyQPolicy(CombinationPolicy):
     """An epsilon-greedy policy: the combination of discrete actions with the highest mean value over the critics.
 
     Each branch takes its part of the best combination with probability 1 - epsilon, otherwise an allowed action at
@@ -157,11 +185,8 @@ class GreedyQPolicy(Policy):
     """
 
     def __init__(self, critics: CriticEnsemble, family: HybridFamily, obs_specs: Mapping[str, ObsSpec], epsilon: float):
-        super().__init__()
-        self.critics, self.torso, self.family = critics, critics.torso, family
-        self.has_mask = ACTION_MASK in obs_specs
-        self.epsilon = epsilon
-        self.combination_codes = family.one_hot_combinations()
+        super().__init__(obs_specs, family.branches)
+        self.critics, self.torso, self.family, self.epsilon = critics, critics.torso, family, epsilon
 
     def select_best(self, features: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the best allowed combination as one-hot actions of all branches.
@@ -173,27 +198,16 @@ class GreedyQPolicy(Policy):
         Returns:
             One-hot actions [n, ..., sum of branches].
         """
-        values = self.critics(features).mean(0)
-        self.combination_codes = self.combination_codes.to(values.device)
-        if self.has_mask:
-            mask = obs[ACTION_MASK][: len(values)]
-            allowed = find_allowed_combinations(mask, self.family.branches, self.combination_codes)
-            values = values.masked_fill(allowed == 0, MASKED_LOGIT)
+        values = self.mask_logits(self.critics(features).mean(0), obs)
         return self.combination_codes[values.argmax(-1)]
-
-    def _allowed_actions(self, mask: Tensor) -> Tensor:
-        """Return 1 for each allowed action, otherwise 0; a branch with all actions forbidden counts as unmasked."""
-        is_allowed = (mask > 0).float().split(self.family.branches, -1)
-        return torch.cat([part + (1 - part.sum(-1, keepdim=True).clamp(max=1)) for part in is_allowed], -1)
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         features, memory = self.torso.step(obs, memory)
         codes = self.select_best(features, obs)
-        allowed = self._allowed_actions(obs[ACTION_MASK]) if self.has_mask else torch.ones_like(codes)
-        probs = [
-            (1 - self.epsilon) * code + self.epsilon * is_allowed / is_allowed.sum(-1, keepdim=True)
-            for code, is_allowed in zip(
-                *(part.split(self.family.branches, -1) for part in (codes, allowed)), strict=True
-            )
-        ]
+        mask = (obs[ACTION_MASK] > 0).float() if self.has_mask else torch.ones_like(codes)
+        probs = []
+        for code, allowed in zip(*(part.split(self.branches, -1) for part in (codes, mask)), strict=True):
+            # A branch with all actions forbidden counts as unmasked.
+            allowed = allowed + (1 - allowed.sum(-1, keepdim=True).clamp(max=1))
+            probs.append((1 - self.epsilon) * code + self.epsilon * allowed / allowed.sum(-1, keepdim=True))
         return torch.cat(probs, -1).log().clamp(min=MASKED_LOGIT), memory

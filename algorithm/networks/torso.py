@@ -1,9 +1,9 @@
-"""The torso of a network, from observations to features: the encoders, body and memory of a Blueprint."""
+"""The Blueprint that an nn.py fills in, and the torso that it describes: encoders, body and memory of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -11,13 +11,61 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks.blueprint import Augmentation, Blueprint, EncoderFactory, build_module, name_factory
+from algorithm.networks.encoders import Vector
+from algorithm.networks.modules import (
+    Augmentation,
+    AugmentationFactory,
+    BranchFactory,
+    EncoderFactory,
+    LayersFactory,
+    MemoryFactory,
+    build_module,
+    make_numpy_chain,
+    make_numpy_form,
+    name_factory,
+)
 from algorithm.networks.normalization import batch_statistics
-from algorithm.networks.numpy_forms import make_numpy_chain, make_numpy_form
 from algorithm.networks.precision import run_in_precision
 from algorithm.specs import ACTION_MASK, ObsSpec
 
 Factory = TypeVar("Factory")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A description of a network, from which an agent builds its policy, critics and target networks.
+
+    Observations are encoded, concatenated, and passed through `body` and `memory`, which policy and critic share;
+    `policy` and `critic` are separate layers before their outputs. Without body, policy and critic layers, the
+    outputs are linear in the encoded observations.
+
+    Example: `Blueprint({"image": NatureCnn(), "*": Vector()}, body=Mlp(128), memory=Gru(64))`.
+
+    An encoder may keep running statistics (RunningMoments): its `observe(obs [n, *shape])` is called once with every
+    collected row. The statistics are saved with the network and shared with its target networks.
+
+    An augmentation changes the observations that a network learns from at random, before their encoder. Each forward
+    pass over a batch, also of a target network, calls it with its rows. Acting, evaluation, export and the running
+    statistics use the observations as they are.
+
+    Args:
+        encoders: Encoder factories by a pattern of observation names, as in a file name ("*" matches every name); an
+            observation uses the first pattern that matches. Default: `Vector()` for every observation.
+        augmentations: Augmentation factories by a pattern of observation names, such as `{"image": RandomShift(4)}`; an
+            observation that no pattern matches is not augmented. Default: none.
+        body: Factory of the layers after the encoders, such as `Mlp(64, 64)`; None: no layers.
+        memory: Factory of the memory after the body, such as `Gru(64)`; None: no memory.
+        policy: Factory of layers, or for Reactor of a memory, for the policy only; None: no layers.
+        critic: Factory of layers, or for Reactor of a memory, for the critic only; None: no layers.
+    """
+
+    encoders: Mapping[str, EncoderFactory] = field(default_factory=lambda: {"*": Vector()})
+    _: KW_ONLY
+    augmentations: Mapping[str, AugmentationFactory] = field(default_factory=dict)
+    body: LayersFactory | None = None
+    memory: MemoryFactory | None = None
+    policy: BranchFactory | None = None
+    critic: BranchFactory | None = None
 
 
 class Torso(nn.Module):
@@ -91,11 +139,14 @@ class Torso(nn.Module):
     def encode(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Encode rows as the first rows of episodes, without the memory: {name: [rows, ...]} -> [rows, F]."""
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}
-        first = torch.ones((1, len(obs[self.names[0]])), dtype=torch.bool, device=obs[self.names[0]].device)
-        return self._encode_rows(self._select_rows(rows, first, None, 0, 1))
+        n_rows = len(obs[self.names[0]])
+        first = torch.ones((1, n_rows), dtype=torch.bool, device=obs[self.names[0]].device)
+        return self._encode_rows(self.select_inputs(rows, first, torch.zeros(n_rows, 0), 0, 1))
 
-    def select_inputs(self, obs: Mapping[str, Tensor], first: Tensor, frames: Tensor, begin: int) -> dict[str, Tensor]:
-        """Return the inputs of the encoders at the rows of sequences from `begin` on, for `encode_inputs`.
+    def select_inputs(
+        self, obs: Mapping[str, Tensor], first: Tensor, frames: Tensor, begin: int, end: int
+    ) -> dict[str, Tensor]:
+        """Return the inputs of the encoders at rows `begin` to `end` of sequences, for `encode_inputs`.
 
         Args:
             obs: Observations {name: [T+1, B, ...]}.
@@ -103,12 +154,18 @@ class Torso(nn.Module):
             frames: The past frames of all encoders before row 0 [B, ...]; [B, 0] if the rows before `begin` contain
                 them.
             begin: The first row.
+            end: The row after the last one.
 
         Returns:
-            {name: [(T+1-begin) * B, ...]}, with the stacked frames of an encoder with a memory.
+            {name: [(end - begin) * B, ...]}, with the stacked frames of an encoder with a memory.
         """
-        parts = [*frames.split(self._state_sizes[1:], -1)] if frames.shape[-1] else None
-        return self._select_rows(obs, first, parts, begin, len(first))
+        sizes = self._state_sizes[1:]
+        past_frames = frames.split(sizes, -1) if frames.shape[-1] else [None] * len(sizes)
+        inputs = {}
+        for name, encoder, size, past in zip(self.names, self.encoders, sizes, past_frames, strict=True):
+            rows = encoder.stack(obs[name], first, past, begin, end) if size else obs[name][begin:end]
+            inputs[name] = rows.flatten(0, 1)
+        return inputs
 
     @run_in_precision
     def encode_inputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -134,20 +191,18 @@ class Torso(nn.Module):
                 _, recurrent_state = self.unroll_rows(obs, first, recurrent_state, frames, begin, burn_in)
         return self.unroll_rows(obs, first, recurrent_state, frames, burn_in, len(first))[0]
 
-    def split_memory(self, memory: Tensor) -> tuple[Tensor, list[Tensor] | None, int]:
+    def split_memory(self, memory: Tensor) -> tuple[Tensor, Tensor, int]:
         """Return the parts of the memory of sequences [B, ...], and the row before which they are.
 
         Args:
             memory: All of the memory, or its stored part; see `unroll`.
 
         Returns:
-            The state of the memory after the body, the past frames of each encoder (None if they are not stored), and
+            The state of the memory after the body, the past frames of all encoders ([B, 0] if they are not stored), and
             the row: 0, or `warmup_rows`.
         """
-        if memory.shape[-1] != self.state_size:
-            return memory, None, self.warmup_rows
-        recurrent_state, *frames = memory.split(self._state_sizes, -1)
-        return recurrent_state, frames, 0
+        recurrent_state, frames = memory.tensor_split([self.stored_state_size], -1)
+        return recurrent_state, frames, 0 if memory.shape[-1] == self.state_size else self.warmup_rows
 
     @run_in_precision
     def unroll_rows(
@@ -155,47 +210,30 @@ class Torso(nn.Module):
         obs: Mapping[str, Tensor],
         first: Tensor,
         recurrent_state: Tensor,
-        frames: list[Tensor] | None,
+        frames: Tensor,
         begin: int,
         end: int,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the features of rows `begin` to `end` of sequences.
+        """Compute the features of rows `begin` to `end` of sequences; see `select_inputs`.
 
         Args:
             obs: Observations {name: [T+1, B, ...]}.
             first: The first rows of episodes [T+1, B].
             recurrent_state: The state [B, stored_state_size] of the memory after the body, before row `begin`.
-            frames: The past frames of each encoder before row 0; None if the rows before `begin` contain them.
+            frames: The past frames of all encoders.
             begin: The first row.
             end: The row after the last one.
 
         Returns:
             Features [end - begin, B, size], and the state after the last row.
         """
-        rows = self._select_rows(obs, first, frames, begin, end)
+        rows = self.select_inputs(obs, first, frames, begin, end)
         rows |= {name: augment(rows[name]) for name, augment in self.augmentations.items()}
         features = self._encode_rows(rows).unflatten(0, (end - begin, first.shape[1]))
-        return (
-            self.memory.unroll(features, first[begin:end], recurrent_state)
-            if self.memory
-            else (features, recurrent_state)
-        )
-
-    def _select_rows(
-        self, obs: Mapping[str, Tensor], first: Tensor, memory: list[Tensor] | None, begin: int, end: int
-    ) -> dict[str, Tensor]:
-        """Return the inputs of the encoders at rows `begin` to `end` of [T, B, ...]: {name: [(end - begin) * B, ...]}.
-
-        The input of an encoder with a memory is the stacked frames.
-        """
-        rows = {}
-        for index, (name, encoder) in enumerate(zip(self.names, self.encoders, strict=True)):
-            if self._state_sizes[index + 1]:
-                selected = encoder.stack(obs[name], first, memory and memory[index], begin, end)
-            else:
-                selected = obs[name][begin:end]
-            rows[name] = selected.flatten(0, 1)
-        return rows
+        if not self.memory:
+            return features, recurrent_state
+        result: tuple[Tensor, Tensor] = self.memory.unroll(features, first[begin:end], recurrent_state)
+        return result
 
     def _encode_rows(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Encode the inputs {name: [rows, ...]} of all encoders, without the memory after the body -> [rows, F]."""

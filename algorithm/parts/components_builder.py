@@ -1,59 +1,59 @@
-"""The builder of the components of each role: its agent, replay, learner and explorer."""
+"""The builder of the components of each role: its agent, replay, learner and explorer; and the memory they need."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, check_teams
 from algorithm.config.registry import build_object, find_class
-from algorithm.config.unused_settings import check_teams
+from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.parts.memory_budget import (
-    MemoryBudget,
-    check_batch,
-    check_learning_starts,
-    check_rollout_memory,
-    compute_agent_replay_size,
-)
 from algorithm.parts.network_record import record_network
+from algorithm.parts.provenance import measure_total_memory
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
 from algorithm.parts.torch_setup import choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error
 from algorithm.program import role_suffix
-from algorithm.replay import IN_MEMORY, Replay, make_file_allocator, make_sampler
+from algorithm.replay import (
+    IN_MEMORY,
+    SAMPLERS,
+    Replay,
+    ReplaySize,
+    compute_replay_size,
+    make_file_allocator,
+    make_sampler,
+)
 from algorithm.specs import Role
+from algorithm.training.actor import SLOTS_PER_LANE
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler, ReplayScheduler
 from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
 
+MEMINFO = Path("/proc/meminfo")
+MB = 10**6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """What one of several processes that learn together does differently.
+    """What one of several processes that learn together does differently."""
 
-    Attributes:
-        make_learner: returns the learner of a role, given the arguments of Learner.
-        is_main: whether this process writes the run folder.
-        has_environments: whether it acts, and so has experience.
-        worker: the number of its worker.
-        workers: the number of workers.
-    """
-
-    make_learner: Callable[..., Learner]
-    is_main: bool
-    has_environments: bool = True
-    worker: int = 0
+    make_learner: Callable[..., Learner]  # returns the learner of a role, given the arguments of Learner
+    is_main: bool  # whether this process writes the run folder
+    has_environments: bool = True  # whether it acts, and so has experience
+    worker: int = 0  # the number of its worker
     workers: int = 1
 
 
@@ -114,8 +114,7 @@ class ComponentsBuilder:
             record_td_errors = learner.record_td_errors if settings.replay.initial_priorities else None
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
         else:
-            check_rollout_memory(settings.agent_section, agent, role)
-            scheduler = _make_on_policy_scheduler(settings, learner, initial_lanes, scheduler_rng)
+            scheduler = _make_on_policy_scheduler(settings, learner, role, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
         if sharing.is_main:
             self.folder.add_role(name, role)
@@ -201,11 +200,18 @@ def _count_records(settings: Settings, learner: Learner) -> int:
 
 
 def _make_on_policy_scheduler(
-    settings: Settings, learner: Learner, lanes: int, rng: np.random.Generator
+    settings: Settings, learner: Learner, role: Role, lanes: int, rng: np.random.Generator
 ) -> OnPolicyScheduler:
-    """Return the scheduler of an agent without a replay. Raises UserError for too many minibatches."""
-    agent, has_memory = learner.agent, learner.agent.state_size > 0
-    parts = lanes if has_memory else lanes * agent.schedule.rollout_length
+    """Return the scheduler of an agent without a replay, whose role has `lanes` lanes at first.
+
+    Raises UserError for too many minibatches, and for rollouts that do not fit into memory.
+    """
+    agent, has_memory, length = learner.agent, learner.agent.state_size > 0, learner.agent.schedule.rollout_length
+    rows = SLOTS_PER_LANE * role.lanes * length
+    size = compute_replay_size(rows, role, length, agent.state_size, agent.family.statistics_size)
+    what = f"{settings.agent_section}.rollout_length: rollouts of {length:,} rows for {role.lanes} agents"
+    _check_free_memory(what, size.bytes)
+    parts = lanes if has_memory else lanes * length
     if agent.schedule.minibatches > parts:
         name = "sequences (one for each agent, since the network has a memory)" if has_memory else "steps"
         raise UserError(
@@ -289,3 +295,109 @@ def make_explorer(
             raise UserError(f"explorer.{name}: {error}") from error
         return explorer
     return None
+
+
+def compute_agent_replay_size(
+    config: ReplayConfig, agent: Agent, role: Role, n_records: int, initial_lanes: int | None = None
+) -> ReplaySize:
+    """Return the size of an agent's replay.
+
+    Auxiliaries store `n_records` values with each row; `initial_lanes` lanes (None: all) share the capacity.
+    """
+    return compute_replay_size(
+        config.capacity,
+        role,
+        agent.schedule.rollout_length,
+        agent.stored_state_size,
+        agent.family.statistics_size,
+        SAMPLERS[config.sampler].BYTES_PER_START,
+        initial_lanes,
+        n_records,
+    )
+
+
+def check_learning_starts(settings: Settings, agent: Agent, lanes: int, initial_lanes: int) -> None:
+    """Raise UserError if the replay never holds `learning_starts` rows, or the run ends before it does.
+
+    Of the `lanes` lanes of the role, the first `initial_lanes` share the capacity.
+    """
+    schedule, capacity, max_step = agent.schedule, settings.replay.capacity, settings.base.max_step
+    chunk, start = schedule.rollout_length, schedule.learning_starts
+    if schedule.replay_ratio == 0:
+        return
+    setting_name = f"{settings.agent_section}.learning_starts"
+    rows = capacity // initial_lanes // chunk * chunk
+    maximum = lanes * (rows - 1)  # one row of each lane stays free, for the observation after the newest row
+    if start > maximum:
+        needed = -(-(-(-start // lanes) + 1) // chunk) * chunk * initial_lanes
+        raise UserError(
+            f"{setting_name} is {start}, but replay_config.capacity {capacity} stores at most {maximum} rows "
+            f"({lanes} lane(s) of {rows}, one of which stays free): set capacity to at least {needed}, "
+            f"or learning_starts to at most {maximum}"
+        )
+    if max_step is not None and start > max_step and not schedule.on_policy_updates:
+        raise UserError(
+            f"{setting_name} is {start}, but base_config.max_step {max_step} ends the run before anything is learned: "
+            f"set max_step above {start}, or learning_starts to at most {max_step}"
+        )
+
+
+class MemoryBudget:
+    """The free memory of the machine, from which the replays of all roles are reserved before they are allocated."""
+
+    def __init__(self, log: Callable[[str], None], disk: Path | None = None, workers: int = 1):
+        """Measure the free memory, or the free space of `disk`, a folder; `workers` processes share it.
+
+        `log` receives the sizes.
+        """
+        self.log, self.workers = log, workers
+        self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
+        self._bytes: dict[str, int] = {}  # by role
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Return the bytes of all reserved replays."""
+        return sum(self._bytes.values())
+
+    def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
+        """Reserve the replay of a role, in place of an earlier one of the role, and log its size after `prefix`.
+
+        Of the earlier one, `copied_bytes` are needed until they are copied. Raises UserError if all replays together do
+        not fit.
+        """
+        row = size.bytes / max(size.rows, 1)
+        line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
+        if self.workers > 1:
+            line += f" for each of {self.workers} workers"
+        self.log(f"{prefix}replay{role_suffix(role)}: {line}")
+        self._bytes[role] = size.bytes * self.workers
+        if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
+            left = max(0, self.free - self.reserved_bytes - copied_bytes + self._bytes[role]) / self.workers
+            raise UserError(
+                f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free"
+                f"{' for each' if self.workers > 1 else ''}; at most {int(left / row):,} rows fit"
+            )
+
+
+def check_batch(schedule: DataSchedule, replay: ReplaySize) -> None:
+    """Raise UserError if a replayed batch, with rows of the same size as in the replay, does not fit into memory."""
+    length = schedule.burn_in + schedule.sequence_length
+    size = schedule.batch_size * length * replay.bytes / max(replay.rows, 1)
+    if schedule.replay_ratio != 0:
+        _check_free_memory(f"batch_size: {schedule.batch_size:,} sequences of {length:,} rows", size)
+
+
+def _check_free_memory(what: str, size: float) -> None:
+    """Raise UserError if a number of bytes, which `what` needs, is not free."""
+    free = measure_free_memory()
+    if free is not None and size > free:
+        raise UserError(f"{what} are {size / MB:,.1f} MB, but {free / MB:,.1f} MB of memory are free")
+
+
+def measure_free_memory() -> int | None:
+    """Return the free memory in bytes; the total memory if only that is known; None if neither is known."""
+    try:
+        lines = MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return measure_total_memory()  # not Linux, or a very old kernel

@@ -204,25 +204,26 @@ def write_origin(run: Path, environment: str) -> None:
 
 def read_origin(run: Path) -> str | None:
     """Return the environment that is recorded in a run folder; None if it cannot be read."""
-    return next(iter(_read_origin_lines(run)), None)
+    return _read_origin(run)[0]
 
 
 def check_format(run: Path) -> None:
     """Raise UserError for a run folder of another format; of the first one, if it records an environment only."""
-    lines = _read_origin_lines(run)
-    found = next((line for line in lines[1:] if line.startswith("format ")), "format 1")
-    if lines and found != f"format {FORMAT}":
+    environment, found = _read_origin(run)
+    if environment is not None and found != f"format {FORMAT}":
         raise UserError(
             f"{run} has {found} of run folders, which another version of this program has written; this version reads "
             f"format {FORMAT}"
         )
 
 
-def _read_origin_lines(run: Path) -> list[str]:
+def _read_origin(run: Path) -> tuple[str | None, str]:
+    """Return the environment and the format that are recorded in a run folder."""
     try:
-        return (run / ORIGIN_FILE).read_text(encoding="utf-8").split("\n")
+        environment, *lines = (run / ORIGIN_FILE).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
-        return []
+        return None, ""
+    return environment, next((line for line in lines if line.startswith("format ")), "format 1")
 
 
 def _to_environment(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from algorithm.config.registry import find_class
 from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_environment
 
 MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
 
@@ -99,14 +100,6 @@ class Environments:
         """Return why the run cannot be evaluated during training; None if it can."""
         return self.adapter_class.find_evaluation_obstacle(self.config)
 
-    def list_notes(self, evaluates: bool) -> Iterator[str]:
-        """Yield lines for the user about environments that have been opened, in a run that `evaluates` or does not."""
-        if note := describe_missing_limit(self._settings.base.env_type, self.config):
-            yield note
-        obstacle = self.find_evaluation_obstacle()
-        if obstacle and evaluates:
-            yield f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal"
-
     def _open(
         self, teams: Mapping[str, Sequence[str]] = MappingProxyType({}), n_groups: int = 1, **fields: Any
     ) -> Adapter:
@@ -116,7 +109,9 @@ class Environments:
         """
         check_supported(self._settings)
         base, agents = self._settings.base, self._settings.agents
-        name = self._folder.load_environment(base.env_name) if self.adapter_class.needs_name else ""
+        name: str | Callable[..., Any] = ""
+        if self.adapter_class.needs_name:
+            name = self._folder.make_env or load_environment(self._folder.path, base.env_name)
         config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
         make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
         make: Callable[[], Adapter] = partial(make_adapter, config)
@@ -174,26 +169,26 @@ def check_supported(settings: Settings) -> None:
         raise UserError(f"{name} is not for env_type {base.env_type.upper()}: {advice}")
 
 
-def find_episode_limit(env_type: str, config: EnvConfig) -> int | None:
+def find_episode_limit(base: BaseConfig) -> int | None:
     """Return the limit of steps per episode that is set, or that Gymnasium registers; None if none is known."""
-    limit = config.max_episode_steps or config.args.get("max_episode_steps")
-    if limit or env_type.casefold() != "gym" or not _is_registered(config.name):
+    limit = base.max_step_each_iter or base.env_args.get("max_episode_steps")
+    if limit or not _has_id(base):
         return limit
     from algorithm.adapters.gym_ids import find_spec  # which loads Gymnasium
 
-    return find_spec(str(config.name)).max_episode_steps
+    return find_spec(str(base.env_name)).max_episode_steps
 
 
-def describe_missing_limit(env_type: str, config: EnvConfig) -> str | None:
+def describe_missing_limit(base: BaseConfig) -> str | None:
     """Return a line for the user if an environment of Gymnasium, which has been opened, limits no episode."""
-    if env_type.casefold() != "gym" or not _is_registered(config.name) or find_episode_limit(env_type, config):
+    if not _has_id(base) or find_episode_limit(base):
         return None
     return (
-        f"{config.name} registers no limit of steps per episode: if its episodes may never end, "
+        f"{base.env_name} registers no limit of steps per episode: if its episodes may never end, "
         "set base_config.max_step_each_iter, for example to 1000"
     )
 
 
-def _is_registered(name: str | Callable[..., Any]) -> bool:
-    """Return whether the name of an environment is an id of Gymnasium."""
-    return isinstance(name, str) and bool(name) and not name.endswith(".py")
+def _has_id(base: BaseConfig) -> bool:
+    """Return whether the environment is an id of Gymnasium."""
+    return base.env_type.casefold() == "gym" and bool(base.env_name) and not str(base.env_name).endswith(".py")

@@ -11,10 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithm.annotations import FixedOnResume
+from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Settings, name_host, resolve
-from algorithm.config.unused_settings import find_failure, iterate_annotations
+from algorithm.config.loader import Settings, find_failure, iterate_annotations, name_host, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
@@ -43,14 +42,7 @@ if TYPE_CHECKING:  # imports of torch, which finding a run does not need
 
 
 def find_environment_folder(environment: str) -> Path:
-    """Return the folder of an environment.
-
-    Args:
-        environment: Name of a folder below envs/ of the working directory or of the project, or a path.
-
-    Raises:
-        UserError: The folder has no config.yaml.
-    """
+    """Return the folder of an environment, given its name or its path. Raises UserError if it has no config.yaml."""
     environment = locate_environment(environment)
     folder = find_folder(environment)
     if folder is None:
@@ -74,53 +66,6 @@ def format_run_name(name: str, start: float) -> str:
     return filled
 
 
-class ConfigHistory:
-    """The files configs/<env steps>.yaml of a run: the settings that it used from this env step on."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def read_last(self) -> Tree:
-        """Return the settings that the run used last; empty if there is no file."""
-        files = self._files()
-        return name_host(read_yaml(files[-1])) if files else {}
-
-    def read_all(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
-        """Return the env steps and settings of every file, oldest first; `log` receives a line for a damaged one."""
-        found = []
-        for path in self._files():
-            try:
-                found.append((int(path.stem), read_yaml(path)))
-            except UserError as error:
-                log(" ".join(str(error).split()))
-        return found
-
-    def record(self, tree: Tree, env_steps: int) -> None:
-        """Write the settings that the run uses from `env_steps` on, if they are new."""
-        self.folder.mkdir(exist_ok=True)
-        for path in self._files():
-            if int(path.stem) > env_steps:  # belongs to checkpoints that were set aside
-                path.unlink()
-        files, text = self._files(), format_yaml(tree)
-        # Texts are compared first, since YAML is slow to read.
-        if not files or (files[-1].read_bytes() != text.encode() and self.read_last() != tree):
-            replace_text(self.folder / f"{env_steps:012d}.yaml", text)
-
-    def recover(self, log: Callable[[str], None]) -> None:
-        """Set aside every damaged file; `log` receives a line for each file, and a line if no file is left."""
-        for path in self._files():
-            try:
-                read_yaml(path)
-            except UserError as error:
-                log(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
-        if not self._files():
-            log(f"{self.folder} has no settings to compare with: config.yaml is used as it is")
-
-    def _files(self) -> list[Path]:
-        """Return the files, oldest first."""
-        return sorted(path for path in self.folder.glob("*.yaml") if path.stem.isdecimal())
-
-
 class RunFolder:
     """A folder runs/<environment>/<name>/.
 
@@ -139,7 +84,7 @@ class RunFolder:
         self._replaced = self.path.with_name(f".{self.path.name}")  # the name of a run never starts with a dot
         self.lock = FolderLock(self.path, str(path))  # a process holds it during training
         self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
-        self.history = ConfigHistory(self.path / "configs")
+        self._configs = self.path / "configs"  # folder of files <env steps>.yaml: the settings used from there on
         self._roles_file = self.path / "roles.json"
         self._roles: Mapping[str, Role] | None = None  # None: not read yet
 
@@ -219,21 +164,56 @@ class RunFolder:
         check_format(self.path)
         return resolve([(str(self.config_file), read_yaml(self.config_file)), *layers])
 
+    def read_last_settings(self) -> Tree:
+        """Return the settings that the run used last; empty if they are not known."""
+        files = self._list_configs()
+        return name_host(read_yaml(files[-1])) if files else {}
+
+    def read_all_settings(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
+        """Return the settings of the run, oldest first, each with the env steps from which it used them.
+
+        `log` receives a line for each damaged file.
+        """
+        found = []
+        for path in self._list_configs():
+            try:
+                found.append((int(path.stem), read_yaml(path)))
+            except UserError as error:
+                log(" ".join(str(error).split()))
+        return found
+
     def record_settings(self, tree: Tree, env_steps: int) -> None:
-        """Write the settings that the run uses from `env_steps` on: config.yaml, and the history if they are new."""
-        self.history.record(tree, env_steps)
+        """Write the settings that the run uses from `env_steps` on, if they are new, and config.yaml."""
+        self._configs.mkdir(exist_ok=True)
+        for path in self._list_configs():
+            if int(path.stem) > env_steps:  # belongs to checkpoints that were set aside
+                path.unlink()
+        files, text = self._list_configs(), format_yaml(tree)
+        # Texts are compared first, since YAML is slow to read.
+        if not files or (files[-1].read_bytes() != text.encode() and self.read_last_settings() != tree):
+            replace_text(self._configs / f"{env_steps:012d}.yaml", text)
         if not self.config_file.exists() or read_yaml(self.config_file) != tree:
-            replace_text(self.config_file, format_yaml(tree))
+            replace_text(self.config_file, text)
 
     def recover(self, log: Callable[[str], None]) -> None:
         """Set aside damaged files, which a resumed run writes again; `log` receives a line for each file."""
-        self.history.recover(log)
+        for path in self._list_configs():
+            try:
+                read_yaml(path)
+            except UserError as error:
+                log(f"{' '.join(str(error).split())}: it is set aside as {set_aside(path).name}")
+        if not self._list_configs():
+            log(f"{self._configs} has no settings to compare with: config.yaml is used as it is")
         try:
             if not self.read_roles() and self.checkpoints(keep=1):
                 log(f"{self._roles_file} is missing: it is written again")
         except UserError as error:
             log(str(error))
             set_aside(self._roles_file)
+
+    def _list_configs(self) -> list[Path]:
+        """Return the files of settings, oldest first."""
+        return sorted(path for path in self._configs.glob("*.yaml") if path.stem.isdecimal())
 
     def has_learned(self) -> bool:
         """Return whether the run is kept when it ends: it has a checkpoint, or metrics and replaces no other run."""
@@ -338,14 +318,10 @@ class RunFolder:
 
     def copy_network(self, name: str) -> None:
         """Copy the network's file `name` from `nn_from` to the run folder. Raises UserError if it is missing."""
-        source = user_code.find_network_file(self.nn_from, name)
+        source = user_code.resolve_file(self.nn_from, name, "base_config.nn")
         if not user_code.has_file(source):
             raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())
-
-    def load_environment(self, name: str | None) -> str | Callable[..., Any]:
-        """Return the environment's id or maker, as `user_code.load_environment` does, unless `make_env` is set."""
-        return self.make_env or user_code.load_environment(self.path, name)
 
     @property
     def has_teams(self) -> bool:
@@ -442,12 +418,8 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
         path, before, after = f"{prefix}{key}", old.get(key), new.get(key)
         if all(value is None or isinstance(value, Mapping) for value in (before, after)):
             yield from find_changes(before or {}, after or {}, f"{path}.")
-        elif _fold_case(before) != _fold_case(after):
+        elif fold_case(before) != fold_case(after):
             yield path, before, after
-
-
-def _fold_case(value: Any) -> Any:
-    return value.casefold() if isinstance(value, str) else value
 
 
 def _format_value(value: Any) -> str:

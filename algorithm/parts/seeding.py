@@ -25,15 +25,10 @@ def seed_process(seed: int) -> None:
 
 @dataclass(frozen=True)
 class RunSeeds:
-    """The independent seeds of a run for different purposes.
+    """The independent seeds of a run for different purposes."""
 
-    Attributes:
-        root: `base_config.seed`.
-        worker: the number of a worker, and the number of its replacements; the first worker has the seeds of a run
-            without workers.
-    """
-
-    root: int
+    root: int  # `base_config.seed`
+    # The number of a worker, and the number of its replacements; the first has the seeds of a run without workers.
     worker: tuple[int, int] = (0, 0)
 
     @property

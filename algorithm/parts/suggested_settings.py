@@ -6,6 +6,7 @@ rules, each of which is a function that yields settings with their reasons.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,21 +14,22 @@ from functools import cached_property
 from math import floor, log10
 from typing import Any
 
-from algorithm.adapters.adapter import Adapter, EnvConfig, UnsupportedObservations
+import numpy as np
+
+from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedObservations
+from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
 from algorithm.networks.default_network import has_images, is_table
-from algorithm.parts.make_env import (
-    check_supported,
-    describe_missing_limit,
-    find_episode_limit,
-    make_env_config,
-)
-from algorithm.parts.random_play import RandomPlay, play_randomly
-from algorithm.specs import Role
+from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
+from algorithm.rollout import Step
+from algorithm.specs import ACTION_MASK, ActionSpec, Role
+from algorithm.training.invalid_values import RunningEpisodes
 
+MAX_STEPS = 1000  # random actions in one environment
+MAX_SECONDS = 30.0  # wall time after which the play of a slow environment ends
+MIN_STEPS = 100  # random actions below which nothing is concluded
 IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
@@ -45,8 +47,10 @@ DECAYING_RATE = 0.001  # learning rates of SAC at the start of a run
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
 MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
-Suggestion = tuple[str, Any, str]  # path and value of a setting, and the reason; "": its meaning explains it
-Rule = Callable[["ProbeResult"], Iterator[Suggestion]]
+# Setting, value and reason of a suggestion; a setting without a section is one of the algorithm. A reason "" is for a
+# setting that its meaning explains.
+Suggestion = tuple[str, Any, str]
+MakeEnv = str | Callable[..., Any] | None  # id or function that opens the environment; None: `base_config.env_name`
 # Settings of ACER by the kind of the task, each with its reason, or "" if its meaning explains it.
 FOR_VECTORS: Mapping[str, tuple[Any, str]] = {
     "learning_rate": (0.002, "smaller than the default, which is for more environments"),
@@ -78,18 +82,111 @@ FOR_CONTINUOUS: Mapping[str, tuple[Any, str]] = {  # the settings that suit cont
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeResult:
-    """A record of what is known about an environment, which the rules read.
+class RandomPlay:
+    """A record of random actions in one environment."""
 
-    Attributes:
-        given: the settings that the user gives, and those that are needed to observe the environment.
-        roles: the roles of the environment.
-        play: the play of random actions; None for an environment that is not played.
+    rewards: np.ndarray  # [n], of all agents, in the order in which they were received
+    episode_lengths: tuple[int, ...] = ()  # of the episodes that have ended, in steps
+    terminations: int = 0  # number of episodes that ended by a termination
+    steps: int = MAX_STEPS  # number of random actions
+    failure: str | None = None  # why nothing can be concluded, in one line; None if the environment did not fail
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `MAX_STEPS` actions were played; a slow environment has fewer."""
+        return self.steps >= MAX_STEPS
+
+    @property
+    def reward_size(self) -> float:
+        """The median absolute value of the rewards that are not 0; 0 without such rewards.
+
+        A mean would be the size of a few exceptional rewards, such as those at the end of an episode.
+        """
+        sizes = np.abs(self.rewards[self.rewards != 0])
+        return float(np.median(sizes)) if len(sizes) else 0.0
+
+    @property
+    def reward_frequency(self) -> float:
+        """The fraction of the rewards that are not 0."""
+        return float((self.rewards != 0).mean()) if len(self.rewards) else 0.0
+
+    @property
+    def has_equal_rewards(self) -> bool:
+        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference.
+
+        False for less than an episode, unless the play is complete.
+        """
+        has_seen_enough = self.is_complete or len(self.episode_lengths) > 0
+        are_equal = len(self.rewards) > 0 and bool((self.rewards == self.rewards[0]).all())
+        return has_seen_enough and are_equal and not self.terminations
+
+
+def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> RandomPlay:
+    """Play `MAX_STEPS` random actions, or fewer in `MAX_SECONDS`, and return what was observed.
+
+    A failure of the environment, or a reward that is NaN or infinite, ends the play and is recorded. The seed is that
+    of the environment and of the actions.
     """
+    rewards, episode_lengths, terminations, steps, failure = [np.zeros(0, np.float32)], [], 0, 0, None
+    by_role: dict[str, RunningEpisodes] = {}
+    try:
+        with closing(make_adapter(config)) as adapter:
+            for steps, tick in enumerate(_iterate_ticks(adapter, seed)):
+                for role, step in tick.items():
+                    lanes = adapter.roles[role].lanes
+                    episodes = by_role.setdefault(role, RunningEpisodes(role, lanes, ()))
+                    if lanes > len(episodes.lengths):
+                        episodes.grow(lanes)
+                    follows_action = episodes.lengths[step.lane] > 0
+                    rewards.append(step.reward[follows_action].copy())
+                    terminations += int((follows_action & ~step.alive).sum())
+                    episode_lengths += [length for _, _, length in episodes.add(step)]
+                    if not np.isfinite(step.reward).all():
+                        raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {steps} actions")
+    except SimulatorError as error:
+        failure = " ".join(str(error).split())
+    if failure is None and steps < MIN_STEPS:
+        failure = f"the environment executed only {steps} actions in {MAX_SECONDS:g} s"
+    return RandomPlay(
+        rewards=np.concatenate(rewards),
+        episode_lengths=tuple(episode_lengths),
+        terminations=terminations,
+        steps=steps,
+        failure=failure,
+    )
 
-    given: Tree
+
+def _iterate_ticks(adapter: Adapter, seed: int) -> Iterator[Mapping[str, Step]]:
+    """Play random actions until a limit, and yield the steps of all roles before and after each action."""
+    rng, deadline = np.random.default_rng(seed), time.monotonic() + MAX_SECONDS
+    steps = adapter.reset(seed)
+    yield steps
+    for _ in range(MAX_STEPS):
+        actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
+        steps = adapter.step(actions)
+        yield steps
+        if time.monotonic() > deadline:
+            return
+
+
+def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.ndarray:
+    """Return uniformly random allowed actions [n, size] for the lanes of a Step."""
+    n = len(step.lane)
+    actions = [rng.uniform(-1, 1, (n, spec.continuous)).astype(np.float32)]
+    mask = step.obs.get(ACTION_MASK, np.ones((n, sum(spec.branches)), np.float32))
+    for allowed in np.split(np.asarray(mask) > 0, np.cumsum(spec.branches)[:-1], -1) if spec.branches else ():
+        preference = rng.random(allowed.shape) + allowed  # allowed actions come first; a row may allow none
+        actions.append(preference.argmax(-1)[:, None].astype(np.float32))
+    return np.concatenate(actions, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """A record of what is known about an environment, which the rules read."""
+
+    given: Tree  # the settings that the user gives, and those that are needed to observe the environment
     roles: Mapping[str, Role]
-    play: RandomPlay | None
+    play: RandomPlay | None  # None if nothing can be concluded from it
 
     @cached_property
     def settings(self) -> Settings:
@@ -97,19 +194,15 @@ class ProbeResult:
         return resolve([("suggested settings", self.given)])
 
     @property
-    def base(self) -> BaseConfig:
-        """The section base_config of `settings`."""
-        return self.settings.base
-
-    @property
-    def section(self) -> str:
-        """The name of the section of the algorithm."""
-        return self.settings.agent_section
+    def given_to_agent(self) -> Tree:
+        """The given settings of the algorithm."""
+        return self.given.get(self.settings.agent_section, {})
 
     @property
     def evaluation_interval(self) -> int:
         """The env steps between two of `EVALUATIONS` evaluations."""
-        return max(1, (self.base.max_step or self.base.save_every or 1) // EVALUATIONS)
+        base = self.settings.base
+        return max(1, (base.max_step or base.save_every or 1) // EVALUATIONS)
 
     @property
     def has_continuous(self) -> bool:
@@ -127,65 +220,6 @@ class ProbeResult:
         return any(has_images(role) for role in self.roles.values())
 
 
-def open_environment(
-    source: str, tree: Tree, make_env: str | Callable[..., Any] | None = None
-) -> tuple[Mapping[str, Role], Tree]:
-    """Return the roles of an environment, and `tree` with the settings that are needed to observe it.
-
-    Args:
-        source: the origin of the settings, for messages.
-        tree: settings that name the environment.
-        make_env: id or function that opens the environment; None for `base_config.env_name`.
-    """
-    try:
-        make_adapter, config, seed = _choose_adapter(resolve([(source, tree)]), make_env)
-        with closing(make_adapter(config)) as adapter:
-            adapter.reset(seed)
-            roles = adapter.roles
-    except UnsupportedObservations as error:
-        ignored = [*tree["base_config"].get("ignore_observations", []), *error.names]
-        return open_environment(source, merge(tree, {"base_config": {"ignore_observations": ignored}}), make_env)
-    wrappers = _image_wrappers(roles) if tree["base_config"]["env_type"] == "GYM" else []
-    if wrappers and "env_wrappers" not in tree["base_config"]:
-        return open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}), make_env)
-    return roles, tree
-
-
-def _choose_adapter(
-    settings: Settings, make_env: str | Callable[..., Any] | None
-) -> tuple[Callable[[EnvConfig], Adapter], EnvConfig, int]:
-    """Return adapter class, configuration and seed of one environment. Raises UserError as `Environments` does."""
-    check_supported(settings)
-    base, config = settings.base, make_env_config(settings.base)
-    config = replace(config, name=make_env or config.name, n_envs=1)
-    return find_class("env_type", base.env_type), config, base.seed
-
-
-def _image_wrappers(roles: Mapping[str, Role]) -> list:
-    """Return the wrappers that turn a large color image into a gray image of `IMAGE_SIDE` pixels; otherwise none."""
-    specs = next(iter(roles.values())).obs_specs
-    spec = next(iter(specs.values()))
-    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
-        return []
-    return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuggestedSettings:
-    """Settings for an environment.
-
-    Attributes:
-        tree: the given settings, and suggested ones for those that are not given.
-        reasons: the reasons of the suggested settings by path.
-        notes: lines for the user.
-    """
-
-    tree: Tree
-    reasons: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-
 def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest SAC for continuous actions and ACER for all others, unless a section of an algorithm is given."""
     choice = ("SAC", "SAC needs the fewest env steps for continuous actions")
@@ -197,8 +231,7 @@ def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
 
 def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
     """Limit the steps of episodes for which no limit is registered, if random actions never end one."""
-    play, base = result.play, result.base
-    missing = describe_missing_limit(base.env_type, make_env_config(base))
+    play, missing = result.play, describe_missing_limit(result.settings.base)
     if missing and play and play.is_complete and len(play.rewards) and not play.episode_lengths:
         reason = f"no limit is registered, and no episode ended in {len(play.rewards):,} random steps"
         yield "base_config.max_step_each_iter", MISSING_LIMIT, reason
@@ -206,41 +239,38 @@ def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
 
 def look_ahead(result: ProbeResult) -> Iterator[Suggestion]:
     """Raise the discount factor if the limit of steps per episode is long."""
-    limit = find_episode_limit(result.base.env_type, make_env_config(result.base)) or 0
-    if limit >= LONG_EPISODE and "gamma" not in result.given.get(result.section, {}) and not result.has_images:
-        reason = f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
-        yield f"{result.section}.gamma", LONG_GAMMA, reason
+    limit = find_episode_limit(result.settings.base) or 0
+    if limit >= LONG_EPISODE and "gamma" not in result.given_to_agent and not result.has_images:
+        yield "gamma", LONG_GAMMA, f"with episodes of up to {limit:,} steps, rewards of the next 200 steps count"
 
 
 def scale_rewards(result: ProbeResult) -> Iterator[Suggestion]:
     """Scale rewards so that returns have the size `SCALED_RETURN`; divide rare or unknown rewards by their returns."""
-    play, section = result.play, result.section
-    if {"reward_scale", "reward_normalization"} & set(result.given.get(section, {})):
+    play = result.play
+    if {"reward_scale", "reward_normalization"} & set(result.given_to_agent):
         return
     if play and play.reward_frequency >= RARE_REWARDS:
-        scale = _compute_scaled_reward(result) / play.reward_size
         reason = f"rewards of about {_round(play.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
-        yield f"{section}.reward_scale", _round(scale, 1), reason
+        yield "reward_scale", _round(_compute_scaled_reward(result) / play.reward_size, 1), reason
     else:
         reason = "the size of rewards is not known"
         if play and len(play.rewards):
             reason = f"{(play.rewards != 0).sum()} of {len(play.rewards):,} random actions were rewarded"
-        yield f"{section}.reward_normalization", "return_std", reason
+        yield "reward_normalization", "return_std", reason
 
 
 def weigh_entropy(result: ProbeResult) -> Iterator[Suggestion]:
     """Weigh the entropy bonus in proportion to the scaled rewards."""
     if result.has_images or result.has_continuous:
         return
-    scaled_reward = SCALED_REWARD
-    if any(path.endswith("reward_scale") for path, _, _ in scale_rewards(result)):
-        scaled_reward = _compute_scaled_reward(result)
+    is_scaled = any(name == "reward_scale" for name, _, _ in scale_rewards(result))
+    scaled_reward = _compute_scaled_reward(result) if is_scaled else SCALED_REWARD
     fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
     if all(map(is_table, result.roles.values())):
         fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
     if any(explore(result)):
         fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
-    yield f"{result.section}.entropy_coef", _round(fraction * scaled_reward, 1), reason
+    yield "entropy_coef", _round(fraction * scaled_reward, 1), reason
 
 
 def _compute_scaled_reward(result: ProbeResult) -> float:
@@ -269,36 +299,34 @@ def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
     if not (result.has_continuous or result.has_images):
         yield "base_config.n_envs", 4, "few environments: more updates for each env step"
         values = FOR_TABLES if all(map(is_table, result.roles.values())) else FOR_VECTORS
-    yield from ((f"{result.section}.{key}", value, reason) for key, (value, reason) in values.items())
+    yield from ((key, value, reason) for key, (value, reason) in values.items())
 
 
 def update_every_step(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest one environment for SAC if its actions are continuous, and one update for each env step."""
-    n_envs = result.base.n_envs
+    n_envs = result.settings.base.n_envs
     if "n_envs" not in result.given["base_config"] and not result.has_discrete:
         n_envs = 1
         yield "base_config.n_envs", 1, "SAC learns after each step of one environment"
-    ratio = float(n_envs * result.settings.agent.rollout_length)
-    yield f"{result.section}.replay_ratio", ratio, "one update for each env step"
+    yield "replay_ratio", float(n_envs * result.settings.agent.rollout_length), "one update for each env step"
 
 
 def decay_learning_rates(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest larger learning rates for SAC, which fall to 0 in the run, if all its actions are continuous."""
-    if result.base.max_step is None or result.has_discrete:
+    if result.settings.base.max_step is None or result.has_discrete:
         return
     reason = "larger than the default, for fast learning at first; it falls to 0"
     for name in ("critic", "policy", *(["alpha"] if result.settings.agent.use_auto_alpha else [])):
-        yield f"{result.section}.learning_rate_{name}", DECAYING_RATE, reason
+        yield f"learning_rate_{name}", DECAYING_RATE, reason
     reason = "small steps at the end of the run, so that the last updates change the policy little"
-    yield f"{result.section}.learning_rate_schedule", "linear", reason
+    yield "learning_rate_schedule", "linear", reason
 
 
 def start_early(result: ProbeResult) -> Iterator[Suggestion]:
     """Start to learn after a tenth of a short run, which would otherwise learn little or nothing."""
-    max_step, starts = result.base.max_step, result.settings.agent.learning_starts
-    if max_step is not None and max_step < 10 * starts:
-        path = f"{result.section}.learning_starts"
-        yield path, max(1, max_step // 10), "a tenth of max_step"
+    max_step = result.settings.base.max_step
+    if max_step is not None and max_step < 10 * result.settings.agent.learning_starts:
+        yield "learning_starts", max(1, max_step // 10), "a tenth of max_step"
 
 
 def _round(value: float, digits: int) -> float:
@@ -307,7 +335,7 @@ def _round(value: float, digits: int) -> float:
 
 
 # The rules for each algorithm, in their order.
-RULES: Mapping[str, Sequence[Rule]] = {
+RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
     "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
     "REACTOR": (limit_episodes, look_ahead, start_early),
@@ -316,51 +344,95 @@ RULES: Mapping[str, Sequence[Rule]] = {
 }
 
 
-def suggest_settings(
-    opened: Tree,
-    roles: Mapping[str, Role],
-    threshold: float | None,
-    make_env: str | Callable[..., Any] | None = None,
-) -> SuggestedSettings:
-    """Play random actions in an environment, unless it is a separate program, and return settings for it.
+@dataclass(frozen=True, kw_only=True)
+class SuggestedSettings:
+    """Settings for an environment."""
+
+    tree: Tree  # the given settings, and suggested ones for those that are not given
+    reasons: Mapping[str, str]  # of the suggested settings, by path
+    roles: Mapping[str, Role]
+    notes: tuple[str, ...] = ()  # lines for the user
+
+
+def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:
+    """Open an environment, play random actions, and return settings for it.
 
     Args:
-        opened: the given settings, and those that `open_environment` has added.
-        roles: the roles of the environment.
-        threshold: the return at which the environment counts as solved, if one is known.
-        make_env: id or function that opens the environment; None for `base_config.env_name`.
+        source: the origin of the settings, for messages.
+        tree: the given settings, which name the environment.
+        make_env: what opens the environment.
     """
-    settings, play = resolve([("suggested settings", opened)]), None
-    if not find_class("env_type", settings.base.env_type).starts_programs:
-        play = play_randomly(*_choose_adapter(settings, make_env))
+    roles, given = _open_environment(source, tree, make_env)
+    settings = resolve([(source, given)])
+    play = play_randomly(*_choose_adapter(settings, make_env))
     notes: tuple[str, ...] = ()
-    if play and play.failure is not None:
+    if play.failure is not None:
         notes = (f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions",)
-        play = None
-    elif play and not play.is_complete:
+    elif not play.is_complete:
         notes = (f"the settings consider only {play.steps} random actions, since the environment is slow",)
-    return replace(add_suggestions(ProbeResult(given=opened, roles=roles, play=play), threshold), notes=notes)
+    is_id = make_env is None and settings.base.env_type.upper() == "GYM"
+    threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
+    result = ProbeResult(given=given, roles=roles, play=None if play.failure else play)
+    return replace(add_suggestions(result, threshold), notes=notes)
 
 
 def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
-    """Return the settings that the rules suggest, with the given ones on top."""
-    given = result.given
-    suggestions: list[Suggestion] = []
+    """Return the settings that the rules suggest, with the given ones on top.
+
+    `threshold` is the return at which the environment counts as solved, if one is known.
+    """
+    given, suggested = result.given, {"goal": {"return": threshold}}
+    reasons: dict[str, str] = {}
+
+    def apply(rule: Callable[[ProbeResult], Iterator[Suggestion]]) -> None:
+        nonlocal suggested
+        for name, value, reason in rule(result):
+            path = name if "." in name else f"{result.settings.agent_section}.{name}"
+            suggested = merge(suggested, nest(path, value))
+            reasons[path] = reason
+
     if "algorithm" not in given["base_config"]:
-        suggestions += choose_algorithm(result)
-        result = replace(result, given=merge(_make_tree(suggestions), given))
-    for rule in RULES.get(result.base.algorithm.upper(), ()):
-        suggestions += rule(result)
-    tree = merge({"goal": {"return": threshold}, **_make_tree(suggestions)}, given)
+        apply(choose_algorithm)
+        result = replace(result, given=merge(suggested, given))
+    for rule in RULES.get(result.settings.base.algorithm.upper(), ()):
+        apply(rule)
+    tree = merge(suggested, given)
     if tree["goal"] is None or tree["goal"]["return"] is None:
         tree = merge({"base_config": {"evaluate_every": result.evaluation_interval}}, tree)
     given_paths = set(iterate_paths(given))
-    reasons = {path: reason for path, _, reason in suggestions if reason and path not in given_paths}
-    return SuggestedSettings(tree=tree, reasons=reasons)
+    shown = {path: reason for path, reason in reasons.items() if reason and path not in given_paths}
+    return SuggestedSettings(tree=tree, reasons=shown, roles=result.roles)
 
 
-def _make_tree(suggestions: Sequence[Suggestion]) -> Tree:
-    tree: Tree = {}
-    for path, value, _ in suggestions:
-        tree = merge(tree, nest(path, value))
-    return tree
+def _open_environment(source: str, tree: Tree, make_env: MakeEnv) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of an environment, and `tree` with the settings that are needed to observe it."""
+    base = tree["base_config"]
+    try:
+        make_adapter, config, seed = _choose_adapter(resolve([(source, tree)]), make_env)
+        with closing(make_adapter(config)) as adapter:
+            adapter.reset(seed)
+            roles = adapter.roles
+    except UnsupportedObservations as error:
+        needed = {"ignore_observations": [*base.get("ignore_observations", []), *error.names]}
+        return _open_environment(source, merge(tree, {"base_config": needed}), make_env)
+    wrappers = _image_wrappers(roles) if base["env_type"] == "GYM" else []
+    if wrappers and "env_wrappers" not in base:
+        return _open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}), make_env)
+    return roles, tree
+
+
+def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[EnvConfig], Adapter], EnvConfig, int]:
+    """Return adapter class, configuration and seed of one environment. Raises UserError as `Environments` does."""
+    check_supported(settings)
+    base, config = settings.base, make_env_config(settings.base)
+    return find_class("env_type", base.env_type), replace(config, name=make_env or config.name, n_envs=1), base.seed
+
+
+def _image_wrappers(roles: Mapping[str, Role]) -> list:
+    """Return the wrappers that turn a large color image into a gray image of `IMAGE_SIDE` pixels; otherwise none."""
+    specs = next(iter(roles.values())).obs_specs
+    spec = next(iter(specs.values()))
+    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
+    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
+        return []
+    return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]

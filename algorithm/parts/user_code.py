@@ -31,11 +31,6 @@ def has_file(path: Path) -> bool:
     return path.is_file()
 
 
-def find_network_file(folder: Path, name: str) -> Path:
-    """Return the path of the network's file, `base_config.nn`. Raises UserError if it is outside of the folder."""
-    return _resolve_file(folder, name, "base_config.nn")
-
-
 def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
     """Return the blueprint in the network's file of a folder; None if there is no nn.py.
 
@@ -49,7 +44,7 @@ def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blu
     """
     from algorithm.networks import Blueprint
 
-    path = find_network_file(folder, name)
+    path = resolve_file(folder, name, "base_config.nn")
     if not has_file(path):
         if name != NETWORK_FILE:
             raise UserError(f"base_config.nn: there is no {name} in {folder}")
@@ -80,7 +75,7 @@ def load_environment(folder: Path, name: str | None) -> str | Callable[..., Any]
         raise UserError("base_config.env_name is not set: name the environment, for example CartPole-v1")
     if not name.endswith(".py"):
         return name
-    path = _resolve_file(folder, name, "base_config.env_name")
+    path = resolve_file(folder, name, "base_config.env_name")
     if not has_file(path):
         raise UserError(f"base_config.env_name: there is no {name} in the environment's folder")
     return FileMaker(path)
@@ -113,7 +108,7 @@ class FileMaker:
         return FileMaker, (self._path,)
 
 
-def _resolve_file(folder: Path, name: str, setting: str) -> Path:
+def resolve_file(folder: Path, name: str, setting: str) -> Path:
     """Return the path of a file that `setting` names. Raises UserError if it is outside of the folder."""
     try:
         return resolve_inside(folder, Path(name))

@@ -7,10 +7,11 @@ follow the cross-entropy method. All random numbers come from the generator that
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,26 +33,27 @@ MAX_STD, MIN_STD = 1.0, 1e-4  # bounds of the standard deviation of a drawn weig
 Log = Callable[[str], None]
 
 
-class Exchange(Protocol):
-    """A way in which members exchange weights and settings after each interval."""
-
-    def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
-        """Return the start of the next interval, from the rows of all members of this one, in their order."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `PopulationState.exchange`."""
-
-
-class CopyBest:
-    """Population-based training: the worst members copy one of the best, and perturb its settings.
+class Exchange(ABC):
+    """A way in which members exchange weights and settings after each interval.
 
     Args:
         spaces: the settings that differ between members.
-        config: fraction of the members that copy and of those that are copied, factors, probability of new samples.
+        config: the settings of the population.
     """
 
     def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
         self.spaces, self.config = spaces, config
+
+    @abstractmethod
+    def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
+        """Return the start of the next interval, from the rows of all members of this one, in their order."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore `PopulationState.exchange`. The default has no state."""
+
+
+class CopyBest(Exchange):
+    """Population-based training: the worst members copy one of the best, and perturb its settings."""
 
     def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
         members = []
@@ -63,11 +65,8 @@ class CopyBest:
             members.append(MemberPlan(parent=parent + 1, settings=settings))
         return PopulationState(interval=rows[0].interval + 1, members=members, is_transferred=False)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: it has no state."""
 
-
-class DrawWeights:
+class DrawWeights(Exchange):
     """The cross-entropy method: the weights of all members are drawn from a distribution over those of the elites.
 
     It is the evolver of Advanced-Soft-Actor-Critic, with these changes: only members with enough evaluations are
@@ -75,12 +74,13 @@ class DrawWeights:
 
     Args:
         spaces: the settings that differ between members.
-        config: the settings `evolver_*`.
+        config: the settings of the population.
         clock: returns the time in seconds.
     """
 
     def __init__(self, spaces: SettingSpaces, config: PopulationConfig, clock: Callable[[], float] = time.monotonic):
-        self.spaces, self.config, self.clock = spaces, config, clock
+        super().__init__(spaces, config)
+        self.clock = clock
         self._returns: list[list[float]] = []  # of each member, since the last draw
         self._selected: list[int] = []  # the number of draws in which each member was an elite
         self._counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
@@ -94,22 +94,36 @@ class DrawWeights:
                 returns.clear()  # the member starts again, with the weights of another one
             else:
                 returns.append(row.mean_return)
-        minutes = (self.clock() - self._started) / 60
-        counts = [len(returns) for returns in self._returns]
         config = self.config
         elites = select_elites(self._returns, config.evolver_cem_best, config.evolver_cem_min_length)
         members = self._replace_failed(rows, elites, rng)
-        limits = config.evolver_cem_length, config.evolver_cem_min_length
-        if not is_evolution_due(counts, *limits, minutes, config.evolver_cem_time):
-            return self._make_state(rows, members, [])
-        self._count_elites(rows, elites)
-        removed = find_least_selected(self._selected, config.evolver_remove_worst)
-        if removed is not None:
-            self._selected = [int(member in elites) for member in range(len(rows))]
-            members[removed] = replace(members[removed], settings=self.spaces.sample(rng, self._counts))
-        self._returns = [[] for _ in rows]
-        self._started = self.clock()
-        return self._make_state(rows, members, elites)
+        is_due = self._has_enough_returns()
+        if is_due:
+            self._count_elites(rows, elites)
+            least, threshold = int(np.argmin(self._selected)), config.evolver_remove_worst
+            if threshold != -1 and np.mean(self._selected) - self._selected[least] >= threshold:
+                self._selected = [int(member in elites) for member in range(len(rows))]
+                members[least] = replace(members[least], settings=self.spaces.sample(rng, self._counts))
+            self._returns = [[] for _ in rows]
+            self._started = self.clock()
+        return PopulationState(
+            interval=rows[0].interval + 1,
+            members=members,
+            elites=[member + 1 for member in elites] if is_due else [],
+            is_transferred=False,
+            exchange={
+                "returns": [list(returns) for returns in self._returns],
+                "selected": list(self._selected),
+                "counts": {path: list(counts) for path, counts in self._counts.items()},
+                "seconds": self.clock() - self._started,
+            },
+        )
+
+    def _has_enough_returns(self) -> bool:
+        """Return whether every member has enough returns since the last draw, which may be fewer after some time."""
+        fewest, config = min(map(len, self._returns)), self.config
+        is_late = self.clock() - self._started >= 60 * config.evolver_cem_time
+        return fewest >= config.evolver_cem_length or (is_late and fewest >= config.evolver_cem_min_length)
 
     def _replace_failed(
         self, rows: Sequence[LineageRow], elites: Sequence[int], rng: np.random.Generator
@@ -132,22 +146,6 @@ class DrawWeights:
                 if (value := rows[member].settings[path]) in choices:
                     counts[choices.index(value)] += 1
 
-    def _make_state(
-        self, rows: Sequence[LineageRow], members: Sequence[MemberPlan], elites: Sequence[int]
-    ) -> PopulationState:
-        return PopulationState(
-            interval=rows[0].interval + 1,
-            members=members,
-            elites=[member + 1 for member in elites],
-            is_transferred=False,
-            exchange={
-                "returns": [list(returns) for returns in self._returns],
-                "selected": list(self._selected),
-                "counts": {path: list(counts) for path, counts in self._counts.items()},
-                "seconds": self.clock() - self._started,
-            },
-        )
-
     def restore(self, state: Mapping[str, Any]) -> None:
         if state:
             self._returns, self._selected = state["returns"], state["selected"]
@@ -168,38 +166,15 @@ def choose_parents(returns: Sequence[Return], fraction: float, rng: np.random.Ge
     """Return for each member the member whose checkpoint it continues with, most often itself.
 
     The worst `fraction` of the members, at least one if it is positive, copy members drawn uniformly from the best
-    `fraction`. A failed member always copies one of the best.
-
-    Raises:
-        ValueError: all members have failed.
+    `fraction`. A failed member always copies one of the best; not all members have failed.
     """
     ranked = rank_members(returns)
     healthy = [member for member in ranked if returns[member] is not None]
-    if not healthy:
-        raise ValueError("all members have failed")
     count = min(max(1, int(len(ranked) * fraction)), len(ranked) // 2) if fraction else 0
     best = healthy[: max(1, count)]
     replaced = {member for member in ranked[len(ranked) - count :] if member not in best}
     replaced |= set(ranked) - set(healthy)
     return [int(rng.choice(best)) if member in replaced else member for member in range(len(returns))]
-
-
-def is_evolution_due(
-    counts: Sequence[int], length: int, min_length: int, minutes: float, minutes_required: float
-) -> bool:
-    """Return whether the members have enough evaluations for a step of the cross-entropy method.
-
-    Args:
-        counts: evaluations of each member since the last step.
-        length: evaluations of each member that are always enough.
-        min_length: evaluations of each member that are enough after `minutes_required`.
-        minutes: time since the last step.
-        minutes_required: see above.
-    """
-    fewest = min(counts)
-    return len(counts) >= MIN_ELITES and (
-        fewest >= length or (fewest >= max(1, min_length) and minutes >= minutes_required)
-    )
 
 
 def select_elites(returns: Sequence[Sequence[float]], fraction: float, min_length: int) -> list[int]:
@@ -210,20 +185,9 @@ def select_elites(returns: Sequence[Sequence[float]], fraction: float, min_lengt
         fraction: fraction of all members.
         min_length: returns that a member needs to be an elite.
     """
-    means = [float(np.mean(each)) if len(each) >= max(1, min_length) else None for each in returns]
+    means = [float(np.mean(each)) if len(each) >= min_length else None for each in returns]
     ranked = [member for member in rank_members(means) if means[member] is not None]
     return ranked[: max(MIN_ELITES, int(len(returns) * fraction))]
-
-
-def find_least_selected(selected: Sequence[int], threshold: int) -> int | None:
-    """Return the member to replace: the least selected, if its count is `threshold` below the mean count.
-
-    Args:
-        selected: the number of steps in which each member was an elite.
-        threshold: the difference; -1: never.
-    """
-    least = int(np.argmin(selected))
-    return least if threshold != -1 and np.mean(selected) - selected[least] >= threshold else None
 
 
 def transfer_checkpoints(folder: PopulationFolder, base: BaseConfig, log: Log, state: PopulationState) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import POPULATION_FILE
@@ -120,11 +120,8 @@ class PopulationFolder:
 
     def write_lineage(self, rows: Sequence[LineageRow]) -> None:
         """Replace all rows."""
-        write_json_lines(self.lineage_path, map(_make_record, rows), is_sealed=True)
-
-
-def _make_record(row: LineageRow) -> dict[str, Any]:
-    return {("return" if key == "mean_return" else key): value for key, value in asdict(row).items()}
+        records = TypeAdapter(list[LineageRow]).dump_python(list(rows), by_alias=True)
+        write_json_lines(self.lineage_path, records, is_sealed=True)
 
 
 def find_best(rows: Sequence[LineageRow]) -> LineageRow | None:

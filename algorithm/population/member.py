@@ -6,8 +6,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial, wraps
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,14 +28,15 @@ from algorithm.parts.lock import LOCK_FILE, check_links, make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.folder import LineageRow
-from algorithm.processes.host import ServiceLost, ServiceSpec
-from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.host import ProcessHost, ServiceLost, ServiceSpec
 from algorithm.runs.callbacks import RunResult
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"
 ARRIVING = "arriving"  # folder in a run folder with files that are being received
-Stamp = tuple[int, int, int]  # index node, size and time of the last change of a file
+# Index node, size and time of the last change of each file, by its path; of a checkpoint by its env steps, those of its
+# manifest.
+Stamps = dict[str | int, tuple[int, int, int]]
 SOURCE = "the settings of the member"
 LOG_FILE = "log.txt"
 POLL_SECONDS = 1.0  # longest time of a reply while a member trains
@@ -169,20 +170,6 @@ class MemberService:
         return MemberReply()
 
 
-def _reply_with_errors(call: Callable[..., MemberReply]) -> Callable[..., MemberReply]:
-    """Return a method of `RemoteMemberService` that replies with an error of files instead of raising it."""
-
-    @wraps(call)
-    def reply(self: RemoteMemberService, *arguments: Any) -> MemberReply:
-        try:
-            return call(self, *arguments)
-        except (CheckpointError, OSError, ValueError) as error:
-            self._end_trainer()
-            return MemberReply(result=MemberFailed(self._restore_paths(summarize_error(error))))
-
-    return reply
-
-
 class RemoteMemberService:
     """A service on a machine without the run folders: it trains members in a temporary one, and sends what has changed.
 
@@ -207,7 +194,6 @@ class RemoteMemberService:
         """Prepare this process."""
         prepare_worker()
 
-    @_reply_with_errors
     def begin(self, task: LineageRow, files: MemberFiles) -> MemberReply:
         """Begin to train a member from its files."""
         path = self._members.folders[task.member - 1]
@@ -215,30 +201,30 @@ class RemoteMemberService:
         path.mkdir()
         write_member(RunFolder(path), files, keep=1)
         self._changed = ChangedFiles(RunFolder(path))
+        if self._ticket:  # an error has ended the task before
+            self._end_trainer()
         if self._trainer is None:
             self._trainer = self._host.start(ServiceSpec(kind="Member", make=partial(MemberService, self._members)))
         self._ticket = self._host.call(self._trainer, "begin", task)
         return MemberReply()
 
-    @_reply_with_errors
     def poll(self) -> MemberReply:
         """Wait until the task has ended, or `POLL_SECONDS` have passed."""
         assert self._changed
         if not self._host.wait([self._ticket], POLL_SECONDS):
             return MemberReply(files=self._changed.take() if self._changed.has_checkpoint() else None)
         try:
-            result = self._host.fetch(self._ticket).result.result
+            result, self._ticket = self._host.fetch(self._ticket).result.result, None
         except ServiceLost as error:
             self._end_trainer()
             result = MemberFailed(f"its process {error}")
-        if isinstance(result, UserError):
-            result = UserError(self._restore_paths(str(result)))
+        if isinstance(result, UserError):  # with the path on the main process
+            result = UserError(str(result).replace(str(self._root), str(self._original)))
         return MemberReply(files=self._changed.take(), result=result)
 
-    @_reply_with_errors
     def stop(self) -> MemberReply:
         """Stop the member, which saves a checkpoint first."""
-        if self._trainer:
+        if self._ticket:
             self._host.interrupt(self._trainer)
             self._host.wait([self._ticket], STOP_SECONDS)
             self._end_trainer()
@@ -247,11 +233,7 @@ class RemoteMemberService:
     def _end_trainer(self) -> None:
         if self._trainer:
             self._host.kill(self._trainer)
-        self._trainer = None
-
-    def _restore_paths(self, text: str) -> str:
-        """Return a message with the paths of the main process."""
-        return text.replace(str(self._root), str(self._original))
+        self._trainer = self._ticket = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,13 +245,8 @@ class MemberFiles:
         others: all other files: settings, metrics, logs, results; also code, which the main process does not accept.
     """
 
-    checkpoints: Mapping[int, PackedFolder]
-    others: PackedFolder
-
-    @property
-    def has_code(self) -> bool:
-        """Return whether there are files with code."""
-        return any(map(_is_code, self.others))
+    checkpoints: dict[int, PackedFolder] = field(default_factory=dict)
+    others: PackedFolder = field(default_factory=dict)
 
 
 def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> MemberFiles:
@@ -287,7 +264,8 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
     newest, best = store.latest(log), None
     with suppress(CheckpointError):  # best.json is damaged, which the run reports
         best = store.best.checkpoint
-    return _pack(folder, sorted({each.folder.name for each in (newest, best) if each}), _list_files(folder))
+    sent = {int(each.folder.name) for each in (newest, best) if each}
+    return _pack(folder, [name for name in _list_stamps(folder) if isinstance(name, str) or name in sent])
 
 
 def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
@@ -328,72 +306,52 @@ class ChangedFiles:
     """
 
     def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self._sent = _list_files(folder) | _list_checkpoints(folder)
+        self._folder, self._sent = folder, _list_stamps(folder)
 
     def has_checkpoint(self) -> bool:
         """Return whether there is a checkpoint that has not been sent."""
-        return bool(self._find_changed(_list_checkpoints(self._folder)))
+        return any(isinstance(name, int) for name in self._find_changed(_list_stamps(self._folder)))
 
     def take(self) -> MemberFiles:
         """Return all changes, without code; they then count as sent.
 
         The run may write at the same time. A checkpoint that is removed meanwhile is left out.
         """
-        checkpoints = _list_checkpoints(self._folder)
-        changed_checkpoints = self._find_changed(checkpoints)
-        files = _list_files(self._folder)
-        changed = [name for name in self._find_changed(files) if not _is_code(name)]
-        self._sent |= files | checkpoints
-        return _pack(self._folder, changed_checkpoints, changed)
+        stamps = _list_stamps(self._folder)
+        changed = self._find_changed(stamps)
+        self._sent |= stamps
+        return _pack(self._folder, [name for name in changed if not str(name).endswith(CODE_SUFFIX)])
 
-    def _find_changed(self, stamps: Mapping[str, Stamp]) -> list[str]:
+    def _find_changed(self, stamps: Stamps) -> list[str | int]:
         return [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
 
 
-def _is_code(name: str) -> bool:
-    return name.endswith(CODE_SUFFIX)
-
-
-def _list_files(folder: RunFolder) -> dict[str, Stamp]:
-    """Return the stamps of all files of a run by path, without checkpoints, locks and files that are being written."""
-    checkpoints = folder.checkpoints(keep=1).folder
-    stamps = {}
-    for parent, folders, names in os.walk(folder.path):  # which skips folders that are removed meanwhile
-        folders[:] = [] if Path(parent) == checkpoints else sorted(folders)
-        for path in (Path(parent, name) for name in sorted(names)):
-            is_temporary = path.name == LOCK_FILE or path.suffix == UNFINISHED_SUFFIX
-            with suppress(FileNotFoundError):
-                if path.is_file() and not (path.is_symlink() or is_temporary):
-                    stamps[path.relative_to(folder.path).as_posix()] = _get_stamp(path)
-    return stamps
-
-
-def _list_checkpoints(folder: RunFolder) -> dict[str, Stamp]:
-    """Return the stamps of the manifests of all checkpoints by the names of their folders, oldest first."""
-    stamps = {}
-    for checkpoint in folder.checkpoints(keep=1).list_all():
-        with suppress(FileNotFoundError):
-            stamps[checkpoint.folder.name] = _get_stamp(checkpoint.folder / MANIFEST)
-    return stamps
-
-
-def _get_stamp(path: Path) -> Stamp:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _pack(folder: RunFolder, checkpoints: Iterable[str], others: Iterable[str]) -> MemberFiles:
-    """Return files as a message, without those that are removed meanwhile; checkpoints are the names of folders."""
+def _list_stamps(folder: RunFolder) -> Stamps:
+    """Return the stamps of all checkpoints and other files of a run, without locks and files that are being written."""
     store = folder.checkpoints(keep=1)
-    packed: dict[int, PackedFolder] = {}
-    rest: PackedFolder = {}
-    for name in checkpoints:
-        with suppress(CheckpointError, FileNotFoundError):
-            path = store.get_folder(int(name))
-            digests = Manifest.read(path).digests
-            packed[int(name)] = pack_folder(path, digests, digests)
-    for name in others:
+    paths: dict[str | int, Path] = {int(each.folder.name): each.folder / MANIFEST for each in store.list_all()}
+    for parent, folders, names in os.walk(folder.path):  # which skips folders that are removed meanwhile
+        folders[:] = [] if Path(parent) == store.folder else sorted(folders)
+        for path in (Path(parent, name) for name in sorted(names)):
+            if path.name != LOCK_FILE and path.suffix != UNFINISHED_SUFFIX and not path.is_symlink():
+                paths[path.relative_to(folder.path).as_posix()] = path
+    stamps = {}
+    for name, path in paths.items():
         with suppress(FileNotFoundError):
-            rest |= pack_folder(folder.path, [name])
-    return MemberFiles(checkpoints=packed, others=rest)
+            status = path.stat()
+            stamps[name] = status.st_ino, status.st_size, status.st_mtime_ns
+    return stamps
+
+
+def _pack(folder: RunFolder, names: Iterable[str | int]) -> MemberFiles:
+    """Return checkpoints and other files, by the names of `_list_stamps`, without those that are removed meanwhile."""
+    files = MemberFiles()
+    for name in names:
+        with suppress(CheckpointError, FileNotFoundError):
+            if isinstance(name, int):
+                path = folder.checkpoints(keep=1).get_folder(name)
+                digests = Manifest.read(path).digests
+                files.checkpoints[name] = pack_folder(path, digests, digests)
+            else:
+                files.others.update(pack_folder(folder.path, [name]))
+    return files

@@ -18,6 +18,7 @@ from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.folder import LineageRow
 from algorithm.population.member import (
+    CODE_SUFFIX,
     MemberFailed,
     MemberReply,
     Members,
@@ -26,8 +27,7 @@ from algorithm.population.member import (
     read_member,
     write_member,
 )
-from algorithm.processes.host import Failure, Host, ServiceSpec
-from algorithm.processes.process_host import open_host
+from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
@@ -79,7 +79,8 @@ class MemberFleet:
             gpus=config.gpus_per_member,
         )
         self.supervisor = Supervisor(self.host, spec, name="process {} of the members".format)
-        self.count = config.processes or (count_cores() if is_local else len(members.folders))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.count = config.processes or (cores if is_local else len(members.folders))
         self.keep, self.log = settings.base.keep_checkpoints, log
         self.timeout = config.timeout or inf
         self.reply_timeout = inf if is_local else cluster.timeout
@@ -140,7 +141,9 @@ class MemberFleet:
         if isinstance(reply, Lost):
             yield from self._replace(service, reply.reason, f"its process {reply.reason}")
         elif isinstance(reply, Failure):
-            reply.raise_error()
+            if service not in self._work or not isinstance(reply.error, OSError | ValueError):
+                reply.raise_error()
+            yield self._release(service), MemberFailed(summarize_error(reply.error))  # of files on its machine
         elif service in self._work:  # it has not exceeded its time limit meanwhile
             try:
                 self._write(service, reply)
@@ -164,7 +167,7 @@ class MemberFleet:
             ValueError: a file is code, or outside of the run folder.
         """
         if reply.files is not None:
-            if reply.files.has_code:
+            if any(name.endswith(CODE_SUFFIX) for name in reply.files.others):
                 raise ValueError("a service has sent code")
             write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
 
@@ -205,10 +208,3 @@ class MemberFleet:
         for service in list(self._work):  # it hangs
             self.supervisor.end(service)
             self._release(service)
-
-
-def count_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin
@@ -118,9 +116,8 @@ class Population:
     Args:
         folder: the folder of the population.
         settings: its settings.
-        train: trains members, as `MemberFleet.train`.
         exchange: plans the next interval.
-        transfer: changes the checkpoints of members as a plan requires.
+        train: trains members, as `MemberFleet.train`.
         log: receives lines for the user.
     """
 
@@ -128,13 +125,12 @@ class Population:
         self,
         folder: PopulationFolder,
         settings: Settings,
-        train: Callable[[Sequence[LineageRow]], Iterator[tuple[LineageRow, LineageRow | MemberFailed]]],
         exchange: Exchange,
-        transfer: Callable[[PopulationState], None],
-        log: Callable[[str], None],
+        train: Callable[[Sequence[LineageRow]], Iterator[tuple[LineageRow, LineageRow | MemberFailed]]],
+        log: Log,
     ):
         self.folder, self.settings, self.config = folder, settings, settings.population
-        self.train, self.exchange, self.transfer, self.log = train, exchange, transfer, log
+        self.exchange, self.train, self.log = exchange, train, log
         self.state = folder.read_state()
         self.lineage = [row for row in folder.read_lineage(log) if not self._continues(row)]
         if all(row.mean_return is None for row in self._list_rows()):  # their common cause may be repaired
@@ -198,10 +194,8 @@ class Population:
 
     def _train_interval(self) -> None:
         """Train all members that have not ended the current interval, until one reaches the goal."""
-        tasks = self._list_tasks()
         failures: Counter[int] = Counter()
-        while tasks:
-            again = []
+        while tasks := self._list_tasks():
             for task, result in self.train(tasks):
                 if isinstance(result, LineageRow):
                     self._add_row(result)
@@ -214,8 +208,6 @@ class Population:
                     self._add_row(task)
                 else:
                     self.log(f"member {task.member}: {result.message}: it continues from its last checkpoint")
-                    again.append(task)
-            tasks = again
         if all(row.mean_return is None for row in self._list_rows()):
             raise MemberFailed("all members of the population have failed; the lines above contain the reasons")
 
@@ -237,7 +229,7 @@ class Population:
 
     def _transfer(self) -> None:
         """Change the checkpoints as the plan of the current interval requires; a repetition makes the same changes."""
-        self.transfer(self.state)
+        transfer_checkpoints(self.folder, self.settings.base, self.log, self.state)
         self.state = replace(self.state, is_transferred=True)
         self.folder.write_state(self.state)
 
@@ -281,10 +273,9 @@ def train_population(
     """
     folders = tuple(member.path for member in folder.members)
     members = Members(environment=environment, variant=variant, folders=folders, tree=settings.tree, train=train)
-    spaces, config = make_spaces(settings), settings.population
-    exchange: Exchange = DrawWeights(spaces, config) if config.evolver_enabled else CopyBest(spaces, config)
-    transfer = partial(transfer_checkpoints, folder, settings.base, log)
+    exchange_class: type[Exchange] = DrawWeights if settings.population.evolver_enabled else CopyBest
+    exchange = exchange_class(make_spaces(settings), settings.population)
     with closing(MemberFleet(members, settings, log)) as fleet:
-        population = Population(folder, settings, fleet.train, exchange, transfer, log)
+        population = Population(folder, settings, exchange, fleet.train, log)
         population.run()
     return population.lineage

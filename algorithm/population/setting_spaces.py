@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from algorithm.annotations import FixedOnResume
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, find_failure, iterate_annotations, resolve
 from algorithm.config.search import iterate_dimensions
-from algorithm.config.unused_settings import find_failure, iterate_annotations
 from algorithm.config.yaml_layers import Tree, find_value, iterate_leaves, nest
 from algorithm.errors import UserError
 

@@ -21,43 +21,17 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.host import Failure
-from algorithm.processes.service import (
-    Service,
-    WeightReceiver,
-    Weights,
-    forbid_new_lanes,
-    forbid_new_role,
-    make_receiver,
-)
+from algorithm.processes.service import Service, WeightReceiver, Weights, make_fixed_training, make_receiver
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
-from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.cpu_time import measure_cpu_seconds
+from algorithm.training.components import AgentComponents
 from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
 from algorithm.training.invalid_values import Episode
 from algorithm.training.signals import raise_deferred
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A request to an actor: act with these weights until rollouts are complete.
-
-    Attributes:
-        version: version of the weights, the number of times that the learner has learned.
-        updates: {role: updates of the learner}.
-        rows_seen: {role: `rows_seen` of the learner}.
-        iterations: completed iterations of the run; after each of them, no lane counts as active.
-        fraction_done: fraction of the run that is done, for curricula.
-    """
-
-    version: int = 0
-    updates: Mapping[str, int] = field(default_factory=dict)
-    rows_seen: Mapping[str, int] = field(default_factory=dict)
-    iterations: int = 0
-    fraction_done: float = 0.0
+from algorithm.training.timer import measure_cpu_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +39,7 @@ class Experience:
     """The experience that an actor has collected for a request.
 
     Attributes:
-        version: version of the weights that acted.
+        version: version of the weights that acted, the number of times that the learner had learned.
         rollouts: rollouts that were completed, with their roles; lanes are those of the actor.
         env_steps: executed decisions since the last request.
         episodes: episodes that ended.
@@ -99,10 +73,10 @@ class CollectorService(Service):
         settings, folder = self.task.settings, self.task.unpack()
         seeds = RunSeeds(settings.base.seed, (self.index, self.replacements))
         seed_process(seeds.process)
-        self._request = Request()
-        parameters = EnvironmentParameters(settings.reset, lambda: self._request.fraction_done)
+        self._fraction_done = 0.0
+        parameters = EnvironmentParameters(settings.reset, lambda: self._fraction_done)
         adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
-        self.training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        self.training = make_fixed_training(adapter)
         self._actor = Actor(self.training, seeds.get_seed(TRAINING, self.task.env_steps))
         for name, role in adapter.roles.items():  # those of Unity are known after the first reset
             self.training.by_role[name] = self._build_components(seeds, folder, name, role)
@@ -123,11 +97,23 @@ class CollectorService(Service):
         scheduler = ForwardOnly(role.lanes, records_td_errors)
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
-    def collect(self, weights: Weights, request: Request) -> Experience:
-        """Make ticks with these weights until at least one rollout is complete. Return the new experience."""
+    def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
+        """Make ticks with these weights until at least one rollout is complete. Return the new experience.
+
+        Args:
+            weights: the weights.
+            version: their version.
+            iterations: completed iterations of the run; after each of them, no lane counts as active.
+            fraction_done: fraction of the run that is done, for curricula.
+        """
         start, actor = perf_counter(), self._actor
         waiting_seconds = start - self._last_end
-        self._receive(weights, request)
+        for role, components in self.training.by_role.items():
+            assert isinstance(components.learner, WeightReceiver)
+            components.learner.load_weights(weights[role])
+            components.learner.noise.resample()
+        actor.set_iterations(iterations)
+        self._fraction_done = fraction_done
         if self._has_undecided_step:
             self._finish_tick()
         while not (rollouts := actor.complete_rollouts()):
@@ -135,7 +121,7 @@ class CollectorService(Service):
         self._has_undecided_step = True
         cpu_seconds_before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
         experience = Experience(
-            version=request.version,
+            version=version,
             rollouts=[(role, self._record_td_errors(role, rollout)) for role, rollout in rollouts],
             env_steps=actor.env_steps,
             episodes=list(actor.episodes),
@@ -149,14 +135,6 @@ class CollectorService(Service):
         actor.episodes.clear()
         self._last_end = perf_counter()
         return experience
-
-    def _receive(self, weights: Weights, request: Request) -> None:
-        """Load the weights and the progress of the run."""
-        for role, components in self.training.by_role.items():
-            assert isinstance(components.learner, WeightReceiver)
-            components.learner.receive(weights[role], request.updates[role], request.rows_seen[role])
-        self._actor.set_iterations(request.iterations)
-        self._request = request
 
     def _record_td_errors(self, role: str, rollout: Rollout) -> Rollout:
         """Return a rollout with its TD errors, if its initial priorities follow from them.
@@ -210,19 +188,18 @@ class Collectors:
         self._env_steps = [0] * cluster.actors  # of the last experience of each actor
         self.lost_env_steps = 0
 
-    def request(self, publish: Callable[[], Any], make_request: Callable[[], Request]) -> None:
+    def request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
         """Send requests to all actors that may get one.
 
         All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
 
         Args:
-            publish: returns the reference to the newest weights; called if there is a request to send.
-            make_request: returns the request.
+            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
         """
         for service, waiting in zip(self.supervisor.services, self.waiting, strict=True):
             count = min(max(1, self.in_flight - 1), self.in_flight - len(waiting))
             while service.is_open and len(service.calls) < count:
-                self.supervisor.call(service, "collect", publish(), make_request(), timeout=self.cluster.timeout)
+                self.supervisor.call(service, "collect", *make_arguments(), timeout=self.cluster.timeout)
 
     def receive(self, timeout: float) -> list[tuple[int, Experience]]:
         """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.

@@ -1,19 +1,14 @@
-"""Learners of several processes that average their gradients: their connection, by torch.distributed, and updates."""
+"""A learner that averages its gradients with those of other processes, and their connection by torch.distributed."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import struct
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
-from itertools import chain, repeat
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,13 +20,9 @@ from torch import Tensor
 
 from algorithm.agents.agent import LossResult
 from algorithm.errors import LearnerUnreachable, summarize_error
-from algorithm.parts.components_builder import Sharing
 from algorithm.rollout import Rollout
-from algorithm.training.components import AgentComponents
 from algorithm.training.learner import Learner
-from algorithm.training.updates import complete_report
 
-LOG = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 INTERFACE = "GLOO_SOCKET_IFNAME"  # the environment variable with the network interface that gloo uses
 GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR, a request to Linux
@@ -145,23 +136,15 @@ def find_interface(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.connect((host, 9))  # chooses a route, and sends nothing
         own_address = udp.getsockname()[0]
-        if sys.platform == "linux":
-            return _find_interface_of(own_address, udp)
-    return "lo0" if sys.platform == "darwin" and own_address == LOOPBACK else None
+        if sys.platform != "linux":
+            return "lo0" if sys.platform == "darwin" and own_address == LOOPBACK else None
+        import fcntl  # which Windows has not
 
-
-def _find_interface_of(address: str, udp: socket.socket) -> str | None:
-    """Return the interface that has an address of this machine."""
-    import fcntl  # which Windows has not
-
-    for _, name in socket.if_nameindex():
-        request = struct.pack("256s", name.encode())
-        try:
-            reply = fcntl.ioctl(udp.fileno(), GET_INTERFACE_ADDRESS, request)
-        except OSError:  # it has no address
-            continue
-        if socket.inet_ntoa(reply[20:24]) == address:
-            return name
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                reply = fcntl.ioctl(udp.fileno(), GET_INTERFACE_ADDRESS, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(reply[20:24]) == own_address:
+                    return name
     return None
 
 
@@ -178,16 +161,17 @@ class AveragingLearner(Learner):
     Args:
         arguments: the positional arguments of Learner, without `place`.
         connection: connects the learners.
-        check_every: the number of updates between two comparisons of the parameters.
+        synchronize_every: the number of updates after which the parameters are copied from learner 0, since other kinds
+            of processors may round in other ways.
 
     Raises:
         LearnerUnreachable: another learner has ended or does not answer, here or in a later call.
     """
 
-    def __init__(self, *arguments: Any, connection: LearnerConnection, check_every: int = 1000):
+    def __init__(self, *arguments: Any, connection: LearnerConnection, synchronize_every: int = 1000):
         self._shared_tensors: list[Tensor] = []  # those that are the same in all learners
         super().__init__(*arguments, place=self._keep_shared)  # type: ignore[misc]
-        self.connection, self.check_every = connection, check_every
+        self.connection, self.synchronize_every = connection, synchronize_every
         if self.agent.merges_moments:
             self.agent.merge_moments = connection.merge_moments
         self.synchronize()
@@ -245,92 +229,12 @@ class AveragingLearner(Learner):
         return True
 
     def apply_gradients(self) -> None:
-        """Step by the average gradient; after every `check_every` updates, compare the parameters of all learners."""
+        """Step by the average gradient."""
         super().apply_gradients()
-        if self.agent.reset and self.updates % self.agent.reset.every == 0:
-            self.synchronize()  # the new initial parameters are from the generator of each process
-        elif self.updates % self.check_every == 0:
-            self._check_equality()
-
-    def _check_equality(self) -> None:
-        """Compare what all learners share. If it differs, log a warning and copy it from learner 0."""
-        checksum = 0
-        for tensor in self._shared_tensors:
-            checksum = zlib.crc32(tensor.cpu().numpy().data, checksum)
-        checksums = self.connection.gather(checksum)[:, 0]
-        different = np.flatnonzero(checksums != checksums[0]).tolist()
-        if not different:
-            return
-        if self.connection.rank == 0:
-            LOG.warning(
-                f"after update {self.updates} the parameters of learners {different} differ from those of learner 0, "
-                "as by rounding on another kind of processor; all learners continue with those of learner 0"
-            )
-        self.synchronize()
+        is_reset = self.agent.reset and self.updates % self.agent.reset.every == 0  # by the generator of each process
+        if is_reset or self.updates % self.synchronize_every == 0:
+            self.synchronize()
 
     def _keep_shared(self, tensor: Tensor) -> Tensor:
         self._shared_tensors.append(tensor)
         return tensor
-
-
-def make_learner_sharing(connection: LearnerConnection) -> Sharing:
-    """Return what one of several learners shares with the others."""
-    return Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=connection.rank == 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundReport:
-    """The report of one learner on a round.
-
-    Attributes:
-        updates: updates in the round, also those without a batch of this learner.
-        seconds: seconds of the round.
-        waiting_seconds: seconds in calls of the connection, which wait for the other learners.
-    """
-
-    updates: int
-    seconds: float
-    waiting_seconds: float
-
-
-def learn_round(
-    components: AgentComponents,
-    rollout: Rollout | None,
-    schedule: Mapping[str, Any],
-    record_update: Callable[[LossResult], object] = lambda report: None,
-) -> RoundReport:
-    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
-
-    All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
-    a learner without one follows the gradients of the others.
-
-    Args:
-        components: the components of the role in this process.
-        rollout: the rollout of this learner; None if it has none.
-        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
-        record_update: receives the report of each update from a batch of this learner.
-
-    Raises:
-        LearnerUnreachable: another learner has ended or does not answer.
-    """
-    learner, scheduler = components.learner, components.scheduler
-    assert isinstance(learner, AveragingLearner)
-    start, waited, updates = perf_counter(), learner.connection.waiting_seconds, learner.updates
-    scheduler.rng.bit_generator.state = schedule["generator"]
-    scheduler.restore(schedule)
-    learner.observe(rollout)
-    rollout = None if rollout is None else learner.record(rollout)
-    batches = () if rollout is None else scheduler(rollout)
-    for batch in chain(batches, repeat(None)):
-        report = learner.compute_gradients(batch) if batch is not None else None
-        if not learner.average_gradients(batch, report):
-            break
-        learner.apply_gradients()
-        if rollout is not None and batch is not None and report is not None:
-            complete_report(report, scheduler, batch, rollout)
-            record_update(report)
-    return RoundReport(
-        updates=learner.updates - updates,
-        seconds=perf_counter() - start,
-        waiting_seconds=learner.connection.waiting_seconds - waited,
-    )

@@ -21,29 +21,21 @@ from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
+from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
-from algorithm.processes.acting import (
-    Collectors,
-    CollectorService,
-    EvaluatorService,
-    Experience,
-    RemoteEvaluations,
-    Request,
-)
-from algorithm.processes.averaging_learner import close_connection, make_learner_sharing
+from algorithm.processes.acting import Collectors, CollectorService, EvaluatorService, Experience, RemoteEvaluations
+from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Host, ServiceSpec
+from algorithm.processes.host import Host, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers
-from algorithm.processes.process_host import open_host
 from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import TrainingComponents, run_updates
 from algorithm.training.evaluator import EpisodePlan, Evaluations
-from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.monitor import DISPLAY_INTERVAL
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import DivergenceDetector, run_updates
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
@@ -84,7 +76,7 @@ class ClusterFleet(Fleet):
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
-            self.sharing = make_learner_sharing(self._peers.connection)
+            self.sharing = Sharing(make_learner=self._peers.make_learner, is_main=True)
         spec = ServiceSpec(
             kind="Actor",
             make=partial(start_service, CollectorService, task),
@@ -126,7 +118,7 @@ class ClusterFleet(Fleet):
         self._serves = not self._joins and not self._peers
         self._next_service = 0.0  # time
         self._version = 0
-        self._published: tuple[int, Any] = (-1, None)  # the newest version that was published, and its reference
+        self._published: tuple[Any, int] = (None, -1)  # the weights that were published last, and their version
         roles = collectors.supervisor.opened
         self._lanes = RemoteLanes(len(collectors.waiting), roles)
         # By role and actor: lanes whose last rollout was dropped.
@@ -176,8 +168,7 @@ class ClusterFleet(Fleet):
         self._scene.clear()
         return values
 
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        self._monitor, self._divergence = monitor, divergence
+    def begin(self) -> None:
         allow_read_only_arrays()
         for name, role in self.adapter.roles.items():
             if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
@@ -185,29 +176,28 @@ class ClusterFleet(Fleet):
         supervisor = self._collectors.supervisor
         if supervisor.n_open < len(supervisor.services):
             LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
-        return self._advance
 
     def close(self) -> None:
         if self._host:
             self._host.close()
         close_connection()
 
-    def _advance(self, signals: DeferredSignals) -> bool:
+    def advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
-        self._collectors.request(self._publish, self._make_request)
+        self._collectors.request(self._publish)
         is_idle = not self._collectors.find_next(self._joins)
         self._receive(DISPLAY_INTERVAL if is_idle else 0.0)
         self.training.timer.lap("environment")
-        self._collectors.request(self._publish, self._make_request)
+        self._collectors.request(self._publish)
         self._learn()
-        return self._monitor.do_due()
+        return self.monitor.do_due()
 
     def _receive(self, timeout: float) -> None:
         """Count the env steps and the episodes in the experience that arrives within `timeout` seconds."""
         for actor, experience in self._collectors.receive(timeout):
-            self._monitor.count_steps(experience.env_steps)
+            self.monitor.count_steps(experience.env_steps)
             self.training.timer.add_cpu_seconds(experience.cpu_seconds)
-            self._lanes.count_episodes(self._monitor, actor, experience.episodes, experience.active_lanes)
+            self._lanes.count_episodes(self.monitor, actor, experience.episodes, experience.active_lanes)
 
     def _learn(self) -> None:
         """Make the updates that follow the next experience, if it has been received."""
@@ -232,7 +222,7 @@ class ClusterFleet(Fleet):
 
     def _learn_from(self, role: str, rollouts: Sequence[Rollout | None]) -> None:
         """Make the updates that follow a rollout of each learner; None for a learner without one."""
-        record_update, counters = partial(self._record_update, role), self._monitor.counters
+        record_update, counters = partial(self.record_update, role), self.monitor.counters
         if self._peers:
             before = counters.updates
             counters.updates = before + self._peers.learn(self.training, role, rollouts, record_update)
@@ -260,51 +250,40 @@ class ClusterFleet(Fleet):
                 yield role, replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
             broken[lane] = not is_usable
 
-    def _record_update(self, role: str, report: LossResult) -> None:
-        self._monitor.record_update(role, report)
-        self._divergence.count_update()
+    def record_update(self, role: str, report: LossResult) -> None:
+        super().record_update(role, report)
         if self._serves and (now := monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
-            self._collectors.request(lambda: self._published[1], self._make_request)
+            self._collectors.request(self._make_arguments)
             end = monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
 
-    def _publish(self) -> Any:
-        """Return the reference to the weights, which are published once per version."""
-        version, reference = self._published
-        if version != self._version:
-            reference = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
-            self._published = self._version, reference
-        return reference
+    def _publish(self) -> tuple[Any, ...]:
+        """Publish the weights, once per version. Return the arguments of a request with them."""
+        if self._published[1] != self._version:
+            weights = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
+            self._published = weights, self._version
+        return self._make_arguments()
 
-    def _make_request(self) -> Request:
-        counters = self._monitor.counters
-        by_role = self.training.by_role
-        return Request(
-            version=self._published[0],
-            updates={role: each.learner.updates for role, each in by_role.items()},
-            rows_seen={role: each.learner.rows_seen for role, each in by_role.items()},
-            iterations=counters.iterations,
-            fraction_done=self._monitor.limits.fraction_done(counters) or 0.0,
-        )
+    def _make_arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of a request with the weights that were published last."""
+        counters = self.monitor.counters
+        return *self._published, counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
 
 
 def _check_learners(settings: Settings) -> None:
     """Raise UserError for settings that do not fit several learners."""
     cluster, device = settings.cluster, settings.base.device
     forbid_natural_steps(settings, "several learners")
-    if cluster.actors % cluster.learners:
-        raise UserError(
-            f"cluster_config.actors is {cluster.actors}, which cannot be divided among cluster_config.learners "
-            f"{cluster.learners}: set actors to {-(-cluster.actors // cluster.learners) * cluster.learners}"
-        )
+    divided = {"cluster_config.actors": cluster.actors}
     for each in (settings, *settings.roles.values()):
-        section, batch_size = each.agent_section, getattr(each.agent, "batch_size", 0)
-        if batch_size % cluster.learners:
+        divided[f"{each.agent_section}.batch_size"] = getattr(each.agent, "batch_size", 0)
+    for path, number in divided.items():
+        if number % cluster.learners:
             raise UserError(
-                f"{section}.batch_size is {batch_size}, which cannot be divided among cluster_config.learners "
-                f"{cluster.learners}: set batch_size to {-(-batch_size // cluster.learners) * cluster.learners}"
+                f"{path} is {number}, which cannot be divided among cluster_config.learners {cluster.learners}: set "
+                f"{path.partition('.')[2]} to {-(-number // cluster.learners) * cluster.learners}"
             )
     if cluster.gpus_per_learner and not device.startswith("cuda"):
         raise UserError(

@@ -24,13 +24,12 @@ from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import TrainingComponents
-from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, ImmediateEvaluations
+from algorithm.training.components import Diverged, DivergenceDetector, TrainingComponents
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator
 from algorithm.training.invalid_values import Episode
 from algorithm.training.monitor import Monitor
 from algorithm.training.progress import Counters
 from algorithm.training.signals import DeferredSignals, raise_deferred
-from algorithm.training.updates import Diverged, DivergenceDetector, run_tick
 
 
 class Fleet(ABC):
@@ -47,11 +46,15 @@ class Fleet(ABC):
         adapter: the training environments, or their roles only if they are in other processes.
         sharing: what the learners of this process share with those of others; None without others.
         training: the components of this process.
+        monitor: the monitor of the run, which has begun.
+        divergence: ends a run that diverges.
     """
 
     adapter: Adapter
     sharing: Sharing | None = None
     training: TrainingComponents
+    monitor: Monitor
+    divergence: DivergenceDetector
 
     def __init__(
         self,
@@ -96,11 +99,10 @@ class Fleet(ABC):
             return None
         greedy = self.settings.base.evaluate_greedy
         evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, greedy, raise_deferred)
-        return ImmediateEvaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
+        return Evaluations(lambda confirmation_episodes: make_plan(confirmation_episodes).play(evaluator))
 
-    @abstractmethod
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the generators of this process, with the state of its environments."""
+        """Restore the generators of this process and the state of its environments. The default restores nothing."""
 
     @abstractmethod
     def save(self, manifest: Manifest) -> dict[str, Any]:
@@ -128,12 +130,13 @@ class Fleet(ABC):
             EnvironmentCrashed: too many processes have ended.
             Exception: another process has raised it.
         """
-        advance, finish = self.begin(monitor, divergence), monitor.finish
+        self.monitor, self.divergence, finish = monitor, divergence, monitor.finish
+        self.begin()
         with DeferredSignals() as signals:
             try:
                 is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
                 while not is_over:
-                    is_over = advance(signals)
+                    is_over = self.advance(signals)
                     signals.raise_pending()
                 divergence.check()
             except (Diverged, LearnerUnreachable):
@@ -144,9 +147,17 @@ class Fleet(ABC):
                 self.settle()
                 finish()
 
+    def begin(self) -> None:
+        """Prepare for the first call of `advance`. The default does nothing."""
+
     @abstractmethod
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        """Return a function that continues the run for a tick or an update, and returns whether the run is over."""
+    def advance(self, signals: DeferredSignals) -> bool:
+        """Continue the run for a tick or an update. Return whether the run is over."""
+
+    def record_update(self, role: str, report: LossResult) -> None:
+        """Record the update of a role in this process."""
+        self.monitor.record_update(role, report)
+        self.divergence.count_update()
 
     def settle(self) -> None:
         """Complete the ticks that have begun, before the final checkpoint. The default does nothing."""
@@ -173,16 +184,9 @@ class LocalFleet(Fleet):
     def save(self, manifest: Manifest) -> dict[str, Any]:
         return write_all(self.training, self._actor, manifest)
 
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        def record_update(role: str, report: LossResult) -> None:
-            monitor.record_update(role, report)
-            divergence.count_update()
-
-        def advance(signals: DeferredSignals) -> bool:
-            run_tick(self.training, self._actor, record_update)
-            return monitor.tick(self._actor)
-
-        return advance
+    def advance(self, signals: DeferredSignals) -> bool:
+        self._actor.run_tick(self.record_update)
+        return self.monitor.tick(self._actor)
 
     def close(self) -> None:
         if hasattr(self, "adapter"):

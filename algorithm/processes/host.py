@@ -1,4 +1,4 @@
-"""The contract of a system that runs services: objects in processes of their own, whose methods this process calls.
+"""Systems that run services, objects in processes of their own: their contract, and processes of this machine.
 
 `ServiceProcess` is the other side of it: what every host executes in the process of a service.
 """
@@ -6,15 +6,28 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, NoReturn
 
-from algorithm.errors import format_traceback, summarize_error
+from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.config.loader import Settings
+from algorithm.errors import describe_exit, format_traceback, summarize_error
 from algorithm.parts.user_code import find_user_error
+
+JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is closed
 
 
 class ServiceLost(Exception):
@@ -103,19 +116,12 @@ class ServiceProcess:
             result = self._failure or getattr(self._service, method)(*arguments)
         except BaseException as error:
             result = Failure.describe(error)
-        log = tuple(_forwarded)
-        _forwarded.clear()
+        log = tuple((record.levelno, record.getMessage()) for record in _forwarded.buffer)
+        _forwarded.flush()
         return Reply(result, log)
 
 
-_forwarded: list[tuple[int, str]] = []  # what was logged in this process since the last reply
-
-
-class _ForwardingHandler(logging.Handler):
-    """A handler that keeps each message for the next reply."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _forwarded.append((record.levelno, record.getMessage()))
+_forwarded = BufferingHandler(sys.maxsize)  # keeps what was logged in this process since the last reply
 
 
 def forward_log() -> None:
@@ -123,7 +129,7 @@ def forward_log() -> None:
     logger = logging.getLogger("algorithm")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(_ForwardingHandler())
+    logger.addHandler(_forwarded)
 
 
 class Host(ABC):
@@ -147,9 +153,13 @@ class Host(ABC):
             numbers: the arguments of `ServiceSpec.make`.
         """
 
-    @abstractmethod
     def put(self, value: Any) -> Any:
-        """Store a value where all services can read it. Return a reference, which can be an argument of calls."""
+        """Store a value, which does not change any more, where all services can read it.
+
+        Returns:
+            A reference, which can be an argument of calls; by default the value, which is sent with each of them.
+        """
+        return value
 
     @abstractmethod
     def call(self, handle: Any, method: str, *arguments: Any) -> Hashable:
@@ -184,5 +194,134 @@ class Host(ABC):
         """Return the address of this machine for services on other machines; None if all are on this one."""
         return None
 
+    @abstractmethod
     def close(self) -> None:
-        """End all services. The default does nothing."""
+        """End all services."""
+
+
+def open_host(settings: Settings, local_cpus: float) -> Host:
+    """Return the system that runs the other processes of a run, or the members of a population.
+
+    Args:
+        settings: the settings of the run or the population.
+        local_cpus: CPUs that a Ray cluster of this machine needs at least.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+        EnvironmentStartError: a local cluster does not start in time.
+    """
+    cluster = settings.cluster
+    if settings.base.is_on_cluster and cluster.host == "ray":
+        from algorithm.processes.ray_host import RayHost
+
+        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    return ProcessHost()
+
+
+class ProcessHost(Host):
+    """A host whose services are processes of this machine, which end with this process.
+
+    Messages are sent and received by threads, so that no call waits for a process that is busy, or hangs. A ticket is
+    the future of a reply.
+
+    Args:
+        context: starts the processes; None: as all processes of this package.
+    """
+
+    shares_files = True
+
+    def __init__(self, context: BaseContext | None = None):
+        self._context = context or PROCESSES
+        self._handles: list[_Handle] = []
+
+    def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
+        self._handles.append(_Handle(self._context, spec, numbers))
+        return self._handles[-1]
+
+    def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
+        return handle.call(method, arguments)
+
+    def wait(self, tickets: Collection[Any], timeout: float) -> Collection[Hashable]:
+        wait_for_futures(tickets, timeout, FIRST_COMPLETED)
+        return [ticket for ticket in tickets if ticket.done()]
+
+    def fetch(self, ticket: Any) -> Reply:
+        return ticket.result()
+
+    def kill(self, handle: _Handle) -> None:
+        if handle in self._handles:
+            self._handles.remove(handle)
+            handle.kill()
+
+    def interrupt(self, handle: _Handle) -> None:
+        handle.process.terminate()
+
+    def close(self) -> None:
+        for handle in list(self._handles):
+            self.kill(handle)
+
+
+class _Handle:
+    """A process of a service, with messages that have not been sent, and calls without a reply, oldest first."""
+
+    def __init__(self, context: Any, spec: ServiceSpec, numbers: tuple[int, ...]):
+        self._connection, theirs = context.Pipe()
+        name = "-".join(map(str, (spec.kind, *numbers)))
+        self.process = context.Process(target=_serve, args=(theirs, spec.inherited), name=name)
+        self.process.start()
+        theirs.close()
+        self._messages: SimpleQueue[bytes | None] = SimpleQueue()
+        self._calls: SimpleQueue[Future[Reply] | None] = SimpleQueue()
+        self._messages.put(pickle.dumps((spec.make, numbers)))
+        for target in (self._send_messages, self._receive_replies):
+            Thread(target=target, daemon=True).start()
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
+        """Call a method, later. The arguments are pickled now, since the caller may change their arrays."""
+        message, reply = pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL), Future[Reply]()
+        self._calls.put(reply)
+        self._messages.put(message)
+        return reply
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join()
+        self._messages.put(None)
+        self._calls.put(None)
+
+    def _send_messages(self) -> None:
+        with suppress(OSError):  # the process has ended, which `_receive_replies` notices
+            while (message := self._messages.get()) is not None:
+                self._connection.send_bytes(message)
+
+    def _receive_replies(self) -> None:
+        with suppress(EOFError, OSError):
+            # Programs that the process has started may keep its end of the connection open.
+            while self._connection in wait([self._connection, self.process.sentinel]):
+                reply = self._connection.recv()
+                if call := self._calls.get():
+                    call.set_result(reply)
+        self.process.join(JOIN_SECONDS)
+        code = self.process.exitcode
+        end = "its connection was closed" if code is None else describe_exit(code)
+        while (call := self._calls.get()) is not None:
+            call.set_exception(ServiceLost(end))
+
+
+def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
+    """Make the service of this process, and execute calls until the main process ends it, or has ended."""
+    prepare_worker()
+    if hasattr(os, "setsid"):  # signals of the terminal reach the main process only
+        os.setsid()
+    end_with_parent()
+    try:
+        make, numbers = connection.recv()
+        service = ServiceProcess(make, *inherited, *numbers)
+        while True:
+            method, arguments = connection.recv()
+            connection.send(service.call(method, *arguments))
+    except (EOFError, OSError):  # the main process has ended
+        pass
+    finally:
+        os._exit(0)

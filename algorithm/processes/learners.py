@@ -1,4 +1,4 @@
-"""The other learners of a run with several: their service, and how the process of learner 0 uses it."""
+"""The learners of a run with several: their rounds, the service of the others, and how learner 0 uses it."""
 
 from __future__ import annotations
 
@@ -8,76 +8,121 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     METADATA,
     Checkpoint,
-    StatefulActor,
+    Stateful,
     make_prefix,
     write_all,
     write_experience,
-    write_learner_state,
 )
 from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
-from algorithm.parts.components_builder import ComponentsBuilder
+from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.seeding import RunSeeds, seed_process
-from algorithm.processes.averaging_learner import (
-    LearnerConnection,
-    RoundReport,
-    close_on_error,
-    learn_round,
-    make_learner_sharing,
-)
+from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
+from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.components import TrainingComponents
+from algorithm.training.components import AgentComponents, TrainingComponents, complete_report
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
+
+
+class RoundReport(NamedTuple):
+    """The report of one learner on a round.
+
+    Attributes:
+        updates: updates in the round, also those without a batch of this learner.
+        seconds: seconds of the round.
+        waiting_seconds: seconds in calls of the connection, which wait for the other learners.
+    """
+
+    updates: int
+    seconds: float
+    waiting_seconds: float
+
+
+def learn_round(
+    components: AgentComponents,
+    rollout: Rollout | None,
+    schedule: Mapping[str, Any],
+    record_update: Callable[[LossResult], object] = lambda report: None,
+) -> RoundReport:
+    """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
+
+    All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
+    a learner without one follows the gradients of the others.
+
+    Args:
+        components: the components of the role in this process.
+        rollout: the rollout of this learner; None if it has none.
+        schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
+        record_update: receives the report of each update from a batch of this learner.
+
+    Raises:
+        LearnerUnreachable: another learner has ended or does not answer.
+    """
+    learner, scheduler = components.learner, components.scheduler
+    assert isinstance(learner, AveragingLearner)
+    start, waited, updates = perf_counter(), learner.connection.waiting_seconds, learner.updates
+    scheduler.rng.bit_generator.state = schedule["generator"]
+    scheduler.restore(schedule)
+    learner.observe(rollout)
+    rollout = None if rollout is None else learner.record(rollout)
+    batches = () if rollout is None else scheduler(rollout)
+    for batch in chain(batches, repeat(None)):
+        report = learner.compute_gradients(batch) if batch is not None else None
+        if not learner.average_gradients(batch, report):
+            break
+        learner.apply_gradients()
+        if rollout is not None and batch is not None and report is not None:
+            complete_report(report, scheduler, batch, rollout)
+            record_update(report)
+    return RoundReport(
+        updates=learner.updates - updates,
+        seconds=perf_counter() - start,
+        waiting_seconds=learner.connection.waiting_seconds - waited,
+    )
 
 
 class LearnerService(Service):
     """A learner other than learner 0, with the rank `index` + 1."""
 
-    @property
-    def rank(self) -> int:
-        """Return the number of the learner."""
-        return self.index + 1
-
     def open(self) -> None:
         """Prepare the files of the run."""
-        self._folder = self.task.unpack()
+        self._folder, self.rank = self.task.unpack(), self.index + 1
 
     @close_on_error()
-    def join(self, connect: Callable[..., LearnerConnection]) -> None:
-        """Connect with the other learners."""
-        self._connection = connect(rank=self.rank)
-
-    @close_on_error()
-    def build(self, roles: Mapping[str, Role], files: PackedFolder) -> None:
-        """Build the components of all roles, while the other learners build theirs.
+    def build(self, connect: Callable[..., LearnerConnection], roles: Mapping[str, Role], files: PackedFolder) -> None:
+        """Connect with the other learners, and build the components of all roles, while they build theirs.
 
         Args:
+            connect: returns the connection, given the rank.
             roles: the roles of the run, with the lanes of one learner, in the order in which they are built.
             files: the files of the checkpoint with the experience of this learner; empty without one.
         """
-        settings = self.task.settings
+        settings, connection = self.task.settings, connect(rank=self.rank)
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seed_process(seeds.process)
         adapter = RemoteEnvironments(roles)
-        self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
-            sharing = make_learner_sharing(self._connection)
+            sharing = Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=False)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
             for name, role in roles.items():
                 components = builder(name, role)
@@ -98,20 +143,17 @@ class LearnerService(Service):
 
         An error of the disk is returned, too, since the next checkpoint tries again.
         """
-        prefix = make_prefix(self.rank)
         try:
             with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
                 manifest = Manifest(Path(folder))
-                metadata = write_experience(self._training, self._training.adapter, manifest, prefix)
-                for role, components in self._training.by_role.items():
-                    write_learner_state(manifest, role, components.learner.own_state(), prefix)
+                metadata = write_experience(self._training, self._training.adapter, manifest, self.rank)
                 return pack_folder(manifest.folder, manifest.digests, manifest.digests), metadata
         except OSError as error:
             return error
 
 
 class LearnerPeers:
-    """The learners 1, 2, ... of a run, which are started, and connected with learner 0, which is this process.
+    """The learners 1, 2, ... of a run, which are started; learner 0 is this process.
 
     Each learner has its own replay, schedulers and generators, and the rollouts of its share of the actors. Learner 0
     requests each round, each checkpoint and the end of the run; the others only reply.
@@ -119,9 +161,6 @@ class LearnerPeers:
     Args:
         host: runs them. Without GPUs, all learners learn on CPUs.
         task: the data from which they start.
-
-    Attributes:
-        connection: connects the learners.
 
     Raises:
         EnvironmentStartError: a learner has not started in time, or has ended.
@@ -146,22 +185,22 @@ class LearnerPeers:
         self.supervisor.ensure(self.size - 1)
         self.supervisor.wait_for_start(needed=self.size - 1)
         if address := host.find_meeting_host():
-            meeting = f"tcp://{address}:{_find_free_port()}"
+            with socket.socket() as listener:
+                listener.bind(("", 0))
+                meeting = f"tcp://{address}:{listener.getsockname()[1]}"  # a port that is free
         else:  # on one machine they meet in a file, so that no port is open
             meeting = f"file://{make_temporary_folder('samara-learners-')}/meeting"
-        connect = partial(
+        self._connect = partial(
             LearnerConnection,
             meeting,
             size=self.size,
             timeout=self.timeout,
             backend="nccl" if cluster.gpus_per_learner else "gloo",
         )
-        with self._call_all("join", [(connect,)] * (self.size - 1)):
-            self.connection = connect(rank=0)
 
     @contextmanager
     def build(self, roles: Mapping[str, Role], checkpoint: Checkpoint | None) -> Iterator[None]:
-        """Let the learners build their components, while the block builds those of this process.
+        """Connect the learners, and let them build their components, while the block builds those of this process.
 
         Args:
             roles: the roles of the run, with the lanes of one learner, in the order in which the block builds them.
@@ -169,10 +208,19 @@ class LearnerPeers:
         """
         tasks = []
         for rank in range(1, self.size):
-            saved = checkpoint if checkpoint and rank < checkpoint.n_learners else None
-            tasks.append((roles, _pack_learner(saved, rank) if saved else {}))
+            files: PackedFolder = {}
+            if checkpoint and rank < checkpoint.n_learners:
+                digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
+                names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
+                files = pack_folder(checkpoint.folder, names, digests)
+            tasks.append((self._connect, roles, files))
         with self._call_all("build", tasks):
+            self._connection = self._connect(rank=0)
             yield
+
+    def make_learner(self, *arguments: Any) -> AveragingLearner:
+        """Return a learner of this process, within the block of `build`."""
+        return AveragingLearner(*arguments, connection=self._connection)
 
     def learn(
         self,
@@ -204,7 +252,7 @@ class LearnerPeers:
         self._reports.append([report, *replies])
         return report.updates
 
-    def save(self, training: TrainingComponents, actor: StatefulActor, manifest: Manifest) -> dict[str, Any]:
+    def save(self, training: TrainingComponents, actor: Stateful, manifest: Manifest) -> dict[str, Any]:
         """Write the learners and the experience of all processes. Return what counters.json has about them.
 
         Raises:
@@ -225,10 +273,8 @@ class LearnerPeers:
     def collect_metrics(self) -> dict[str, float]:
         """Return the metrics of each learner since the last call."""
         values = {}
-        for rank, reports in enumerate(zip(*self._reports, strict=True)):
-            seconds = sum(report.seconds for report in reports)
-            waiting_seconds = sum(report.waiting_seconds for report in reports)
-            updates = sum(report.updates for report in reports)
+        totals = np.array(self._reports).sum(0).tolist() if self._reports else []  # [learners, 3]
+        for rank, (updates, seconds, waiting_seconds) in enumerate(totals):
             values[f"cluster/learner_{rank}_waiting"] = waiting_seconds / seconds
             values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
         self._reports.clear()
@@ -281,16 +327,3 @@ def _raise_cause(replies: Mapping[int, Any]) -> None:
         raise LearnerUnreachable(
             f"learner {rank} ended ({summarize_error(failure.error)}); resume from the last checkpoint"
         ) from RemoteTraceback(f"\n{failure.trace}")
-
-
-def _pack_learner(checkpoint: Checkpoint, rank: int) -> PackedFolder:
-    """Return the files of a checkpoint with the experience of a learner."""
-    digests, prefix = Manifest.read(checkpoint.folder).digests, make_prefix(rank)
-    names = [METADATA, MANIFEST, *(name for name in digests if name.startswith(prefix))]
-    return pack_folder(checkpoint.folder, names, digests)
-
-
-def _find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]

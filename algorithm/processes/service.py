@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.checkpointing.manifest import Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.networks import FlatParameters
 from algorithm.parts.components_builder import make_agent, make_auxiliaries
 from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import choose_placement, configure_torch
 from algorithm.processes.host import forward_log
 from algorithm.specs import Role
-from algorithm.training.components import AgentComponents
+from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 
 Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
@@ -112,12 +112,17 @@ def allow_read_only_arrays() -> None:
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
+def make_fixed_training(adapter: Adapter) -> TrainingComponents:
+    """Return the components of a service, without any role, in whose environments neither roles nor lanes appear."""
+    return TrainingComponents(adapter, forbid_new_role, grow_components=_forbid_new_lanes)
+
+
 def forbid_new_role(name: str, role: Role) -> NoReturn:
     """Raise UserError for a role that appears during a run, for which the main process has no parameters."""
     raise UserError(f"role {name!r} appeared after the start, which only runtime LOCAL supports")
 
 
-def forbid_new_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
+def _forbid_new_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
     """Raise UserError for lanes that are added during a run, which the main process does not know."""
     raise UserError(
         f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which only runtime "
@@ -125,25 +130,27 @@ def forbid_new_lanes(name: str, components: AgentComponents, role: Role) -> NoRe
     )
 
 
-def pack_weights(parameters: FlatParameters, with_targets: bool) -> np.ndarray:
-    """Return the trained parameters and both kinds of running statistics as one flat float32 array.
+def pack_weights(learner: Learner, with_targets: bool) -> np.ndarray:
+    """Return trained parameters, both kinds of running statistics, `updates` and `rows_seen` as a flat float32 array.
 
     The target networks are included if `with_targets` is True: actors need them only for TD errors. The statistics of
-    observations are float64: each takes two values of the array, so that no bit is lost.
+    observations and the counters have 64 bits: each takes two values of the array, so that no bit is lost.
     """
-    statistics = parameters.statistics.double().cpu().numpy().view(np.float32)
-    tensors = _list_tensors(parameters, with_targets)
-    return np.concatenate([*(tensor.cpu().numpy() for tensor in tensors), statistics])
+    statistics = learner.parameters.statistics.double().cpu().numpy()
+    counts = np.array([learner.updates, learner.rows_seen], np.int64)
+    tensors = [tensor.cpu().numpy() for tensor in _list_tensors(learner, with_targets)]
+    return np.concatenate([statistics.view(np.float32), counts.view(np.float32), *tensors])
 
 
-def _list_tensors(parameters: FlatParameters, with_targets: bool) -> list[Tensor]:
+def _list_tensors(learner: Learner, with_targets: bool) -> list[Tensor]:
+    parameters = learner.parameters
     return [parameters.all_parameters] if with_targets else [parameters.vector, parameters.batch_statistics]
 
 
 def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
     """Return the weights of all roles."""
     return {
-        role: pack_weights(components.learner.parameters, components.scheduler.records_td_errors)
+        role: pack_weights(components.learner, components.scheduler.records_td_errors)
         for role, components in by_role.items()
     }
 
@@ -151,28 +158,16 @@ def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
 class WeightReceiver(Learner):
     """A learner in another process, which receives its weights from the learner of the run, and never learns."""
 
-    def receive(self, weights: np.ndarray, updates: int, rows_seen: int) -> None:
-        """Load the array of `pack_weights` with the counters of the learner, and resample the noise.
-
-        Args:
-            weights: the array; it is copied, and may be read-only.
-            updates: the number of updates of the weights.
-            rows_seen: `rows_seen` of the learner.
-        """
-        self.load_weights(weights)
-        self._counts[:] = updates, rows_seen
-        self.noise.resample()
-
     def load_weights(self, weights: np.ndarray) -> None:
         """Load the array of `pack_weights`, which is copied, and may be read-only."""
-        parameters = self.parameters
-        has_targets = len(weights) == len(parameters.all_parameters) + 2 * len(parameters.statistics)
-        tensors = _list_tensors(parameters, has_targets)
-        *parts, statistics = np.split(weights, np.cumsum([len(tensor) for tensor in tensors]))
-        for tensor, values in zip(
-            [*tensors, parameters.statistics], [*parts, statistics.view(np.float64)], strict=True
-        ):
-            tensor.copy_(torch.from_numpy(values))
+        statistics = self.parameters.statistics
+        wide, values = np.split(weights, [2 * (len(statistics) + len(self._counts))])
+        statistics.copy_(torch.from_numpy(wide[: 2 * len(statistics)].view(np.float64)))
+        self._counts[:] = wide[2 * len(statistics) :].view(np.int64)
+        start = 0
+        for tensor in _list_tensors(self, with_targets=len(values) == len(self.parameters.all_parameters)):
+            tensor.copy_(torch.from_numpy(values[start : start + len(tensor)]))
+            start += len(tensor)
         self._mark_outdated()
 
 

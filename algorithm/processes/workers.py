@@ -1,24 +1,29 @@
 """The runtime with workers: processes that act and learn with their own environments, and share the parameters.
 
 The main process lets them make ticks and updates until it has something to do. They share the memory of the learners
-with it, and everything else passes between them as calls of a service.
+with it, with a lock that the system releases when its holder ends; everything else passes as calls of a service.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import signal
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from math import inf
+from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.curriculum import EnvironmentParameters
@@ -26,10 +31,9 @@ from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
     describe_all,
-    make_prefix,
     write_experience,
     write_learner,
-    write_learner_state,
+    write_weights,
 )
 from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
@@ -39,25 +43,156 @@ from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
-from algorithm.processes.host import Failure, ServiceSpec
-from algorithm.processes.process_host import ProcessHost
-from algorithm.processes.service import RunTask, Service, forbid_new_lanes, forbid_new_role, start_service
-from algorithm.processes.shared_memory import SharedLearner, SharedMemory
+from algorithm.processes.host import Failure, ProcessHost, ServiceSpec
+from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
-from algorithm.training.components import PHASES, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.invalid_values import Episode
-from algorithm.training.monitor import DISPLAY_INTERVAL, Monitor
+from algorithm.training.learner import Learner
+from algorithm.training.monitor import DISPLAY_INTERVAL
 from algorithm.training.progress import Counters
 from algorithm.training.reporter import is_sampled
 from algorithm.training.signals import DeferredSignals
-from algorithm.training.updates import DivergenceDetector, run_tick
+from algorithm.training.timer import Timer
 
+try:
+    import fcntl
+except ImportError:  # a system without it has no workers
+    fcntl = None  # type: ignore[assignment]
+
+PAGE = mmap.ALLOCATIONGRANULARITY
 STOP_SECONDS = 5.0  # seconds after which a worker that does not close its environments is killed
 REPORT_SECONDS = 1.0  # seconds after which a worker reports, if no episode ends
 SETTLE_SECONDS = 10.0  # seconds in which workers finish their tick when a run ends
-WORKER_PHASES = ("environment", "acting", "learning")  # phases in which workers spend their time
+
+
+class SharedMemory:
+    """Memory of several processes, in a file without a name, which the system deletes with the last process.
+
+    All processes place their tensors in the same order, with the same sizes. The first process to place a tensor is the
+    one that created the memory; the tensor keeps its values. Each tensor has a shadow of the same size. `change` copies
+    all tensors to their shadows before it changes them: if the process is killed within the block, the next holder of
+    the lock restores the tensors.
+
+    Args:
+        workers: the number of workers.
+        descriptor: the descriptor of the file of another process; None: the memory is created.
+
+    Attributes:
+        counts: [workers, 2] env steps and updates that each worker has made since the memory was created.
+        limit: [1] the sum of these env steps at which every worker pauses after its tick.
+    """
+
+    def __init__(self, workers: int, descriptor: Any = None):
+        self._creates = descriptor is None
+        if descriptor:
+            self._descriptor: int = descriptor.detach()
+        elif hasattr(os, "memfd_create"):
+            self._descriptor = os.memfd_create("samara")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._descriptor = os.dup(file.fileno())
+        self._end = 0
+        self._tensors: list[tuple[Tensor, Tensor]] = []
+        self._is_changing = self._map(torch.zeros(1, dtype=torch.bool))  # whether the tensors are half changed
+        self.limit: np.ndarray = self._map(torch.zeros(1, dtype=torch.int64)).numpy()
+        self.counts: np.ndarray = self._map(torch.zeros(workers, 2, dtype=torch.int64)).numpy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pass the descriptor of the file to a spawned process."""
+        return SharedMemory, (len(self.counts), reduction.DupFd(self._descriptor))
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return the next shared tensor, which has the shape and dtype of `tensor`; a new one has its values."""
+        if not tensor.numel():
+            return tensor
+        shared, shadow = self._map(tensor), self._map(tensor)
+        self._tensors.append((shared, shadow))
+        return shared
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the lock within the block. A change that its holder did not complete is undone before."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            if self._is_changing:
+                for shared, shadow in self._tensors:
+                    shared.copy_(shadow)
+                self._is_changing.fill_(False)
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Hold the lock within the block, which may change the tensors and takes effect as a whole or not at all."""
+        with self.lock():
+            for shared, shadow in self._tensors:
+                shadow.copy_(shared)
+            self._is_changing.fill_(True)
+            yield
+            self._is_changing.fill_(False)
+
+    def close(self) -> None:
+        """Close the file. Its memory is freed with the last process and tensor that use it."""
+        os.close(self._descriptor)
+
+    def _map(self, tensor: Tensor) -> Tensor:
+        """Return the tensor at the end of the file, which is extended by it if this process created the file."""
+        start, size = self._end, -(-tensor.numel() * tensor.element_size() // PAGE) * PAGE
+        self._end += size
+        if self._creates:
+            os.ftruncate(self._descriptor, self._end)
+        buffer = mmap.mmap(self._descriptor, size, offset=start)
+        shared = torch.frombuffer(buffer, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+        if self._creates:
+            shared.copy_(tensor)
+        return shared
+
+
+class SharedLearner(Learner):
+    """A learner of one of several processes (A3C; Mnih et al. 2016, Algorithm S3).
+
+    Gradients are computed with the copy of the parameters that this process also acts with. `apply_gradients` steps the
+    shared parameters, with the shared moments, and then copies them. `observe` merges a rollout into the shared
+    statistics.
+
+    Args:
+        arguments: the positional arguments of Learner, without `place`.
+        memory: the shared memory.
+        lock: `base_config.worker_lock`.
+    """
+
+    def __init__(self, *arguments: Any, memory: SharedMemory, lock: str):
+        super().__init__(*arguments, place=memory.place)  # type: ignore[misc]
+        self._memory, self._lock = memory, lock
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Copy the shared parameters and statistics to the networks of this process."""
+        with self._guard_copy():
+            self.parameters.fetch()
+
+    def observe(self, rollout: Rollout) -> None:
+        with self._memory.change() if self._lock == "full" else self._guard_copy():
+            self.parameters.fetch_statistics()
+            super().observe(rollout)
+            self.parameters.publish_statistics()
+
+    def apply_gradients(self) -> None:
+        if self._lock == "full":
+            with self._memory.change():
+                super().apply_gradients()
+                self.parameters.fetch()
+        else:
+            super().apply_gradients()
+            self.synchronize()
+
+    def _guard_copy(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._lock == "none" else self._memory.lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +203,20 @@ class Report:
         episodes: episodes that ended.
         active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
         samples: {role: metrics of the sampled updates}.
+        seconds: seconds of each phase.
     """
 
     episodes: Sequence[Episode]
     active_lanes: Mapping[str, np.ndarray]
     samples: Mapping[str, Sequence[Mapping[str, float]]]
-
-
-# What a worker has written to a checkpoint: the digests of its files, what counters.json has about it, and of worker 0,
-# which writes no file of it, by role the state of the learner that workers do not share.
-Saved = tuple[Mapping[str, str], Mapping[str, Any], Mapping[str, Mapping[str, np.ndarray]]]
+    seconds: Mapping[str, float]
 
 
 class WorkerService(Service):
     """A worker of a run, which learns from its own environments like a run in one process.
 
     Args:
-        task: the data from which it starts.
-        memory: the memory that the processes share.
-        index: its number.
-        replacements: the number of workers with this number that ended before it.
+        memory: the memory that the processes share; the other arguments are those of `Service`.
     """
 
     def __init__(self, task: RunTask, memory: SharedMemory, index: int, replacements: int):
@@ -123,7 +252,7 @@ class WorkerService(Service):
         make_learner = partial(SharedLearner, memory=self.memory, lock=base.worker_lock)
         sharing = Sharing(make_learner=make_learner, is_main=False, worker=self.index, workers=base.n_workers)
         builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, self._seeds)
-        self._training = TrainingComponents(adapter, forbid_new_role, grow_components=forbid_new_lanes)
+        self._training = make_fixed_training(adapter)
         for name, role in adapter.roles.items():
             self._training.by_role[name] = builder(name, role)
         seed = self._seeds.get_seed(TRAINING, counters.env_steps)
@@ -146,34 +275,41 @@ class WorkerService(Service):
             self._sampled.clear()
         self._rows = rows
         training, actor, memory = self._training, self._actor, self.memory
-        training.timer.restart()
+        training.timer = Timer(time.process_time)
         end = time.monotonic() + REPORT_SECONDS
-        while self._is_intact and memory.env_steps < memory.limit and not actor.episodes and time.monotonic() < end:
+        while self._is_intact and not actor.episodes and time.monotonic() < end:
+            if memory.counts[:, 0].sum() >= memory.limit:
+                break
             self._is_intact = False
-            run_tick(training, actor, self._record_update)
+            actor.run_tick(self._record_update)
             self._is_intact = True
             memory.counts[self.index, 0] += actor.env_steps
             actor.env_steps = 0
-            memory.seconds[self.index] = list(training.timer.seconds.values())
         report = Report(
-            episodes=list(actor.episodes), active_lanes=dict(actor.active_lanes), samples=dict(self._samples)
+            episodes=list(actor.episodes),
+            active_lanes=dict(actor.active_lanes),
+            samples=dict(self._samples),
+            seconds=training.timer.seconds,
         )
         actor.episodes.clear()
         self._samples.clear()
         return report
 
-    def save(self, folder: Path, iterations: int) -> Saved:
-        """Write the experience of the worker to the folder of a checkpoint; `iterations` as in `run`."""
+    def save(self, folder: Path, iterations: int) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """Write the experience of the worker to the folder of a checkpoint, and its learner.
+
+        Worker 0 writes what all learners share, too, except the weights. `iterations` is that of `run`.
+
+        Returns:
+            The digests of the files, and what counters.json has about the worker.
+        """
         self._actor.set_iterations(iterations)
-        manifest, prefix = Manifest(folder), make_prefix(self.index)
-        metadata, learners = write_experience(self._training, self._actor, manifest, prefix), {}
-        for role, components in self._training.by_role.items():
-            state = components.learner.own_state()
-            if prefix:
-                write_learner_state(manifest, role, state, prefix)
-            else:
-                learners[role] = {name: value.numpy() for name, value in state.items()}
-        return manifest.digests, metadata, learners
+        manifest = Manifest(folder)
+        metadata = write_experience(self._training, self._actor, manifest, self.index)
+        if self.index == 0:
+            for role, components in self._training.by_role.items():
+                write_learner(manifest, role, components.learner)
+        return manifest.digests, metadata
 
     def close(self) -> None:
         """Close the environments."""
@@ -200,7 +336,7 @@ class WorkersFleet(Fleet):
     def check(cls, settings: Settings) -> None:
         base = settings.base
         forbid_natural_steps(settings, "runtime WORKERS")
-        if find_spec("fcntl") is None:
+        if fcntl is None:
             raise UserError("base_config.runtime WORKERS needs the file locks of Linux or macOS: use LOCAL")
         if base.device not in ("cpu", "auto"):
             raise UserError(
@@ -235,57 +371,50 @@ class WorkersFleet(Fleet):
         for service in self._supervisor.services:
             self._supervisor.call(service, "build", self.counters, checkpoint.folder if checkpoint else None)
         replies = self._supervisor.gather(inf)
-        self._ready: set[Supervised] = set()  # those that have built their components
+        self._ready: list[Supervised] = []  # those that have built their components
         for service in self._supervisor.services:
             if isinstance(reply := replies[service.index], Lost):
                 raise EnvironmentStartError(f"worker {service.index} {reply.reason} before the run started")
             self._handle(service, reply)
-        # Env steps and updates, and seconds of each worker that were counted; env steps when its process was started.
-        self._counted, self._seconds = np.zeros_like(memory.counts), np.zeros_like(memory.seconds)
+        # Env steps and updates of each worker that were counted; env steps when its process was started.
+        self._counted = np.zeros_like(memory.counts)
         self._first_steps = np.zeros(len(memory.counts), np.int64)
         self._lanes = RemoteLanes(len(memory.counts), self._supervisor.opened)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore nothing: each worker restores its own process."""
-
     def save(self, manifest: Manifest) -> dict[str, Any]:
-        """Write the learners, and let the workers write their experience, except those that have ended."""
-        workers = self._list_ready()
-        for service in workers:
+        """Write the weights, and let the workers write their experience, except those that have ended."""
+        for service in self._ready:
             self._supervisor.call(service, "save", manifest.folder, self.counters.iterations)
-        saved: dict[int, Saved] = {}
-        for index, reply in self._supervisor.gather(inf, workers).items():
+        saved: dict[int, Mapping[str, Any]] = {}
+        for index, reply in self._supervisor.gather(inf, self._ready).items():
             if isinstance(reply, Failure):
                 reply.raise_error()
             if not isinstance(reply, Lost):  # the next call of a worker that is lost replaces it
-                saved[index] = reply
-                manifest.digests |= reply[0]
-        _, metadata, learners = saved.pop(0) if 0 in saved else ({}, describe_all(self.training), {})
+                digests, saved[index] = reply
+                manifest.digests |= digests
         for role, components in self.training.by_role.items():
-            state = {name: torch.from_numpy(value) for name, value in learners.get(role, {}).items()}
-            write_learner(manifest, role, components.learner, state)
-        others = {str(index): about for index, (_, about, _) in saved.items()}
+            write_weights(manifest, role, components.learner)
+            if 0 not in saved:
+                write_learner(manifest, role, components.learner)
+        metadata = saved.pop(0, None) or describe_all(self.training)
+        others = {str(index): about for index, about in saved.items()}
         return {**metadata, **({"workers": others} if others else {})}
-
-    def begin(self, monitor: Monitor, divergence: DivergenceDetector) -> Callable[[DeferredSignals], bool]:
-        self._monitor, self._divergence = monitor, divergence
-        return self._advance
 
     def settle(self) -> None:
         """Let the workers finish their ticks; those that do not are ended."""
-        self._memory.limit = 0
-        workers = self._list_ready()
+        self._memory.limit[:] = 0
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._is_running and (left := deadline - time.monotonic()) > 0:
-            for service, reply in self._supervisor.poll(left, workers):
+            for service, reply in self._supervisor.poll(left, self._ready):
                 if isinstance(reply, Report):
                     self._count(service, reply)
                 elif isinstance(reply, Lost):
-                    self._supervisor.end(service)
-        for service in [each for each in self._list_ready() if each.calls]:
+                    self._ready.remove(service)
+        for service in [each for each in self._ready if each.calls]:
             self._supervisor.end(service)
+            self._ready.remove(service)
         self._count_steps()
-        self._fetch()
+        self._synchronize()
 
     def close(self) -> None:
         if self._host is None:
@@ -296,43 +425,36 @@ class WorkersFleet(Fleet):
         self._host.close()
         self._memory.close()
 
-    def _advance(self, signals: DeferredSignals) -> bool:
-        self._resume()
+    def advance(self, signals: DeferredSignals) -> bool:
+        """Let the workers run until something is due, and do it."""
+        self._count_steps()
+        left = self.monitor.next_due - self.monitor.counters.env_steps
+        self._memory.limit[:] = min(int(self._counted[:, 0].sum()) + left, 2**62)
+        for service in self._ready:
+            while len(service.calls) < min(len(self._memory.counts), 2):
+                rows = self.monitor.reporter.rows
+                self._supervisor.call(service, "run", self.monitor.counters.iterations, rows)
         self._receive()
-        if self._monitor.is_due or signals.is_pending:
-            self._memory.limit = 0  # each worker replies after its tick
+        if self.monitor.is_due or signals.is_pending:
+            self._memory.limit[:] = 0  # each worker replies after its tick
             while self._is_running:
                 self._receive()
-            self._fetch()
-            return self._monitor.do_due()
-        self._monitor.show_progress()
+            self._synchronize()
+            return self.monitor.do_due()
+        self.monitor.show_progress()
         return False
-
-    def _list_ready(self) -> list[Supervised]:
-        return [each for each in self._supervisor.services if each in self._ready]
 
     @property
     def _is_running(self) -> bool:
         """Return whether a worker that has built its components has a call."""
-        return any(each.calls for each in self._list_ready())
-
-    def _resume(self) -> None:
-        """Let the workers run until something is due."""
-        counters = self._monitor.counters
-        self._count_steps()
-        left = self._monitor.next_due - counters.env_steps
-        self._memory.limit = int(min(int(self._counted[:, 0].sum()) + left, 2**62))
-        in_flight = min(len(self._memory.counts), 2)
-        for service in self._list_ready():
-            while len(service.calls) < in_flight:
-                self._supervisor.call(service, "run", counters.iterations, self._monitor.reporter.rows)
+        return any(each.calls for each in self._ready)
 
     def _receive(self) -> None:
         """Wait for the replies of workers, and handle them."""
         for service, reply in self._supervisor.poll(DISPLAY_INTERVAL):
             self._handle(service, reply)
         self._count_steps()
-        self._divergence.check()
+        self.divergence.check()
 
     def _handle(self, service: Supervised, reply: Any) -> None:
         """Count a report, or replace a worker that was lost. Raise the error of a worker."""
@@ -341,34 +463,33 @@ class WorkersFleet(Fleet):
         elif isinstance(reply, Failure):
             reply.raise_error()
         elif isinstance(reply, Lost):
-            self._ready.discard(service)
+            if service in self._ready:
+                self._ready.remove(service)
             steps = self._memory.counts[service.index, 0]
             service.has_result = bool(steps > self._first_steps[service.index])
             self._first_steps[service.index] = steps
             self._supervisor.replace(service, reply.reason, "another worker with an empty replay replaces it")
             self._supervisor.call(service, "build", self.counters, None)
         else:  # it has built its components
-            self._ready.add(service)
+            self._ready.append(service)
 
-    def _fetch(self) -> None:
+    def _synchronize(self) -> None:
         """Take the parameters of the workers."""
         for components in self.training.by_role.values():
-            assert isinstance(components.learner, SharedLearner)
-            components.learner.fetch()
+            components.learner.synchronize()
 
     def _count(self, service: Supervised, report: Report) -> None:
-        """Count the episodes of a report."""
+        """Count the episodes and the seconds of a report."""
+        self.training.timer.split_lap(report.seconds)
         for role, samples in report.samples.items():
-            self._monitor.reporter.add_samples(role, samples)
+            self.monitor.reporter.add_samples(role, samples)
         self._count_steps()
-        self._lanes.count_episodes(self._monitor, service.index, report.episodes, report.active_lanes)
+        self._lanes.count_episodes(self.monitor, service.index, report.episodes, report.active_lanes)
 
     def _count_steps(self) -> None:
-        """Count the env steps, the updates and the seconds of all workers since the last call."""
-        counts, seconds = self._memory.counts.copy(), self._memory.seconds.copy()
+        """Count the env steps and the updates of all workers since the last call."""
+        counts = self._memory.counts.copy()
         env_steps, updates = (counts - self._counted).sum(0)
-        self._monitor.count_steps(int(env_steps))
-        self._monitor.counters.updates += int(updates)
-        spent = np.maximum(seconds - self._seconds, 0).sum(0)
-        self._counted, self._seconds = counts, seconds
-        self.training.timer.split_lap({phase: float(spent[PHASES.index(phase)]) for phase in WORKER_PHASES})
+        self.monitor.count_steps(int(env_steps))
+        self.monitor.counters.updates += int(updates)
+        self._counted = counts

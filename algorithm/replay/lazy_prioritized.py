@@ -105,10 +105,10 @@ class LazyPrioritizedSampler(PrioritySampler):
         return self.uniform_fraction / total + (1 - self.uniform_fraction) * proportional
 
     def replace(self, overwritten: Starts, broken: Starts, new: Starts) -> None:
-        oldest, place = self._select_drawable(*overwritten)
+        _, oldest, place = self._find_drawable(*overwritten)
         self._unassign(oldest, place)
         np.maximum.at(self.begin, oldest, place + 1)
-        newest, place = self._select_drawable(*broken)
+        _, newest, place = self._find_drawable(*broken)
         self._unassign(newest, place)
         self.end[newest] = place
         self._append_starts(*new)
@@ -128,10 +128,9 @@ class LazyPrioritizedSampler(PrioritySampler):
         self.marks.grow(starts)
 
     def assign(self, starts: Starts, priority: np.ndarray) -> None:
-        priority = priority[self._is_drawable(*starts)]
-        lane, place = self._select_drawable(*starts)
+        is_drawable, lane, place = self._find_drawable(*starts)
         slot, first = np.unique(self.sequences.find_slot(lane, place), return_index=True)
-        self.priority[slot] = priority[first]
+        self.priority[slot] = priority[is_drawable][first]
         self.marks.set(slot, 1.0)
         self._count_assigned()
         self._update_cells(lane[first], self._count_older(lane[first], place[first]))
@@ -150,15 +149,12 @@ class LazyPrioritizedSampler(PrioritySampler):
         lane, place = list_numbers(self.begin, self.end - 1)
         self.place[self.sequences.find_slot(lane, self.number[self.sequences.find_slot(lane, place)])] = place
 
-    def _is_drawable(self, lane: np.ndarray, number: np.ndarray) -> np.ndarray:
+    def _find_drawable(self, lane: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return whether each of some starts can be drawn, and the lanes and places of those that can."""
         place = self.place[self.sequences.find_slot(lane, number)]
-        inside = (self.begin[lane] <= place) & (place < self.end[lane])
-        return inside & (self.number[self.sequences.find_slot(lane, place)] == number)
-
-    def _select_drawable(self, lane: np.ndarray, number: np.ndarray) -> Starts:
-        """Return the lanes and places of the drawable ones among some starts."""
-        exists = self._is_drawable(lane, number)
-        return lane[exists], self.place[self.sequences.find_slot(lane[exists], number[exists])]
+        exists = (self.begin[lane] <= place) & (place < self.end[lane])
+        exists &= self.number[self.sequences.find_slot(lane, place)] == number
+        return exists, lane[exists], place[exists]
 
     def _append_starts(self, lane: np.ndarray, number: np.ndarray) -> None:
         count = np.bincount(lane, minlength=len(self.end))

@@ -150,7 +150,11 @@ class Ring:
         if saved != current:
             raise ValueError(f"the saved replay has {saved} lanes, rows and rows per column; this one has {current}")
         self.head, self.unbroken_rows = state["head"].copy(), state["unbroken_rows"].copy()
-        self.arrays = {name: self._copy(value) for name, value in state.items() if name not in RING_ARRAYS}
+        self.arrays = {}
+        for name, value in state.items():
+            if name not in RING_ARRAYS:
+                self.arrays[name] = self.allocate(value.shape, value.dtype)
+                self.arrays[name][:] = value
 
     def _allocate(self, rollout: Rollout) -> None:
         columns = self.rows // self.chunk
@@ -164,16 +168,9 @@ class Ring:
         """Return a copy of `array` with more lanes. Rows that were never written are not copied and take no memory."""
         grown = allocate((lanes, *array.shape[1:]), array.dtype)
         written = min(int(self.head.max()) + 1, self.rows)  # rows of the fullest lane
-        n_written = -(
-            -written * array.shape[1] // self.rows
-        )  # of the array, which may have a value per row or per column
+        n_written = -(-written * array.shape[1] // self.rows)  # of the array, with a value per row or per column
         grown[: self.lanes, :n_written] = array[:, :n_written]
         return grown
-
-    def _copy(self, saved: np.ndarray) -> np.ndarray:
-        copy = self.allocate(saved.shape, saved.dtype)
-        copy[:] = saved
-        return copy
 
     def _write_columns(self, rollout: Rollout, columns: np.ndarray) -> None:
         lane = rollout.lane[columns]

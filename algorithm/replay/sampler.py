@@ -145,17 +145,11 @@ class SampledSequences:
 
 @dataclass(frozen=True)
 class PriorityFunction:
-    """The priority of a sequence as a function of its TD errors (R2D2, Kapturowski et al. 2019, section 2.3).
+    """The priority of a sequence as a function of its TD errors (R2D2, Kapturowski et al. 2019, section 2.3)."""
 
-    Attributes:
-        max_error_weight: Weight of the largest error, from 0 to 1; the rest is the weight of the mean error (eta).
-        td_error_min: Smallest priority.
-        td_error_max: Largest priority.
-    """
-
-    max_error_weight: float
-    td_error_min: float
-    td_error_max: float
+    max_error_weight: float  # of the largest error, from 0 to 1; the rest is the weight of the mean error (eta)
+    td_error_min: float  # smallest priority
+    td_error_max: float  # largest priority
 
     def __call__(self, errors: np.ndarray) -> np.ndarray:
         """Return the priorities [B] of the largest and the mean errors [2, B]."""

@@ -49,17 +49,11 @@ class UniformSampler(Sampler):
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of complete sequences with consecutive numbers, sorted by lane and age.
+    """Runs of complete sequences with consecutive numbers, sorted by lane and age."""
 
-    Attributes:
-        lane: The lane of each run.
-        first: The number of its first sequence.
-        count: Its sequences, 0 if the breaks around it are too close to each other.
-    """
-
-    lane: np.ndarray
-    first: np.ndarray
-    count: np.ndarray
+    lane: np.ndarray  # the lane of each run
+    first: np.ndarray  # the number of its first sequence
+    count: np.ndarray  # its sequences, 0 if the breaks around it are too close to each other
 
 
 def list_runs(sequences: Sequences, start_range: StartRange) -> Runs:

@@ -6,10 +6,14 @@ from algorithm.returns.estimators import (
     EstimatorInputs,
     Targets,
     TraceClipping,
+    n_step_return,
     rescale,
+    retrace,
+    reverse_scan,
+    sum_rewards,
     unscale,
+    vtrace,
 )
-from algorithm.returns.recursions import n_step_return, retrace, reverse_scan, sum_rewards, vtrace
 from algorithm.returns.streams import (
     RewardStream,
     StreamEstimate,

@@ -31,8 +31,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from algorithm.returns.estimators import EstimatorInputs, Targets
-from algorithm.returns.recursions import n_step_return
+from algorithm.returns.estimators import EstimatorInputs, Targets, n_step_return
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from math import inf
 from time import process_time
@@ -11,36 +11,39 @@ from time import process_time
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
-from algorithm.config.loader import Settings
+from algorithm.config.loader import Settings, check_effects, find_failure, list_unknown_roles
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
-from algorithm.config.unused_settings import check_effects, list_unknown_roles
+from algorithm.config.yaml_layers import format_yaml, iterate_settings
+from algorithm.errors import UserError, redact_logins, summarize_error
+from algorithm.parts import run_folder
 from algorithm.parts.components_builder import ComponentsBuilder
-from algorithm.parts.make_env import Environments
+from algorithm.parts.make_env import Environments, describe_missing_limit
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.service import forbid_new_role
+from algorithm.program import get_install_command, metric_suffix
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
 from algorithm.runs.playing import VideoRecorder, prepare_videos
 from algorithm.runs.results import make_record
-from algorithm.runs.trackers import open_trackers
 from algorithm.runs.trained_agent import copy_agent
 from algorithm.specs import Role
-from algorithm.training.components import STARTING, Timer, TrainingComponents
+from algorithm.tracking.trackers import TensorBoard, TrackedRun, TrackerList, report_failure
+from algorithm.training.components import DivergenceDetector, TrainingComponents
 from algorithm.training.evaluator import EpisodePlan
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
 from algorithm.training.monitor import Monitor
-from algorithm.training.progress import Counters, History
+from algorithm.training.progress import Counters, History, Limits
 from algorithm.training.reporter import Reporter
 from algorithm.training.signals import Terminated
-from algorithm.training.updates import DivergenceDetector
+from algorithm.training.timer import STARTING, Timer
 
 Log = Callable[[str], None]
+NO_SETTINGS_OF_A_RUN = ("tune", "population_config", "tracker_config")  # sections that do not change a run
 
 
 def train(
@@ -102,15 +105,15 @@ def train(
         folder.record_settings(settings.tree, counters.env_steps)
         record_session(folder.path, base, counters.env_steps)
         timer.lap(STARTING)
-        status, failure = 0, None
+        end: tuple[int, str | None] = (0, None)
         try:
             _run_to_end(fleet, base.max_nonfinite_updates, monitor, writer)
         except BaseException as error:
-            status, failure = describe_end(error)
+            end = describe_end(error)
             raise
         finally:
-            result = _make_result(folder, monitor, store.best)
-            trackers.finish(make_record(result, status, failure))
+            result = _make_result(folder, monitor, store.best, *end)
+            trackers.finish(make_record(result))
             events.on_end(result)
     return result
 
@@ -118,13 +121,18 @@ def train(
 def _log_notes(
     settings: Settings, environments: Environments, limits: Limits, checkpoint: Checkpoint | None, log: Log
 ) -> None:
-    """Log what differs from the settings in a run that is about to start."""
+    """Log what differs from the settings in a run that is about to start, whose environments are open."""
+    if missing_limit := describe_missing_limit(settings.base):
+        log(missing_limit)
+    obstacle = environments.find_evaluation_obstacle()
+    if obstacle and limits.evaluates:
+        log(f"the run has no evaluations, since {obstacle}; training episodes alone confirm a goal")
     reached = limits.list_reached(checkpoint.counters) if checkpoint else []
-    for note in (*environments.list_notes(limits.evaluates), *list_learner_notes(settings, checkpoint), *reached):
+    for note in (*list_learner_notes(settings, checkpoint), *reached):
         log(note)
 
 
-def _make_limits(settings: Settings, pause_at: int | None = None) -> Limits:
+def _make_limits(settings: Settings, pause_at: int | None) -> Limits:
     """Return the limits, the intervals and the goal of a run, which pauses at the env steps `pause_at`."""
     base = settings.base
     return Limits(
@@ -190,7 +198,9 @@ def _run_to_end(fleet: Fleet, max_nonfinite_updates: int, monitor: Monitor, writ
     writer.raise_if_failed()
 
 
-def _make_result(folder: RunFolder, monitor: Monitor, best: BestCheckpoint) -> RunResult:
+def _make_result(
+    folder: RunFolder, monitor: Monitor, best: BestCheckpoint, status: int, failure: str | None
+) -> RunResult:
     return RunResult(
         folder=folder.path,
         goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
@@ -200,4 +210,66 @@ def _make_result(folder: RunFolder, monitor: Monitor, best: BestCheckpoint) -> R
         best=best.checkpoint,
         confirmed_by=monitor.confirmed_by,
         stopped=monitor.stopped,
+        status=status,
+        failure=failure,
+    )
+
+
+@contextmanager
+def open_trackers(
+    settings: Settings, folder: RunFolder, env_steps: int, roles: Mapping[str, Role]
+) -> Iterator[TrackerList]:
+    """Yield the trackers of a run; they are finished at the latest when the block ends.
+
+    Args:
+        settings: the settings of the run.
+        folder: its folder.
+        env_steps: the env steps from which it continues.
+        roles: the roles that are known.
+
+    Raises:
+        UserError: the tracker of a new run cannot be opened. If that of a resumed run cannot, one line is logged.
+    """
+    run, name = _make_tracked_run(settings, folder, env_steps, roles), settings.base.tracker
+    adapter = find_class("env_type", settings.base.env_type)
+    opened = TrackerList({"tensorboard": TensorBoard(run, adapter.rename_metrics)})
+    try:
+        if name != "none":
+            try:
+                opened.trackers[name] = find_class("tracker", name)(run)
+            except ImportError as error:
+                needs = f"base_config.tracker {name} needs its packages ({error})"
+                raise UserError(f"{needs}: {get_install_command(name)}") from error
+            except UserError:
+                raise
+            except Exception as error:  # of a library, its files or its server
+                if run.read_id(name) is None:
+                    raise UserError(f"the tracker {name} cannot be opened: {summarize_error(error)}") from error
+                report_failure(name, error)
+        yield opened
+    finally:
+        opened.finish(None)
+
+
+def _make_tracked_run(settings: Settings, folder: RunFolder, env_steps: int, roles: Mapping[str, Role]) -> TrackedRun:
+    runs, tracker = run_folder.RUNS.absolute(), settings.tracker
+    is_below = folder.path.is_relative_to(runs)
+    specs = [role.action_spec for role in roles.values()]
+    teams = [team for name, role in roles.items() for team in role.count_lanes_by_team(name)]  # or roles without teams
+    return TrackedRun(
+        folder=folder.path,
+        runs=runs,
+        name=folder.path.relative_to(runs).as_posix() if is_below else folder.path.name,
+        project=tracker.project,
+        group=tracker.group,
+        settings={
+            path: value
+            for path, value in iterate_settings(settings.tree)
+            if path.partition(".")[0] not in NO_SETTINGS_OF_A_RUN and find_failure(settings, path, specs) is None
+        },
+        config=redact_logins(format_yaml(settings.tree)),
+        env_steps=env_steps,
+        suffixes=tuple(map(metric_suffix, teams)),
+        online=tracker.mode == "online",
+        address=tracker.address,
     )

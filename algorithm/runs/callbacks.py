@@ -33,6 +33,8 @@ class RunResult:
         best: the checkpoint with the best evaluation; None if no checkpoint was evaluated.
         confirmed_by: the kind of episodes that confirmed the goal; None if it was not confirmed.
         stopped: whether a callback stopped the run, such as a time limit.
+        status: the exit status of the run.
+        failure: the message of the exception or the signal that ended it; None without.
     """
 
     folder: Path
@@ -43,6 +45,8 @@ class RunResult:
     best: Checkpoint | None
     confirmed_by: ConfirmedBy | None = None
     stopped: bool = False
+    status: int = 0
+    failure: str | None = None
 
 
 class Callback:

@@ -14,15 +14,10 @@ if TYPE_CHECKING:  # a command line is parsed without these imports, which take 
 
 
 class Output(Protocol):
-    """The output of a command.
+    """The output of a command."""
 
-    Attributes:
-        result: the record for scripts, as far as the command has reached.
-        save_note: what is saved if the command is interrupted: a sentence after a space.
-    """
-
-    result: dict[str, Any]
-    save_note: str
+    result: dict[str, Any]  # the record for scripts, as far as the command has reached
+    save_note: str  # what is saved if the command is interrupted: a sentence after a space
 
     def log(self, text: str) -> None:
         """Print a line."""
@@ -40,17 +35,11 @@ class Output(Protocol):
 
 
 class Command:
-    """A command: the first word of a command line. Its module is imported for every help page, so it imports little.
+    """A command: the first word of a command line. Its module is imported for every help page, so it imports little."""
 
-    Attributes:
-        help: what it does, in one line.
-        needs_folder: whether its environment must have a folder.
-        heavy_module: module whose import takes seconds, because of torch: it is imported after `check`; None for none.
-    """
-
-    help: str
-    needs_folder = False
-    heavy_module: str | None = None
+    help: str  # what it does, in one line
+    needs_folder = False  # whether its environment must have a folder
+    heavy_module: str | None = None  # module that takes seconds to import, because of torch: imported after `check`
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments and options of the command to its parser."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -149,32 +150,22 @@ def prepare_videos(settings: Settings, environments: Environments, evaluates: bo
         environments.prepare_recording()
 
 
+@dataclass(eq=False)
 class VideoRecorder(Callback):
     """A callback that records videos of the agents of a run after every n-th evaluation (`report_config.video_every`).
 
     They show the episodes that an evaluation at these env steps plays.
-
-    Args:
-        settings: The settings of the run.
-        environments: Opens the environments.
-        training: Has the agents, and the timer that assigns the time to evaluation.
-        counters: The counters of the run.
-        folder: The run folder.
-        log: Receives the reason if recording is not possible; the run then continues without videos.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        environments: Environments,
-        training: TrainingComponents,
-        counters: Counters,
-        folder: RunFolder,
-        log: Callable[[str], None],
-    ):
-        self.settings, self.environments, self.training = settings, environments, training
-        self.counters, self.folder, self.log = counters, folder, log
-        self.every, self.evaluations = settings.report.video_every, 0
+    settings: Settings
+    environments: Environments
+    training: TrainingComponents  # has the agents, and the timer that assigns the time to evaluation
+    counters: Counters
+    folder: RunFolder
+    log: Callable[[str], None]  # receives the reason if recording is not possible; the run continues without videos
+
+    def __post_init__(self) -> None:
+        self.every, self.evaluations = self.settings.report.video_every, 0
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> None:
         self.evaluations += 1
@@ -193,11 +184,8 @@ class VideoRecorder(Callback):
         episodes = count_evaluation_episodes(self.settings.goal)
         seed = RunSeeds(base.seed).get_seed(EVALUATION, self.counters.env_steps)
         with closing(self.environments.open_recorded(n_envs, recording)) as adapter:
-
-            def get_agent(role: str) -> Agent:
-                return self.training.get(role, adapter).agent
-
-            return Evaluator(adapter, get_agent, base.evaluate_greedy).play(episodes, seed)
+            evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, base.evaluate_greedy)
+            return evaluator.play(episodes, seed)
 
 
 def _keep_video(source: Path, video: Path) -> None:

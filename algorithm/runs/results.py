@@ -60,14 +60,14 @@ class ResultRecord(OpenRecord):
     failure: NotRequired[str]
 
 
-def make_record(result: RunResult, status: int, failure: str | None = None) -> Record:
-    """Return the record of a run that ended with exit status `status`, and with the message `failure` if it failed."""
+def make_record(result: RunResult) -> Record:
+    """Return the record of a run that has ended."""
     counters = result.counters
     return {
         "reached": result.goal_reached,
         "confirmed_by": result.confirmed_by,
         "stopped": result.stopped,
-        "status": status,
+        "status": result.status,
         "env_steps": counters.env_steps,
         "updates": counters.updates,
         "episodes": counters.episodes,
@@ -75,7 +75,7 @@ def make_record(result: RunResult, status: int, failure: str | None = None) -> R
         "cpu_seconds": None if counters.cpu_seconds is None else round(counters.cpu_seconds, 3),
         "returns": {role: _finite_or_none(value) for role, value in result.returns.items()},
         "evaluation": None if result.evaluation is None else make_evaluation_record(result.evaluation),
-        **({"failure": " ".join(failure.split())} if failure else {}),
+        **({"failure": " ".join(result.failure.split())} if result.failure else {}),
     }
 
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, check_effects, resolve
 from algorithm.config.registry import AGENTS, get_agent_section
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_own_variant, read_variant
-from algorithm.config.yaml_layers import Layer, Tree, merge
+from algorithm.config.yaml_layers import Layer, Tree, merge, read_own_variant, read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
@@ -40,29 +38,17 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A request for a run.
+    """A request for a run."""
 
-    Attributes:
-        env: name or path of the environment folder, or an id; for a function, the name under which runs are filed.
-        name: name of an existing run; None for the latest. The name of a new run is a setting.
-        variant: variant of the folder's config.yaml, for a new run.
-        layers: settings on top of the files, each with its source for messages.
-        repeat: number of runs with consecutive seeds; None for a single run.
-        replace: whether a new run replaces an existing run of its name.
-        use_env_nn: whether an existing run takes nn.py from the environment folder instead of its own copy.
-        make_env: function of a program that returns the environment; None for the environment that `env` names.
-        blueprint: network of a program, or a function that returns it, for a new run; None for the folder's nn.py, or
-            the default network without a folder.
-    """
-
-    env: str
-    name: str | None = None
-    variant: str = "default"
-    layers: Sequence[Layer] = ()
-    repeat: int | None = None
-    replace: bool = False
-    use_env_nn: bool = False
-    make_env: Callable[..., Any] | None = None
+    env: str  # name or path of the environment folder, or an id; for a function, the name under which runs are filed
+    name: str | None = None  # of an existing run; None for the latest. The name of a new run is a setting.
+    variant: str = "default"  # of the folder's config.yaml, for a new run
+    layers: Sequence[Layer] = ()  # settings on top of the files, each with its source for messages
+    repeat: int | None = None  # number of runs with consecutive seeds; None for a single run
+    replace: bool = False  # whether a new run replaces an existing run of its name
+    use_env_nn: bool = False  # whether an existing run takes nn.py from the environment folder instead of its own copy
+    make_env: Callable[..., Any] | None = None  # of a program; None for the environment that `env` names
+    # The network of a new run, or a function that returns it; None for the folder's nn.py, or the default network.
     blueprint: Blueprint | Callable[..., Blueprint] | None = None
 
     @property
@@ -224,18 +210,15 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
 
 def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     """Return the settings that the command init suggests for the environment of an id or a function."""
-    from algorithm.parts.suggested_settings import open_environment, suggest_settings  # imports torch
+    from algorithm.parts.suggested_settings import suggest_settings  # imports torch
 
     tree = named
     for _, layer in request.layers:
         tree = merge(tree, layer)
     try:
-        roles, opened = open_environment(request.env, tree, request.make_env)
+        suggested = suggest_settings(request.env, tree, request.make_env)
     except UnsupportedEnvironment as error:
         raise UserError(f"{request.env}: {error}") from error
-    is_gym_id = request.make_env is None and opened["base_config"]["env_type"].upper() == "GYM"
-    threshold = find_spec(request.env).reward_threshold if is_gym_id else None
-    suggested = suggest_settings(opened, roles, threshold, request.make_env)
     for note in suggested.notes:
         log(note)
     if folders := find_folders_of_id(request.env):
@@ -281,7 +264,7 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     with folder.lock:
         check_links(folder.given_path)
         folder.recover(log)
-        last = folder.history.read_last()
+        last = folder.read_last_settings()
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:

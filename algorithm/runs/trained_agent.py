@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.wrappers import (
-    OBSERVATION_NAMES,
-    PREVIOUS_REWARD,
-    PreviousTracker,
-    find_previous_kinds,
-)
+from algorithm.adapters.wrappers import OBSERVATION_NAMES, PREVIOUS_REWARD, PreviousTracker, find_previous_kinds
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.checkpoint import Checkpoint, preserve_process_state
 from algorithm.checkpointing.manifest import CheckpointError
-from algorithm.checkpointing.rng_state import preserve_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters
@@ -181,14 +175,7 @@ def _select_first(actions: Any) -> Any:
 
 
 def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """Return the agent of a role with the weights of a checkpoint, in evaluation mode.
-
-    Args:
-        settings: the settings of the run.
-        folder: the run folder, with the network.
-        checkpoint: the checkpoint.
-        name: the name of the role.
-        role: the role.
+    """Return the agent of a role, with the network in `folder` and the weights of a checkpoint, in evaluation mode.
 
     Raises:
         CheckpointError: the weights are damaged, or do not fit the network in `folder`.

@@ -1,26 +1,34 @@
-"""The trackers: TensorBoard; Weights & Biases, MLflow and Trackio, offline in folders or on a server."""
+"""Trackers, which show the metrics of a run: their contract; TensorBoard, Weights & Biases, MLflow and Trackio."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-import numpy as np
+from algorithm.errors import UserError, summarize_error
+from algorithm.records_io import RecordError, read_json, write_json
 
-from algorithm.errors import UserError
-from algorithm.tracking.tracker import TrackedRun, Tracker, Values, flatten_numbers, to_plain
+if TYPE_CHECKING:  # runs are listed without numpy
+    import numpy as np
 
+LOG = logging.getLogger(__name__)
+Values = Mapping[str, float]  # metrics by name
+RECORD_FILE = "tracker.json"  # in the run folder: `tracker`, its name, and `id`, its id for the run
 TENSORBOARD_FOLDER = "tensorboard"  # in the run folder
 # The same values by the names that users of a simulator know, by role: a function of the metrics of a row.
 Rename = Callable[[Values], Mapping[str, Values]]
@@ -74,6 +82,106 @@ INTERRUPTED = (129, 130, 143)  # exit statuses of runs that a signal has ended
 TRACKIO_FOLDER = "trackio"  # of Trackio offline, in the folder of all runs
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """A run, for the trackers that open it."""
+
+    folder: Path
+    runs: Path  # the folder with the run folders of all environments
+    name: str  # with its environment
+    project: str
+    group: str | None  # such as the runs of one command with several seeds; None: no group
+    settings: Mapping[str, Any]  # those that have an effect, by their paths
+    config: str  # all settings as YAML
+    env_steps: int  # from which the run continues; 0 for a new run
+    suffixes: tuple[str, ...]  # of the names of metrics of each role: an empty text for the only role, else /<role>
+    online: bool  # whether the tracker may send the run to a server
+    address: str | None  # of the server; None for the tracker's own default
+
+    def read_id(self, tracker: str) -> str | None:
+        """Return the id that a tracker has given to this run; None if it has not opened the run, or has lost the id."""
+        try:
+            record = read_json(self.folder / RECORD_FILE, dict[str, str]) or {}
+        except RecordError as error:
+            LOG.warning(f"{error}: the tracker {tracker} opens a new run")
+            return None
+        return record.get("id") if record.get("tracker") == tracker else None
+
+    def write_id(self, tracker: str, run_id: str) -> None:
+        """Record the id that a tracker has given to this run, with which a resumed run continues it."""
+        write_json(self.folder / RECORD_FILE, {"tracker": tracker, "id": run_id})
+
+
+class Tracker(ABC):
+    """A tracker of one run, from its start or its continuation to its end."""
+
+    @abstractmethod
+    def log(self, env_steps: int, values: Values) -> None:
+        """Add a row of metrics."""
+
+    def log_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
+        """Add histograms of arrays, by name. The default adds none, for a tracker that does not show histograms."""
+        return None
+
+    @abstractmethod
+    def finish(self, record: Mapping[str, Any] | None) -> None:
+        """Add the result and close the tracker.
+
+        Args:
+            record: the content of result.json; None if the run ended before its training began.
+        """
+
+
+class TrackerList(Tracker):
+    """The trackers of a run. A tracker that raises an exception is logged in one line and receives nothing further."""
+
+    def __init__(self, trackers: Mapping[str, Tracker]):
+        self.trackers = dict(trackers)
+
+    def log(self, env_steps: int, values: Values) -> None:
+        self._call(lambda tracker: tracker.log(env_steps, values))
+
+    def log_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
+        self._call(lambda tracker: tracker.log_histograms(env_steps, values))
+
+    def finish(self, record: Mapping[str, Any] | None) -> None:
+        """Finish all trackers; a second call does nothing."""
+        self._call(lambda tracker: tracker.finish(record))
+        self.trackers.clear()
+
+    def _call(self, function: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self.trackers.items()):
+            try:
+                function(tracker)
+            except Exception as error:  # of a library, its files or its server
+                del self.trackers[name]
+                report_failure(name, error)
+
+
+def report_failure(name: str, error: Exception) -> None:
+    """Log that a tracker has failed, while its run continues."""
+    LOG.warning(
+        f"the tracker {name} has failed ({summarize_error(error)}); the run continues without it, and metrics.csv has "
+        "all metrics"
+    )
+
+
+def flatten_numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers of nested mappings by their paths, joined by `/`; booleans count as 0 and 1."""
+    found: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            found |= flatten_numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            found[f"{prefix}{key}"] = float(value)
+    return found
+
+
+def to_plain(value: Any) -> bool | int | float | str:
+    """Return the value of a setting as a scalar: lists and null as text."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+
 class TensorBoard(Tracker):
     """The events of a run: metrics, histograms, the settings as text and as hyperparameters, and a layout of charts.
 
@@ -94,12 +202,12 @@ class TensorBoard(Tracker):
         self._rename = rename
         self._make_writer = lambda name: SummaryWriter(folder / name, purge_step=purge_step)
         self._role_writers: dict[str, Any] = {}
-        self.writer = self._make_writer("")
+        self.writer = cast(Any, self._make_writer(""))  # whose file_writer is None once it is closed
         settings = {path: to_plain(value) for path, value in run.settings.items()}
         results = {f"{name}{suffix}": 0.0 for suffix in run.suffixes for name in ("rollout/return", "eval/return")}
-        *self._start, self._end = hparams(settings, results)  # of `results`, only the names are written
-        for summary in self._start:
-            self._write_summary(summary)
+        *start, self._end = hparams(settings, results)  # of `results`, only the names are written
+        for summary in start:
+            self.writer.file_writer.add_summary(summary)
         self.writer.add_text("settings", indent(run.config, "    "), run.env_steps)  # a block of code in Markdown
         self.writer.add_custom_scalars(make_layout(run.suffixes))
 
@@ -118,14 +226,9 @@ class TensorBoard(Tracker):
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
         if record:
-            self._write_summary(self._end)
+            self.writer.file_writer.add_summary(self._end)
         for writer in (self.writer, *self._role_writers.values()):
             writer.close()
-
-    def _write_summary(self, summary: Any) -> None:
-        file_writer = self.writer.file_writer
-        assert file_writer is not None  # as long as it is open
-        file_writer.add_summary(summary)
 
 
 @cache

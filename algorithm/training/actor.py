@@ -1,24 +1,26 @@
-"""Acting: one tick of the environments, in which every lane of every role receives a decision, and rollouts of them."""
+"""Ticks of the environments, in which every lane of every role receives a decision, and rollouts of them."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import quote, unquote
 
 import numpy as np
 
+from algorithm.agents.agent import LossResult
 from algorithm.rollout import Decision, Rollout, Step
-from algorithm.training.components import AgentComponents, TrainingComponents
-from algorithm.training.invalid_values import Episode, StepSanitizer, get_lane_index
+from algorithm.training.components import AgentComponents, TrainingComponents, run_updates
+from algorithm.training.invalid_values import Episode, RunningEpisodes, get_lane_index
 
 ADAPTER_KEY = "adapter"  # in the state of an actor: the state of the adapter, as JSON
 Arrays = dict[str, np.ndarray]
 # At most 2 lanes - 1 slots are full at a time (one tick may fill one per lane), and each lane writes to one more.
 SLOTS_PER_LANE = 3
-# The arrays of a buffer, without those whose size is known later or that have a name in `obs`.
-ROW_ARRAYS = ("first", "reward", "alive", "raw_action")  # [rows + 1, slots]
+# The arrays of a buffer, without those that have a name in `obs`.
+ROW_ARRAYS = ("first", "reward", "alive", "raw_action", "behavior")  # [rows + 1, slots]
 SLOT_ARRAYS = ("memory_at_start", "continues_previous", "version", "lane")  # [slots]
 LANE_ARRAYS = ("row", "slot", "memory", "active")  # [lanes]
 STATE_ARRAYS = (*ROW_ARRAYS, *SLOT_ARRAYS, *LANE_ARRAYS)
@@ -50,8 +52,34 @@ class Actor:
         self._sanitized: dict[str, tuple[Step, np.ndarray | None]] = {}
         self._is_between_ticks = True  # every decision has been executed
 
+    def run_tick(self, record_update: Callable[[str, LossResult], object]) -> None:
+        """Make one tick of the environments, and the updates that follow the rollouts that it completes.
+
+        Agents without a replay learn first; the actor decides and sends the actions; agents with a replay learn while
+        environments in other processes execute them; the actor receives the next steps. Thus an agent without a replay
+        decides the first row of a rollout with the parameters that it learned from the previous one. An agent with a
+        replay decides it before: its rollouts record the policy that acted (`behavior`).
+
+        Args:
+            record_update: receives the role and the report of each update.
+        """
+        overlapping = []
+        for role, rollout in self.complete_rollouts():
+            if self.training.get(role).agent.schedule.uses_replay:
+                overlapping.append((role, rollout))
+            else:
+                self._learn(role, rollout, record_update)
+        self.act()
+        for role, rollout in overlapping:
+            self._learn(role, rollout, record_update)
+        self.receive()
+
+    def _learn(self, role: str, rollout: Rollout, record_update: Callable[[str, LossResult], object]) -> None:
+        run_updates(self.training.get(role), rollout, partial(record_update, role))
+        self.training.timer.lap("learning")
+
     def collect(self) -> list[tuple[str, Rollout]]:
-        """Make one tick. Return the rollouts that it completed, with their roles."""
+        """Make one tick without updates. Return the rollouts that it completed, with their roles."""
         rollouts = self.complete_rollouts()
         self.act()
         self.receive()
@@ -66,8 +94,7 @@ class Actor:
         self._is_between_ticks = False
         rollouts = []
         for role, step in self._steps.items():
-            components = self.training.get(role)
-            buffer = self._get_buffer(role, components)
+            buffer = self._get_buffer(role)
             if self.training.adapter.roles[role].lanes > buffer.lanes:
                 buffer.grow(self.training.grow(role))
             buffer.active[get_lane_index(step, buffer.lanes)] = True
@@ -76,7 +103,11 @@ class Actor:
             if stored is not None:
                 step = step.take(stored)
             rollouts += [(role, rollout) for rollout in buffer.write_step(step)]
-            self._count_episodes(role, buffer, step)
+            self.env_steps += len(step.lane) - int(np.count_nonzero(step.is_bootstrap_row))
+            for lane, episode_return, length in buffer.episodes.add(step):
+                team = self.training.adapter.roles[role].find_team(lane)
+                episode = Episode(role=role, lane=lane, episode_return=episode_return, length=length, team=team)
+                self.episodes.append(episode)
         self.training.timer.lap("acting")
         return rollouts
 
@@ -148,24 +179,14 @@ class Actor:
         self._buffers, self._steps = {}, {}
         for (role, kind), arrays in parts.items():
             if kind == "rollout":
-                self._get_buffer(role, self.training.get(role)).restore(arrays)
+                self._get_buffer(role).restore(arrays)
             else:
                 self._steps[role] = Step.from_arrays(arrays)
 
-    def _get_buffer(self, role: str, components: AgentComponents) -> RolloutBuffer:
+    def _get_buffer(self, role: str) -> RolloutBuffer:
         if role not in self._buffers:
-            self._buffers[role] = RolloutBuffer(role, components)
+            self._buffers[role] = RolloutBuffer(role, self.training.get(role))
         return self._buffers[role]
-
-    def _count_episodes(self, role: str, buffer: RolloutBuffer, step: Step) -> None:
-        self.env_steps += len(step.lane) - int(np.count_nonzero(step.is_bootstrap_row))
-        finished = buffer.episodes.add(step)
-        if not finished:
-            return
-        find_team = self.training.adapter.roles[role].find_team
-        for lane, episode_return, length in finished:
-            team = find_team(lane)
-            self.episodes.append(Episode(role=role, lane=lane, episode_return=episode_return, length=length, team=team))
 
 
 class RolloutBuffer:
@@ -189,7 +210,7 @@ class RolloutBuffer:
         self.reward = np.zeros(shape, np.float32)
         self.alive = np.zeros(shape, bool)
         self.raw_action = np.zeros((*shape, role.action_spec.size), np.float32)
-        self.behavior: np.ndarray | None = None  # [*shape, S], where S is known with the first decision
+        self.behavior = np.zeros((*shape, agent.family.statistics_size), np.float32)
         self.memory_at_start = np.zeros((slots, agent.state_size), np.float32)
         self.continues_previous = np.zeros(slots, bool)
         self.version = np.zeros(slots, np.int64)
@@ -202,7 +223,7 @@ class RolloutBuffer:
         self.full_slots: deque[int] = deque()
         self.memory = np.zeros((self.lanes, agent.state_size), np.float32)
         self.active = np.zeros(self.lanes, bool)
-        self.episodes = StepSanitizer(name, self.lanes, role.action_spec.branches)
+        self.episodes = RunningEpisodes(name, self.lanes, role.action_spec.branches)
 
     def grow(self, components: AgentComponents) -> None:
         """Add the new lanes of `components`, each with an empty slot. Existing lanes keep their slots and rows."""
@@ -211,8 +232,6 @@ class RolloutBuffer:
         for name in ROW_ARRAYS:
             setattr(self, name, _pad(getattr(self, name), slots, axis=1))
         self.obs = {name: _pad(value, slots, axis=1) for name, value in self.obs.items()}
-        if self.behavior is not None:
-            self.behavior = _pad(self.behavior, slots, axis=1)
         for names, added in ((SLOT_ARRAYS, slots), (LANE_ARRAYS, lanes)):
             for name in names:
                 setattr(self, name, _pad(getattr(self, name), added))
@@ -230,14 +249,21 @@ class RolloutBuffer:
         full = row == self.n_rows
         if not np.count_nonzero(full):  # faster than `any`
             return []
-        self._start_next_slots(step.lane[full])
+        for full_lane in step.lane[full].tolist():  # which continues in a free slot
+            self.full_slots.append(int(self.slot[full_lane]))
+            next_slot = self.free_slots.popleft()
+            self.slot[full_lane], self.row[full_lane] = next_slot, 0
+            self.lane[next_slot], self.continues_previous[next_slot] = full_lane, True
         self._write_rows(self.row[lane], self.slot[lane], step)
-        return self._take_rollouts()
+        rollouts = []
+        while len(self.full_slots) >= self.lanes:
+            slots = np.array([self.full_slots.popleft() for _ in range(self.lanes)])
+            rollouts.append(self._make_rollout(slots))
+            self.free_slots.extend(slots.tolist())
+        return rollouts
 
     def write_decision(self, step: Step, decision: Decision) -> None:
         """Write the decision for each lane of `step`, which `write_step` has written."""
-        if self.behavior is None:
-            self.behavior = np.zeros((*self.first.shape, decision.behavior.shape[-1]), np.float32)
         lane = get_lane_index(step, self.lanes)
         row, slot = self.row[lane], self.slot[lane]
         if np.count_nonzero(row) < len(row):
@@ -254,8 +280,6 @@ class RolloutBuffer:
         """Return everything, for a checkpoint."""
         arrays = {name: getattr(self, name) for name in STATE_ARRAYS}
         arrays |= {f"obs/{name}": value for name, value in self.obs.items()}
-        if self.behavior is not None:
-            arrays["behavior"] = self.behavior
         arrays |= {"free": np.array(self.free_slots, np.int64), "full": np.array(self.full_slots, np.int64)}
         return arrays | self.episodes.state()
 
@@ -270,7 +294,6 @@ class RolloutBuffer:
         for name in STATE_ARRAYS:
             setattr(self, name, state[name].copy())
         self.obs = {name: state[f"obs/{name}"].copy() for name in self.obs}
-        self.behavior = state["behavior"].copy() if "behavior" in state else None
         self.free_slots, self.full_slots = deque(state["free"].tolist()), deque(state["full"].tolist())
         self.episodes.restore(state)
 
@@ -281,24 +304,7 @@ class RolloutBuffer:
         self.reward[row, slot] = step.reward
         self.alive[row, slot] = step.alive
 
-    def _start_next_slots(self, lanes: np.ndarray) -> None:
-        """Append the slots of `lanes` to the full ones, and give each lane a free slot that continues its last."""
-        for lane in lanes.tolist():
-            self.full_slots.append(int(self.slot[lane]))
-            slot = self.free_slots.popleft()
-            self.slot[lane], self.row[lane] = slot, 0
-            self.lane[slot], self.continues_previous[slot] = lane, True
-
-    def _take_rollouts(self) -> list[Rollout]:
-        rollouts = []
-        while len(self.full_slots) >= self.lanes:
-            slots = np.array([self.full_slots.popleft() for _ in range(self.lanes)])
-            rollouts.append(self._make_rollout(slots))
-            self.free_slots.extend(slots.tolist())
-        return rollouts
-
     def _make_rollout(self, slots: np.ndarray) -> Rollout:
-        assert self.behavior is not None  # full slots have rows, and so decisions
         return Rollout(
             obs={name: value[:, slots] for name, value in self.obs.items()},
             first=self.first[:, slots],

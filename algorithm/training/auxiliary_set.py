@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, reduce
 from typing import Any
 
@@ -23,23 +23,6 @@ LOG = logging.getLogger(__name__)
 PREFIX = "auxiliary/"  # before the name of an auxiliary in the names of groups, target networks and saved tensors
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuxiliaryLosses:
-    """The losses of one update.
-
-    Attributes:
-        plain: the losses whose gradients are added as they are.
-        adaptive: the losses whose gradients are added to a layer of the agent only if they agree with its own.
-        metrics: scalars by name; for an auxiliary without a loss in this update, those of its last loss.
-        groups: the names of the parameter groups with a loss in this update.
-    """
-
-    plain: list[Tensor]
-    adaptive: list[Tensor]
-    metrics: dict[str, Tensor]
-    groups: Set[str]
-
-
 class AuxiliarySet:
     """The auxiliaries of one agent, as one object.
 
@@ -51,11 +34,13 @@ class AuxiliarySet:
             statistics.
         groups: the parameter groups of these modules, by the same names.
         target_networks: the target networks of all auxiliaries, by `auxiliary/<name>/<key>`.
+        metrics: scalars of the last rewards and losses, by name.
     """
 
     def __init__(self, auxiliaries: Mapping[str, Auxiliary], agent: Agent, role: Role):
         self.agent, self.by_name = agent, auxiliaries
         self.modules: dict[str, nn.Module] = {}
+        self.groups: dict[str, ParameterGroup] = {}
         self.target_networks: dict[str, TargetNetwork[Any]] = {}
         has_natural_step = any(group.optimizer == "natural" for group in agent.groups.values())
         for name, auxiliary in auxiliaries.items():
@@ -71,21 +56,15 @@ class AuxiliarySet:
                 raise UserError(f"auxiliaries.{name}: {error}") from error
             if module is not None:
                 self.modules[PREFIX + name] = module
+                self.groups[PREFIX + name] = ParameterGroup(
+                    module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm
+                )
             for key, target in auxiliary.make_target_networks().items():
                 self.target_networks[f"{PREFIX}{name}/{key}"] = target
-        self._with_loss = {name: item for name, item in auxiliaries.items() if PREFIX + name in self.modules}
-        self.groups = {
-            PREFIX + name: ParameterGroup(
-                module=self.modules[PREFIX + name],
-                learning_rate=auxiliary.learning_rate,
-                max_grad_norm=auxiliary.max_grad_norm,
-            )
-            for name, auxiliary in self._with_loss.items()
-        }
         parts = (part for module in self.modules.values() for part in module.modules())
         self._torsos = [part for part in parts if isinstance(part, Torso)]  # whose encoders may normalize observations
         self._reported: set[str] = set()  # auxiliaries whose last rewards were not finite
-        self._metrics: dict[str, Tensor] = {}  # of the last rewards and losses
+        self.metrics: dict[str, Tensor] = {}
 
     def __bool__(self) -> bool:
         return bool(self.by_name)
@@ -119,8 +98,7 @@ class AuxiliarySet:
 
         @cache
         def make_inputs() -> AuxiliaryInputs:
-            batch = rollout.convert(upload)
-            return self._make_inputs(batch, lambda: self.agent.features(batch), with_gradient=False)
+            return self._make_inputs(rollout.convert(upload))
 
         records = {name: auxiliary.record(rollout, make_inputs) for name, auxiliary in self.by_name.items()}
         records = {name: values for name, values in records.items() if values is not None}
@@ -132,14 +110,14 @@ class AuxiliarySet:
 
         The former for an agent with a value output for each stream, the latter for all other agents.
         """
-        inputs = self._make_inputs(batch, lambda: self.agent.features(batch), with_gradient=False)
+        inputs = self._make_inputs(batch)
         bonuses = {}
         for name, auxiliary in self.by_name.items():
             bonus = auxiliary.reward(inputs)
             if bonus is None:
                 continue
             bonus = self._replace_nonfinite(name, bonus, batch)
-            self._metrics[f"train/{name}_reward"] = masked_mean(bonus, inputs.rollout.valid)
+            self.metrics[f"train/{name}_reward"] = masked_mean(bonus, inputs.rollout.valid)
             bonus = torch.cat((bonus.new_zeros((batch.burn_in, bonus.shape[1])), bonus))
             if name in self.agent.streams:
                 bonuses[name] = bonus
@@ -147,23 +125,26 @@ class AuxiliarySet:
                 batch.reward = torch.add(batch.reward, bonus, alpha=auxiliary.reward_weight)
         batch.bonuses = bonuses
 
-    def compute_losses(self, batch: Rollout, features: Tensor | None) -> AuxiliaryLosses:
-        """Compute the losses of a batch, given the features of the agent's report, if it has any."""
-        plain: list[Tensor] = []
-        adaptive: list[Tensor] = []
-        update = self.agent.update
-        learning = {name: auxiliary for name, auxiliary in self._with_loss.items() if auxiliary.has_loss(update)}
-        if learning and features is None:
-            features = self.agent.features(batch)
-        for name, auxiliary in learning.items():
-            shapes = auxiliary.shapes_features
-            assert features is not None
-            loss, values = auxiliary.loss(self._make_loss_inputs(batch, features, with_gradient=shapes))
-            (adaptive if auxiliary.adaptive else plain).append(loss)
-            self._metrics[f"train/{name}_loss"] = loss.detach()
-            self._metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
-        groups = {PREFIX + name for name in learning}
-        return AuxiliaryLosses(plain=plain, adaptive=adaptive, metrics=self._metrics.copy(), groups=groups)
+    def compute_losses(self, batch: Rollout, features: Tensor | None) -> dict[str, Tensor]:
+        """Return the losses of a batch by group, given the features of the agent's report, if it has any.
+
+        An auxiliary without a loss in this update has none here, and keeps the metrics of its last one.
+        """
+        losses: dict[str, Tensor] = {}
+        for name, auxiliary in self.by_name.items():
+            if PREFIX + name not in self.modules or not auxiliary.has_loss(self.agent.update):
+                continue
+            features = self.agent.features(batch) if features is None else features
+            loss, values = auxiliary.loss(self._make_inputs(batch, features, with_gradient=auxiliary.shapes_features))
+            losses[PREFIX + name] = loss
+            self.metrics[f"train/{name}_loss"] = loss.detach()
+            self.metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
+        return losses
+
+    @property
+    def adaptive_groups(self) -> Set[str]:
+        """Return the names of the groups whose losses are adaptive."""
+        return {PREFIX + name for name, auxiliary in self.by_name.items() if auxiliary.adaptive}
 
     def update_targets(self) -> None:
         """Update the target networks."""
@@ -187,17 +168,19 @@ class AuxiliarySet:
             )
 
     def _make_inputs(
-        self, batch: Rollout, compute_features: Callable[[], Tensor], *, with_gradient: bool
+        self, batch: Rollout, features: Tensor | None = None, *, with_gradient: bool = False
     ) -> AuxiliaryInputs:
+        """Return the inputs of auxiliaries; without `features`, these are computed when they are read."""
+
+        def compute_features() -> Tensor:
+            known = self.agent.features(batch) if features is None else features
+            return known if with_gradient else known.detach()
+
         encode = self.agent.encode if with_gradient else torch.no_grad()(self.agent.encode)
         torso = self.agent.policy.torso
         return AuxiliaryInputs(
             batch=batch, torso=torso, compute_features=compute_features, encode=encode, update=self.agent.update
         )
-
-    def _make_loss_inputs(self, batch: Rollout, features: Tensor, *, with_gradient: bool) -> AuxiliaryInputs:
-        used = features if with_gradient else features.detach()
-        return self._make_inputs(batch, lambda: used, with_gradient=with_gradient)
 
     def _replace_nonfinite(self, name: str, bonus: Tensor, batch: Rollout) -> Tensor:
         """Return rewards with 0 in place of NaN and infinity, which are logged once until all are finite again."""
@@ -231,16 +214,18 @@ class Gradients:
         self._gradient = gradient
         self._layers = [layer for module in modules for layer in _find_layers(module)]
 
-    def compute(self, losses: Iterable[Tensor], auxiliary_losses: AuxiliaryLosses) -> None:
-        """Write the gradient of the losses of the agent and its auxiliaries."""
+    def compute(self, losses: Iterable[Tensor], auxiliary_losses: Mapping[str, Tensor], adaptive: Set[str]) -> None:
+        """Write the gradient of the losses of the agent and its auxiliaries, some of them `adaptive`."""
         self._gradient.zero_()
         remaining = list(losses)
-        if auxiliary_losses.adaptive:
+        adaptive_losses = [loss for name, loss in auxiliary_losses.items() if name in adaptive]
+        if adaptive_losses:
             if remaining:
                 reduce(torch.add, remaining).backward(retain_graph=True)
-            self.add_adaptive(auxiliary_losses.adaptive)
+            self.add_adaptive(adaptive_losses)
             remaining = []
-        if remaining := [*remaining, *auxiliary_losses.plain]:
+        remaining += [loss for name, loss in auxiliary_losses.items() if name not in adaptive]
+        if remaining:
             reduce(torch.add, remaining).backward()
 
     def add_adaptive(self, losses: list[Tensor]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import torch
@@ -51,34 +52,24 @@ class BatchScheduler(ABC):
         """Restore what `state` returned. The default restores nothing."""
 
 
+@dataclass(eq=False)
 class ReplayScheduler(BatchScheduler):
     """A scheduler that stores each rollout in a replay, and yields it and replayed batches, by an agent's schedule.
 
-    Args:
-        replay: the replay.
-        schedule: the schedule of the agent.
-        rng: draws the number of batches.
-        record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
-
     Attributes:
+        schedule: the schedule of the agent.
+        record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
         remainder: the fraction of a batch that was left over (count distribution `fixed`).
     """
 
     replay: Replay
+    schedule: DataSchedule
+    rng: np.random.Generator
+    record_td_errors: Callable[[Rollout], Rollout] | None = None
+    remainder: float = 0.0
 
-    def __init__(
-        self,
-        replay: Replay,
-        schedule: DataSchedule,
-        rng: np.random.Generator,
-        record_td_errors: Callable[[Rollout], Rollout] | None = None,
-    ):
-        self.replay = replay
-        self.schedule = schedule
-        self.rng = rng
-        self._record_td_errors = record_td_errors
-        self.records_td_errors = record_td_errors is not None
-        self.remainder = 0.0
+    def __post_init__(self) -> None:
+        self.records_td_errors = self.record_td_errors is not None
 
     @property
     def initial_lanes(self) -> int:  # type: ignore[override]
@@ -87,8 +78,8 @@ class ReplayScheduler(BatchScheduler):
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         """Store `rollout`. Yield it if the agent learns on-policy, then the replayed batches, as they are sampled."""
-        if self._record_td_errors and TD_ERROR not in rollout.records:
-            rollout = self._record_td_errors(rollout)
+        if self.record_td_errors and TD_ERROR not in rollout.records:
+            rollout = self.record_td_errors(rollout)
         self.replay.add(rollout)
         if self.schedule.on_policy_updates:
             yield rollout
@@ -131,36 +122,26 @@ class ReplayScheduler(BatchScheduler):
         return batches
 
 
+@dataclass(eq=False)
 class OnPolicyScheduler(BatchScheduler):
     """A scheduler that yields each rollout once as it is, or minibatches of a prepared rollout in several epochs.
 
     A minibatch consists of whole columns if the network has a memory, and otherwise of single rows. Each epoch shuffles
     them again (Schulman et al. 2017, Algorithm 1).
 
-    Args:
+    Attributes:
         schedule: the schedule of the agent.
         prepare: prepares a rollout for its epochs.
         has_memory: whether the network has a memory.
-        initial_lanes: the number of lanes at the start of the run.
-        rng: shuffles.
     """
 
     replay = None
-
-    def __init__(
-        self,
-        schedule: DataSchedule,
-        prepare: Callable[[Rollout], Rollout],
-        *,
-        has_memory: bool,
-        initial_lanes: int,
-        rng: np.random.Generator,
-    ):
-        self.schedule = schedule
-        self.prepare = prepare
-        self.has_memory = has_memory
-        self.initial_lanes = initial_lanes
-        self.rng = rng
+    schedule: DataSchedule
+    prepare: Callable[[Rollout], Rollout]
+    _: KW_ONLY
+    has_memory: bool
+    initial_lanes: int
+    rng: np.random.Generator
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         if self.schedule.epochs is None:

@@ -1,71 +1,25 @@
-"""The components that a runtime connects: for each role an agent, scheduler, learner and explorer; and the timer."""
+"""The components of a run: for each role an agent, scheduler, learner and explorer; and the updates that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent
+from algorithm.agents.agent import Agent, LossResult
 from algorithm.exploration.explorer import Explorer
-from algorithm.rollout import Decision, Step
+from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
-from algorithm.training.cpu_time import measure_cpu_seconds
 from algorithm.training.learner import Learner
+from algorithm.training.timer import Timer
 
-STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
-PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
-
-
-class Timer:
-    """The seconds of each phase of a run: the only clock for metrics, display and result.
-
-    A phase is timed when it ends, by the time since the last phase ended: no phase has to be started, and every second
-    is counted. `lap` takes 0.1 microseconds; a tick of two CartPole environments takes 70.
-
-    Args:
-        measure_cpu: returns the CPU seconds of the processes of the run so far.
-    """
-
-    def __init__(self, measure_cpu: Callable[[], float] = measure_cpu_seconds) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self._measure_cpu, self._cpu_start = measure_cpu, measure_cpu()
-        self.last_lap = perf_counter()  # time of the last lap, for callers that need no exact time
-
-    @property
-    def total(self) -> float:
-        """Return the seconds of all phases, until the last lap."""
-        return sum(self.seconds.values())
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Measure and return the CPU seconds since the timer was made, and those that were added."""
-        return self._measure_cpu() - self._cpu_start
-
-    def add_cpu_seconds(self, seconds: float) -> None:
-        """Add CPU seconds of a process that `measure_cpu` does not measure."""
-        self._cpu_start -= seconds
-
-    def lap(self, phase: str) -> None:
-        """Add the time since the last lap to `phase`."""
-        now = perf_counter()
-        self.seconds[phase] += now - self.last_lap
-        self.last_lap = now
-
-    def restart(self) -> None:
-        """Count the time since the last lap to no phase."""
-        self.last_lap = perf_counter()
-
-    def split_lap(self, weights: Mapping[str, float]) -> None:
-        """Divide the time since the last lap between phases, in proportion to `weights`; all 0 count as learning."""
-        now, total = perf_counter(), sum(weights.values())
-        for phase, weight in weights.items() if total > 0 else [("learning", 1.0)]:
-            self.seconds[phase] += (now - self.last_lap) * weight / (total or 1.0)
-        self.last_lap = now
+LOG = logging.getLogger(__name__)
+CHECK_INTERVAL = 100  # updates between checks for divergence; a check waits for the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +80,9 @@ class TrainingComponents:
         return {name: dict(role.count_lanes_by_team(name)) for name, role in roles.items()}
 
     @property
-    def team_names(self) -> dict[str, list[str]]:
-        """Return the names under which returns are recorded, by role: the teams that share its agent, or the role."""
-        return {name: list(teams) for name, teams in self.lanes_by_team.items()}
-
-    @property
     def has_teams(self) -> bool:
         """Return whether teams share an agent, so that their mean return does not measure its weights."""
-        return any(len(names) > 1 for names in self.team_names.values())
+        return any(len(teams) > 1 for teams in self.lanes_by_team.values())
 
     def get(self, role: str, other_adapter: Adapter | None = None) -> AgentComponents:
         """Return the components of a role; build them if it is new, perhaps in `other_adapter`, as of evaluation."""
@@ -146,3 +95,79 @@ class TrainingComponents:
         """Add the lanes that the adapter has added to a role. Return the components of the role."""
         self.by_role[role] = self.grow_components(role, self.by_role[role], self.adapter.roles[role])
         return self.by_role[role]
+
+
+def run_updates(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossResult], object]) -> None:
+    """Make the updates that follow a collected rollout of the role of `components`.
+
+    Args:
+        components: the components of the role.
+        rollout: the rollout.
+        record_update: receives the report of each update.
+    """
+    learner, scheduler = components.learner, components.scheduler
+    learner.observe(rollout)
+    rollout = learner.record(rollout)
+    for batch in scheduler(rollout):
+        report = learner.compute_gradients(batch)
+        if report.ends_epochs:
+            return
+        learner.apply_gradients()
+        complete_report(report, scheduler, batch, rollout)
+        record_update(report)
+
+
+def complete_report(report: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
+    """Set the priorities of a batch that was learned from, and add to its report what the agent does not have.
+
+    Args:
+        report: the report of the update.
+        scheduler: the scheduler of the batch.
+        batch: the batch.
+        rollout: the collected rollout that the update follows.
+    """
+    scheduler.prioritize(batch, report.compute_td_errors)
+    report.add_metrics(partial(scheduler.compute_metrics, batch))
+    report.raw_action = rollout.raw_action
+
+
+class Diverged(RuntimeError):
+    """Too many successive updates had a loss or gradient that is NaN or infinite."""
+
+
+class DivergenceDetector:
+    """A detector that logs skipped updates, and ends a run if `limit` successive updates of a role are skipped."""
+
+    def __init__(self, training: TrainingComponents, limit: int):
+        self.training, self.limit = training, limit
+        self._interval = min(CHECK_INTERVAL, limit)
+        self._updates = 0
+        self._logged_skips = {role: components.learner.skipped_updates for role, components in training.by_role.items()}
+
+    def count_update(self) -> None:
+        """Count an update, and check the learners at intervals. Raises Diverged."""
+        self._updates += 1
+        if self._updates % self._interval == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Check the learners of all roles.
+
+        Raises:
+            Diverged: the last `limit` updates of a role were skipped.
+        """
+        for role, components in self.training.by_role.items():
+            learner = components.learner
+            skipped = learner.skipped_updates
+            if skipped > self._logged_skips.get(role, 0):
+                LOG.warning(
+                    f"{skipped - self._logged_skips.get(role, 0)} updates of role {role!r} were skipped up to update "
+                    f"{learner.updates:,}: their loss or gradient is NaN or infinite"
+                )
+                self._logged_skips[role] = skipped
+            if learner.consecutive_skips >= self.limit:
+                raise Diverged(
+                    f"the last {learner.consecutive_skips} updates of role {role!r} had a NaN or infinite loss or "
+                    f"gradient (base_config.max_nonfinite_updates is {self.limit}); the last checkpoint is unchanged; "
+                    "try a smaller learning_rate, or a reward_scale or reward_clip for large rewards"
+                )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent
 from algorithm.rollout import Step
 from algorithm.specs import Role
-from algorithm.training.invalid_values import StepSanitizer
+from algorithm.training.invalid_values import RunningEpisodes
 from algorithm.training.metrics import format_number
 
 ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
@@ -179,7 +178,7 @@ class _EpisodeCounter:
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
         self.results: dict[str, EvaluationResult] = {}
         self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
-        self.running = StepSanitizer(name, role.lanes, role.action_spec.branches)
+        self.running = RunningEpisodes(name, role.lanes, role.action_spec.branches)
         self.finished = np.zeros(role.lanes, np.int64)  # counted episodes of each lane
         self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick in which each lane had a row
         self._divide_episodes(role)
@@ -207,17 +206,14 @@ class _EpisodeCounter:
         step, counted = self.running(step)
         decision = (self.agent.greedy if self.greedy else self.agent.act)(step, step.select_memory(self.memory))
         self.memory[step.lane] = decision.memory
-        self._add(step if counted is None else step.take(counted))
-        return decision.action
-
-    def _add(self, step: Step) -> None:
-        for lane, episode_return, length in self.running.add(step):
+        for lane, episode_return, length in self.running.add(step if counted is None else step.take(counted)):
             if self.finished[lane] < self.quota[lane]:
                 self.finished[lane] += 1
                 result = self.results[self.role.find_team(lane) or self.name]
                 result.returns.append(episode_return)
                 result.lengths.append(length)
                 result.lanes.append(lane)
+        return decision.action
 
     def _divide_episodes(self, role: Role) -> None:
         """Divide the episodes of each team among its lanes."""
@@ -231,14 +227,8 @@ class _EpisodeCounter:
 Results = Mapping[str, EvaluationResult]  # by role or team
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The outcome of an evaluation.
-
-    Attributes:
-        results: the results that are reported.
-        confirmation: the results that decide whether the goal is confirmed; None if the evaluation does not confirm it.
-    """
+class Outcome(NamedTuple):
+    """The reported results of an evaluation, and those that decide whether the goal is confirmed, if it confirms it."""
 
     results: Results
     confirmation: Results | None = None
@@ -271,125 +261,28 @@ class EpisodePlan:
         return Outcome(results=evaluator.play(self.episodes, self.seed), confirmation=confirmation)
 
 
-class Evaluations(ABC):
-    """A way of playing evaluation episodes. Both methods raise SimulatorError if evaluation is not possible.
+class Evaluations:
+    """The evaluations of a run, each played in this process when it starts; a subclass plays them in another process.
+
+    Both methods raise SimulatorError if evaluation is not possible.
+
+    Args:
+        play: plays an evaluation with the given number of episodes that confirm the goal.
 
     Attributes:
         is_concurrent: whether training continues between `start` and the result, so that the weights have changed when
             it is received.
     """
 
-    is_concurrent: bool
-
-    @abstractmethod
-    def start(self, confirmation_episodes: int) -> None:
-        """Start an evaluation of the present weights; it confirms the goal with this number of episodes; 0: not."""
-
-    @abstractmethod
-    def receive(self, timeout: float) -> Outcome | None:
-        """Return the outcome of the evaluation that was started; None if `timeout` seconds pass without it."""
-
-
-class ImmediateEvaluations(Evaluations):
-    """Evaluations that are played in this process, when they start.
-
-    Args:
-        play: plays an evaluation with the given number of episodes that confirm the goal.
-    """
-
     is_concurrent = False
 
     def __init__(self, play: Callable[[int], Outcome]):
         self._play = play
-        self._outcome: Outcome | None = None
 
     def start(self, confirmation_episodes: int) -> None:
+        """Start an evaluation of the present weights; it confirms the goal with this number of episodes; 0: not."""
         self._outcome = self._play(confirmation_episodes)
 
     def receive(self, timeout: float) -> Outcome | None:
+        """Return the outcome of the evaluation that was started; None if `timeout` seconds pass without it."""
         return self._outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluatedVersion:
-    """The weights that an evaluation has started with.
-
-    Attributes:
-        env_steps: env steps of the run at that time.
-        checkpoint: the checkpoint with these weights; None if they are still the present ones when the results are
-            received, or if it could not be written.
-        confirms: whether the evaluation decides whether the goal is confirmed.
-    """
-
-    env_steps: int
-    checkpoint: Any
-    confirms: bool
-
-
-class EvaluationQueue:
-    """The evaluation of a run that has started, and the one that is due after it.
-
-    An evaluation that is due while another one has not ended starts after it, with the weights of that time.
-
-    Args:
-        evaluations: plays the episodes.
-        save: writes a checkpoint and returns it; None if it could not be written.
-
-    Attributes:
-        version: the weights of the evaluation that has started; None if there is none.
-    """
-
-    def __init__(self, evaluations: Evaluations, save: Callable[[], Any]):
-        self.evaluations, self._save = evaluations, save
-        self.version: EvaluatedVersion | None = None
-        self._is_due, self._confirmation_episodes = False, 0
-        self._last_start = -1  # env steps at which the last evaluation started
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether an evaluation has started or is due."""
-        return self._is_due or self.version is not None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether an evaluation is due that has not started, or was interrupted, and confirms nothing."""
-        return self._is_due and not self._confirmation_episodes
-
-    @property
-    def is_confirming(self) -> bool:
-        """Return whether the evaluation that has started, or the one that is due, confirms the goal."""
-        return self._confirmation_episodes > 0 or (self.version is not None and self.version.confirms)
-
-    def request(self, env_steps: int, confirmation_episodes: int) -> None:
-        """Let an evaluation be due, unless the last one started at the same env steps and this one confirms nothing."""
-        if confirmation_episodes or env_steps != self._last_start:
-            self._is_due = True
-            self._confirmation_episodes = max(self._confirmation_episodes, confirmation_episodes)
-
-    def cancel(self) -> None:
-        """Let no evaluation be due."""
-        self._is_due, self._confirmation_episodes = False, 0
-
-    def advance(self, env_steps: int, timeout: float) -> tuple[EvaluatedVersion, Outcome] | None:
-        """Start the evaluation that is due, if no other one has started.
-
-        Returns:
-            The outcome of the evaluation that has started; None without one, or if `timeout` seconds pass without it.
-
-        Raises:
-            SimulatorError: evaluation is not possible.
-        """
-        if self.version is None and self._is_due:
-            self._start(env_steps)
-        if self.version is None or (outcome := self.evaluations.receive(timeout)) is None:
-            return None
-        version, self.version = self.version, None
-        return version, outcome
-
-    def _start(self, env_steps: int) -> None:
-        checkpoint = self._save() if self.evaluations.is_concurrent else None
-        self.evaluations.start(self._confirmation_episodes)
-        confirms = self._confirmation_episodes > 0
-        self.version = EvaluatedVersion(env_steps=env_steps, checkpoint=checkpoint, confirms=confirms)
-        self._last_start = env_steps
-        self.cancel()

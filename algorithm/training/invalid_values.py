@@ -12,6 +12,11 @@ import numpy as np
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
+LOG = logging.getLogger(__name__)
+MAX_LOST_TICKS = 30_000  # ticks in which a lane may be lost, without a finished episode, before the run ends
+MAX_DISCARDED = 100  # episodes that may be discarded in a row, of a lane or of all lanes, before the run ends
+LANE_ARRAYS = ("returns", "lengths", "discarded", "lost", "lost_ticks")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
@@ -37,26 +42,58 @@ def get_lane_index(step: Step, lanes: int) -> np.ndarray | slice:
     return slice(None) if len(step.lane) == lanes else step.lane
 
 
-class EpisodeReturns:
-    """The raw return and the number of executed decisions of the running episode of each lane.
+class InvalidEpisodes(RuntimeError):
+    """All episodes contain invalid observations, rewards or action masks: nothing can be learned or evaluated."""
+
+
+class RunningEpisodes:
+    """The running episodes of the lanes of one role, without NaN and infinity, which are replaced in steps.
+
+    A lane is lost from a row with such an observation or reward, or with a mask that allows no action of a branch,
+    until its next `first`. Its episode is truncated before that row, as if the final observation were unknown, and is
+    discarded: it is not finished.
+
+    Args:
+        role: the name of the role, for messages.
+        lanes: the number of lanes.
+        branches: the number of actions of each discrete branch.
 
     Attributes:
-        discarded: [lanes], the number of episodes of each lane that were discarded since one of it was finished.
+        returns: [lanes], the raw return of the running episode of each lane.
+        lengths: [lanes], the number of its executed decisions.
+        lost: [lanes] bool, whether each lane is lost.
+        lost_ticks: [lanes], for how many ticks it was lost since it finished an episode.
+        discarded: [lanes], the number of its episodes that were discarded since then.
         discarded_in_row: the number of episodes that were discarded since any lane finished one.
     """
 
-    LANE_ARRAYS: tuple[str, ...] = ("returns", "lengths", "discarded")
-
-    def __init__(self, lanes: int):
+    def __init__(self, role: str, lanes: int, branches: Sequence[int]):
+        self.role = role
+        self.branch_starts = np.cumsum([0, *branches])[:-1]  # the index in a mask at which each branch begins
         self.returns = np.zeros(lanes)
-        self.lengths = np.zeros(lanes, np.int64)
-        self.discarded = np.zeros(lanes, np.int64)
+        self.lengths, self.discarded, self.lost_ticks = np.zeros((3, lanes), np.int64)
+        self.lost = np.zeros(lanes, bool)
         self.discarded_in_row = 0
+        self._any_lost = False
+        self._last_fault = ""
 
     def grow(self, lanes: int) -> None:
         """Add lanes without an episode, so that there are `lanes` lanes."""
-        for name in self.LANE_ARRAYS:
+        for name in LANE_ARRAYS:
             setattr(self, name, np.pad(getattr(self, name), (0, lanes - len(getattr(self, name)))))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything, for a checkpoint."""
+        episodes = {f"episodes/{name}": getattr(self, name) for name in ("returns", "lengths", "discarded")}
+        in_row = {"episodes/discarded_in_row": np.array([self.discarded_in_row])}
+        return {**episodes, **in_row, "lost": self.lost, "lost_ticks": self.lost_ticks}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what `state` returned, from a mapping that may hold further names."""
+        for path in self.state():
+            setattr(self, path.rpartition("/")[2], state[path].copy())
+        self.discarded_in_row = int(state["episodes/discarded_in_row"][0])
+        self._any_lost = bool(self.lost.any())
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Add one tick. Return lane, return and length of each episode that it ended."""
@@ -76,65 +113,6 @@ class EpisodeReturns:
                 self.discarded[ended] = self.discarded_in_row = 0
         self.lengths[lane] += ~step.is_bootstrap_row if n_bootstrap else 1
         return finished
-
-    def discard(self, lanes: np.ndarray, *, episodes: np.ndarray) -> None:
-        """Discard the running episodes of `lanes` (numbers of lanes): they are not finished.
-
-        Args:
-            lanes: the lanes.
-            episodes: those among them whose episode was not discarded before.
-        """
-        self.returns[lanes] = 0
-        self.lengths[lanes] = 0
-        self.discarded[episodes] += 1
-        self.discarded_in_row += len(episodes)
-
-
-LOG = logging.getLogger(__name__)
-MAX_LOST_TICKS = 30_000  # ticks in which a lane may be lost, without a finished episode, before the run ends
-MAX_DISCARDED = 100  # episodes that may be discarded in a row, of a lane or of all lanes, before the run ends
-
-
-class InvalidEpisodes(RuntimeError):
-    """All episodes contain invalid observations, rewards or action masks: nothing can be learned or evaluated."""
-
-
-class StepSanitizer(EpisodeReturns):
-    """The running episodes of the lanes of one role, without NaN and infinity, which it replaces in steps.
-
-    A lane is lost from a row with such an observation or reward, or with a mask that allows no action of a branch,
-    until its next `first`. Its episode is truncated before that row, as if the final observation were unknown, and is
-    not counted.
-
-    Args:
-        role: the name of the role, for messages.
-        lanes: the number of lanes.
-        branches: the number of actions of each discrete branch.
-    """
-
-    LANE_ARRAYS = (*EpisodeReturns.LANE_ARRAYS, "lost", "lost_ticks")
-
-    def __init__(self, role: str, lanes: int, branches: Sequence[int]):
-        super().__init__(lanes)
-        self.role = role
-        self.branch_starts = np.cumsum([0, *branches])[:-1]  # the index in a mask at which each branch begins
-        self.lost = np.zeros(lanes, bool)
-        self.lost_ticks = np.zeros(lanes, np.int64)  # since each lane finished an episode
-        self._any_lost = False
-        self._last_fault = ""
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the running episodes, and which lanes are lost for how long, for a checkpoint."""
-        episodes = {f"episodes/{name}": getattr(self, name) for name in EpisodeReturns.LANE_ARRAYS}
-        in_row = {"episodes/discarded_in_row": np.array([self.discarded_in_row])}
-        return {**episodes, **in_row, "lost": self.lost, "lost_ticks": self.lost_ticks}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore what `state` returned, from a mapping that may hold further names."""
-        for path in self.state():
-            setattr(self, path.rpartition("/")[2], state[path].copy())
-        self.discarded_in_row = int(state["episodes/discarded_in_row"][0])
-        self._any_lost = bool(self.lost.any())
 
     def __call__(self, step: Step) -> tuple[Step, np.ndarray | None]:
         """Return the step with finite values only, and which of its rows may be stored.
@@ -164,7 +142,7 @@ class StepSanitizer(EpisodeReturns):
             self._warn_nonfinite(f"observation {name!r}", step.obs[name], step.lane, rows & bad_obs & ~still_lost)
         self._warn_nonfinite("reward", step.reward, step.lane, bad_reward & ~was_lost)
         newly_discarded = (lost & ~still_lost) | (truncated_starts & ~was_lost)
-        self._update_lost(step.lane, lost, truncated_starts, newly_discarded)
+        self._discard(step.lane, lost, truncated_starts, newly_discarded)
         self._check_limits()
         # The mask stays, since the actions of a lost lane are executed, too.
         obs = {
@@ -194,11 +172,13 @@ class StepSanitizer(EpisodeReturns):
         )
         LOG.warning(f"{self._last_fault}, which is truncated there and not counted")
 
-    def _update_lost(
-        self, lane: np.ndarray, lost: np.ndarray, truncated_starts: np.ndarray, newly_discarded: np.ndarray
-    ) -> None:
-        has_finished = self.discarded[lane] == 0
-        self.discard(lane[lost | truncated_starts], episodes=lane[newly_discarded])
+    def _discard(self, lane: np.ndarray, lost: np.ndarray, truncated: np.ndarray, newly_discarded: np.ndarray) -> None:
+        """Discard the running episodes of lost lanes, and of those whose last row or its reward is not stored."""
+        has_finished, ended = self.discarded[lane] == 0, lane[lost | truncated]
+        self.returns[ended] = 0
+        self.lengths[ended] = 0
+        self.discarded[lane[newly_discarded]] += 1
+        self.discarded_in_row += int(newly_discarded.sum())
         self.lost[lane] = lost
         self.lost_ticks[lane] = np.where(has_finished, 0, self.lost_ticks[lane]) + lost
         self._any_lost = bool(self.lost.any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial, reduce
@@ -11,7 +11,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Divergence, LossResult
+from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterReset
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place, State
@@ -21,48 +21,8 @@ from algorithm.networks.precision import CPU, Placement, set_precision, upload
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
-from algorithm.training.optimizers import OptimizerStep, make_optimizer_steps
+from algorithm.training.optimizers import make_optimizers
 from algorithm.training.rewards import RewardNormalizer
-
-
-@torch.no_grad()
-def reset_if_due(agent: Agent, parameters: FlatParameters, steps: Iterable[OptimizerStep], update: int) -> None:
-    """Reset the parameters of an agent after an update, if it has resets and one of them is due (see ParameterReset).
-
-    Target networks are reset with the same new parameters as their sources, and the running statistics of batch norms
-    in the same way. The moments of the agent's optimizers become 0. Auxiliaries are not reset.
-
-    Args:
-        agent: The agent; its groups are the first of `parameters`.
-        parameters: The flat parameters.
-        steps: The steps of all groups.
-        update: The number of the update (the first is 1).
-    """
-    reset = agent.reset
-    if not reset or update % reset.every:
-        return
-    modules = [group.module for group in reset.make_groups().values()]
-    new_tensors = [
-        torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()]),
-        torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))]),
-    ]
-    vectors = [
-        vector[: len(new)]
-        for vector, new in zip((parameters.vector, parameters.batch_statistics), new_tensors, strict=True)
-    ]
-    old_tensors = [vector.clone() for vector in vectors]
-    for vector, new in zip(vectors, new_tensors, strict=True):
-        vector.copy_(new)
-    for target in agent.target_networks.values():  # whose sources have the new parameters now
-        target.polyak_update(1 - reset.shrink)
-    for vector, old in zip(vectors, old_tensors, strict=True):
-        vector.lerp_(old, reset.shrink)
-    parameters.reset_increments()
-    parameters.complete_step()
-    parameters.apply_target_constraints()
-    for step in steps:
-        if step.name in agent.groups:
-            step.optimizer.moments.zero_()
 
 
 class Learner:
@@ -128,9 +88,9 @@ class Learner:
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
         self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        self._steps = make_optimizer_steps(groups, self.parameters, self._compute_divergence, self.device, place)
+        self.optimizers = make_optimizers(groups, self.parameters, self._compute_divergence, place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
-        self._undoable_tensors = [self.parameters.all_parameters, *(step.optimizer.moments for step in self._steps)]
+        self._undoable_tensors = [self.parameters.all_parameters, *(each.moments for each in self.optimizers)]
 
     def synchronize(self) -> None:
         """Copy what several learners share from the first of them; a learner without others has nothing to copy."""
@@ -155,8 +115,7 @@ class Learner:
 
     def record_td_errors(self, rollout: Rollout) -> Rollout:
         """Return a collected rollout with the TD errors that the agent computes on it, in the record `TD_ERROR`."""
-        self._begin_update()
-        batch = self._prepare_batch(rollout.convert(self._upload))
+        batch = self._begin_update(rollout)
         report = self.agent.loss(batch)[1]
         assert report.compute_row_errors is not None  # as of every agent with a replay
         errors = (batch.valid * report.compute_row_errors().abs()).cpu().numpy()
@@ -182,19 +141,18 @@ class Learner:
         Returns:
             The report of the losses. Its TD errors are in numpy.
         """
-        self._begin_update()
-        batch = self._prepare_batch(rollout.convert(self._upload))
+        batch = self._begin_update(rollout)
         self._batch = batch if self._has_natural_step else None
         losses, report = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
-        self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.groups
-        self._gradients.compute(losses.values(), auxiliary_losses)
-        metrics, auxiliary_metrics = report.compute_metrics, auxiliary_losses.metrics
+        self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.keys()
+        self._gradients.compute(losses.values(), auxiliary_losses, self.auxiliaries.adaptive_groups)
+        metrics, auxiliary_metrics = report.compute_metrics, self.auxiliaries.metrics.copy()
         errors = report.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
-            steps = [step for step in self._steps if step.name not in self._idle_groups]
-            step_metrics = [step.compute_metrics(self.agent.progress) for step in steps]
+            optimizers = [each for each in self.optimizers if each.name not in self._idle_groups]
+            step_metrics = [optimizer.compute_metrics(self.agent.progress) for optimizer in optimizers]
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         # Without features and losses, which keep the graph of this update alive.
@@ -208,7 +166,8 @@ class Learner:
         """
         self._step_if_finite()
         self._counts[0] += 1
-        reset_if_due(self.agent, self.parameters, self._steps, self.updates)
+        if self.agent.reset and self.updates % self.agent.reset.every == 0:
+            self._reset_agent(self.agent.reset)
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
@@ -236,13 +195,13 @@ class Learner:
     def load_parameters(self, state: State) -> None:
         """Load parameters, target networks and statistics, and reset the optimizers."""
         self.parameters.load(state)
-        for step in self._steps:
-            step.optimizer.moments.zero_()
+        for optimizer in self.optimizers:
+            optimizer.moments.zero_()
         self._mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs in addition to the parameters."""
-        moments = {f"moments/{step.name}": step.optimizer.moments.cpu().clone() for step in self._steps}
+        moments = {f"moments/{each.name}": each.moments.cpu().clone() for each in self.optimizers}
         updates, seen = (torch.tensor(count) for count in self._counts.tolist())
         counters = {"updates": updates, "kept": updates - self._skips[0].cpu(), "seen": seen}
         return {**moments, **counters, **self.own_state()}
@@ -254,8 +213,8 @@ class Learner:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned, after the parameters have been loaded."""
-        for step in self._steps:
-            step.optimizer.moments.copy_(state[f"moments/{step.name}"])
+        for optimizer in self.optimizers:
+            optimizer.moments.copy_(state[f"moments/{optimizer.name}"])
         self._counts[:] = int(state["updates"]), int(state["seen"])
         self._skips[0], self._skips[1] = self.updates - int(state["kept"]), 0
         self.restore_own(state)
@@ -267,6 +226,37 @@ class Learner:
         self.auxiliaries.restore(state)
         self._mark_outdated()
 
+    @torch.no_grad()
+    def _reset_agent(self, reset: ParameterReset) -> None:
+        """Reset the parameters of the agent, and set the moments of its optimizers to 0. Auxiliaries are not reset.
+
+        Target networks are reset with the same new parameters as their sources, and the running statistics of batch
+        norms in the same way.
+        """
+        parameters = self.parameters
+        modules = [group.module for group in reset.make_groups().values()]
+        new_tensors = [
+            torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()]),
+            torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))]),
+        ]
+        vectors = [
+            vector[: len(new)]
+            for vector, new in zip((parameters.vector, parameters.batch_statistics), new_tensors, strict=True)
+        ]
+        old_tensors = [vector.clone() for vector in vectors]
+        for vector, new in zip(vectors, new_tensors, strict=True):
+            vector.copy_(new)
+        for target in self.agent.target_networks.values():  # whose sources have the new parameters now
+            target.polyak_update(1 - reset.shrink)
+        for vector, old in zip(vectors, old_tensors, strict=True):
+            vector.lerp_(old, reset.shrink)
+        parameters.reset_increments()
+        parameters.complete_step()
+        parameters.apply_target_constraints()
+        for optimizer in self.optimizers:
+            if optimizer.name in self.agent.groups:
+                optimizer.moments.zero_()
+
     def _mark_outdated(self) -> None:
         """Mark the copy of the policy that acts, if there is one: it fetches the parameters before it acts again."""
         if self._acting_copy:
@@ -275,7 +265,7 @@ class Learner:
     @torch.inference_mode()
     def _step_if_finite(self) -> None:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
-        finite = sum(step.clip(self.checks_gradient) for step in self._steps) < torch.inf
+        finite = sum(optimizer.clip(self.checks_gradient) for optimizer in self.optimizers) < torch.inf
         if not self.checks_gradient or (finite and self._has_natural_step):
             skipped = 1 - self._step_and_undo(torch.as_tensor(finite)).long()
             self._skips += skipped
@@ -293,7 +283,8 @@ class Learner:
     def _step_groups(self) -> bool:
         """Step each group, commit batch statistics, then update the targets. Return whether all steps are finite."""
         progress = self._compute_progress()
-        is_finite = all([step(progress) for step in self._steps if step.name not in self._idle_groups])
+        stepped = [each for each in self.optimizers if each.name not in self._idle_groups]
+        is_finite = all([optimizer.step(optimizer.compute_rate(progress)) for optimizer in stepped])
         self.parameters.complete_step()
         self.agent.update_targets(self.updates + 1)
         self.auxiliaries.update_targets()
@@ -308,13 +299,11 @@ class Learner:
             torch.where(finite, tensor, old, out=tensor)
         return finite
 
-    def _begin_update(self) -> None:
-        """Set the numbers that the agent reads in `loss`."""
+    def _begin_update(self, rollout: Rollout) -> Rollout:
+        """Set the numbers that the agent reads in `loss`. Return a batch on the device, with transformed rewards."""
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
-
-    def _prepare_batch(self, batch: Rollout) -> Rollout:
-        """Transform the rewards of a batch on the device, and reset the changes of batch statistics."""
         self.parameters.reset_increments()
+        batch = rollout.convert(self._upload)
         if not batch.targets:
             self._transform_rewards(batch)
         return batch

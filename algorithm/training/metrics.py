@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from algorithm.atomic_io import copy_aside
 from algorithm.records_io import NumberTable, append_csv, read_csv, write_csv
-from algorithm.tracking.tracker import Tracker, TrackerList
+from algorithm.tracking.trackers import Tracker, TrackerList
 
 if TYPE_CHECKING:  # runs are listed without numpy
     import numpy as np
@@ -85,9 +85,8 @@ class MetricsWriter:
         self.table = folder / TABLE_FILE
         self.trackers = trackers or TrackerList({})
         self.columns: list[str] = []
-        self.earlier_evaluations: dict[
-            int, float
-        ] = {}  # before the run was resumed, as `mean_evaluations` returns them
+        # Of the time before the run was resumed, as `mean_evaluations` returns them.
+        self.earlier_evaluations: dict[int, float] = {}
         if env_steps > 0 or self.table.exists():
             self._rewind(env_steps, log)
 
@@ -96,7 +95,9 @@ class MetricsWriter:
         self.trackers.log(env_steps, values)
         row = {STEPS_COLUMN: env_steps, **values}
         if new := [name for name in row if name not in self.columns]:
-            self._add_columns(new)
+            rows = read_table_if_present(self.table).rows
+            self.columns += new
+            write_csv(self.table, self.columns, rows)
         append_csv(self.table, self.columns, [row])
 
     def write_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
@@ -120,8 +121,3 @@ class MetricsWriter:
         kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
         self.earlier_evaluations = mean_evaluations(kept)
         write_csv(self.table, self.columns, kept.rows)
-
-    def _add_columns(self, new: list[str]) -> None:
-        rows = read_table_if_present(self.table).rows
-        self.columns += new
-        write_csv(self.table, self.columns, rows)

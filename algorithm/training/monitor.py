@@ -1,9 +1,9 @@
-"""The monitor of a run: when it is logged, evaluated and saved, which weights are the best, and when it ends."""
+"""The monitor of a run: when it is logged, evaluated and saved, which weights are the best, its goal, and its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal, Protocol
 
@@ -12,17 +12,9 @@ import numpy as np
 from algorithm.adapters.adapter import SimulatorError
 from algorithm.agents.agent import LossResult
 from algorithm.training.actor import Actor
-from algorithm.training.evaluator import (
-    EvaluatedVersion,
-    EvaluationQueue,
-    EvaluationResult,
-    Evaluations,
-    Outcome,
-    Results,
-)
+from algorithm.training.evaluator import EvaluationResult, Evaluations, Outcome, Results
 from algorithm.training.invalid_values import Episode
-from algorithm.training.limits import GoalCheck, Intervals, Limits
-from algorithm.training.progress import Counters, History, RecentEpisodes
+from algorithm.training.progress import WINDOW, Counters, History, Limits, RecentEpisodes, compute_mean
 from algorithm.training.reporter import Reporter
 
 ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal
@@ -56,6 +48,125 @@ class RunCallbacks(Protocol):
 
     def on_evaluation(self, results: Results) -> object:
         """Receive the result of an evaluation, by role or team."""
+
+
+class GoalCheck:
+    """A check whether the last training episodes of every role or team reach the goal, and others confirm it.
+
+    A confirmation that fails makes the next one longer by the length of the first. If all had the same length, one of
+    them would confirm a policy that is worse than the goal, sooner or later. The probability that any of these
+    confirmations does is bounded, since it decreases exponentially from one to the next.
+
+    Args:
+        history: the recent episodes.
+        goal: the mean return to reach; None: it is never reached.
+        episodes: the number of evaluation episodes of the first confirmation.
+
+    Attributes:
+        is_in_trial: whether the goal was reached, and the next training episodes confirm it.
+    """
+
+    def __init__(self, history: History, goal: float | None, episodes: int):
+        self.history, self.goal, self.episodes = history, goal, episodes
+        self.is_in_trial = False
+
+    @property
+    def confirmation_episodes(self) -> int:
+        """Return the number of evaluation episodes of each role that the next confirmation needs."""
+        return self.episodes * self._length
+
+    def is_met(self) -> bool:
+        """Return whether the last training episodes reach the goal, and no confirmation waits for more of them."""
+        recent = self.history.collect_recent().values()
+        is_complete = bool(recent) and all(each.is_full and each.awaited <= 0 for each in recent)
+        return is_complete and self._is_reached_by(recent)
+
+    def confirm(self, results: Results) -> bool:
+        """Return whether the evaluation episodes of a confirmation reach the goal.
+
+        If not, the next one waits until every role or team has ended as many new training episodes.
+        """
+        if self._is_reached_by(results.values()):
+            return True
+        for each in self.history.collect_recent().values():
+            each.awaited = self.confirmation_episodes
+        self.history.failed_confirmations += 1
+        return False
+
+    def start_trial(self) -> None:
+        """Let the next training episodes confirm the goal."""
+        self.is_in_trial = True
+        for each in self.history.collect_recent().values():
+            each.trial = []
+
+    def confirm_by_trial(self) -> bool:
+        """Return whether the training episodes of the trial reach the goal, once every role or team has ended enough.
+
+        The trial then ends.
+        """
+        recent = self.history.collect_recent().values()
+        trials = []
+        for each in recent:
+            each.trial = each.trial or []  # a role may have appeared since
+            trials.append(each.trial)
+        if any(len(trial) < WINDOW * self._length for trial in trials):
+            return False
+        self.is_in_trial = False
+        for each in recent:
+            each.trial = None
+        is_confirmed = self.goal is not None and all(compute_mean(trial) >= self.goal for trial in trials)
+        self.history.failed_confirmations += not is_confirmed
+        return is_confirmed
+
+    @property
+    def _length(self) -> int:
+        """Return the length of the next confirmation, in lengths of the first."""
+        return 1 + self.history.failed_confirmations
+
+    def _is_reached_by(self, episodes: Iterable[EvaluationResult | RecentEpisodes]) -> bool:
+        """Return whether the mean returns of the episodes of every role or team reach the goal."""
+        return self.goal is not None and all(each.mean >= self.goal for each in episodes)
+
+
+class Intervals:
+    """Actions with the interval of each in env steps, which end at multiples of it.
+
+    Args:
+        actions: interval and action, in the order in which they are run; without an interval it is never run.
+        env_steps: env steps of the run; the intervals that end there have been run.
+
+    Attributes:
+        next_due: the env steps at which the next interval ends.
+    """
+
+    def __init__(self, actions: Sequence[tuple[int | None, Callable[[], object]]], env_steps: int):
+        self._actions = [(every, action) for every, action in actions if every]
+        self._set_last(env_steps)
+
+    def run(self, env_steps: int) -> None:
+        """Run the actions whose intervals have ended since the last call, each once."""
+        if env_steps < self.next_due:
+            return
+        for every, action in self._actions:
+            if env_steps // every > self._last // every:
+                action()
+        self._set_last(env_steps)
+
+    def _set_last(self, env_steps: int) -> None:
+        self._last = env_steps
+        self.next_due = min((env_steps // every + 1) * every for every, _ in self._actions)
+
+
+@dataclass(frozen=True)
+class StartedEvaluation:
+    """An evaluation that has not ended: the env steps at which it started, and whether it confirms the goal.
+
+    `checkpoint` has its weights; None if they are still the present ones when it ends, or if it could not be written.
+    """
+
+    env_steps: int
+    confirms: bool
+    checkpoint: Any
 
 
 class Monitor:
@@ -97,7 +208,10 @@ class Monitor:
         self.confirmed_by: ConfirmedBy | None = None
         self.stopped = False
         self._goal = GoalCheck(history, limits.goal, limits.evaluation_episodes)
-        self._evaluations = EvaluationQueue(evaluations, self._save) if evaluations else None
+        self._evaluations = evaluations
+        self._started: StartedEvaluation | None = None
+        self._due_confirmation: int | None = None  # of the evaluation that is due: its episodes that confirm the goal
+        self._last_start = -1  # env steps at which the last evaluation started
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
         # Saving is last, so that a resumed run does not repeat the other actions.
         actions = [
@@ -135,7 +249,7 @@ class Monitor:
     @property
     def next_due(self) -> int | float:
         """Return the env steps at which an interval or the run ends."""
-        return min(self._intervals.next_due, self.limits.last_step or inf)
+        return min(self._intervals.next_due, self.limits.last_step)
 
     @property
     def is_due(self) -> bool:
@@ -184,9 +298,9 @@ class Monitor:
 
     def finish(self) -> None:
         """Save a final checkpoint, and log the last metrics even if it could not be saved."""
-        self.history.evaluation_is_due = bool(self._evaluations and self._evaluations.is_waiting)
-        if self._evaluations and (version := self._evaluations.version):
-            self.reporter.log(f"the evaluation at {version.env_steps:,} env steps is lost, since the run ends")
+        self.history.evaluation_is_due = self._due_confirmation == 0
+        if self._started:
+            self.reporter.log(f"the evaluation at {self._started.env_steps:,} env steps is lost, since the run ends")
         try:
             self._save()
         finally:
@@ -212,7 +326,8 @@ class Monitor:
 
     def _is_goal_met(self) -> bool:
         """Return whether training episodes reach the goal, and no evaluation is about to confirm it."""
-        return not (self._evaluations and self._evaluations.is_confirming) and self._goal.is_met()
+        is_confirming = self._due_confirmation or (self._started and self._started.confirms)
+        return not is_confirming and self._goal.is_met()
 
     def _mark_best(self, mean: float, checkpoint: Any = None) -> None:
         """Make a checkpoint the best; None: the next one, since it has the present weights.
@@ -230,60 +345,73 @@ class Monitor:
     def _request_evaluation(self, confirmation_episodes: int = 0) -> None:
         """Evaluate the present weights, once at the same number of env steps, or confirm the goal with them."""
         self.history.evaluation_is_due = False
-        if self._evaluations:
-            self._evaluations.request(self.counters.env_steps, confirmation_episodes)
-            self._advance_evaluations()
+        if self._evaluations and (confirmation_episodes or self.counters.env_steps != self._last_start):
+            self._due_confirmation = max(self._due_confirmation or 0, confirmation_episodes)
+        self._advance_evaluations()
 
     def _advance_evaluations(self, timeout: float = 0.0) -> None:
-        """Start the evaluation that is due, and record the one that has ended."""
-        queue = self._evaluations
-        if queue is None or not queue.is_busy:
+        """Start the evaluation that is due, unless another one has not ended, and record the one that has ended."""
+        if not self._evaluations or not self._is_evaluating:
             return
         self.timer.lap("acting")
         try:
-            finished = queue.advance(self.counters.env_steps, timeout)
+            started = self._started or self._start_evaluation(self._evaluations)
+            outcome = self._evaluations.receive(timeout)
         except SimulatorError as error:
-            self._stop_evaluating(queue, error)
+            self._stop_evaluating(error)
             return
         finally:
             self.timer.lap("evaluation")
-        self.best.candidate = queue.version and queue.version.checkpoint
-        if finished:
-            self._record_evaluation(*finished, has_present_weights=not queue.evaluations.is_concurrent)
+        if outcome:
+            self._started = self.best.candidate = None
+            self._record_evaluation(started, outcome, has_present_weights=not self._evaluations.is_concurrent)
 
-    def _record_evaluation(self, version: EvaluatedVersion, outcome: Outcome, has_present_weights: bool) -> None:
+    @property
+    def _is_evaluating(self) -> bool:
+        """Return whether an evaluation has started or is due."""
+        return self._started is not None or self._due_confirmation is not None
+
+    def _start_evaluation(self, evaluations: Evaluations) -> StartedEvaluation:
+        self.best.candidate = self._save() if evaluations.is_concurrent else None
+        episodes, self._last_start = self._due_confirmation or 0, self.counters.env_steps
+        evaluations.start(episodes)
+        self._due_confirmation = None
+        self._started = StartedEvaluation(self._last_start, episodes > 0, self.best.candidate)
+        return self._started
+
+    def _record_evaluation(self, started: StartedEvaluation, outcome: Outcome, has_present_weights: bool) -> None:
         """Record the outcome of an evaluation, after which its weights may be the best, and the goal confirmed."""
-        results = {name: replace(result, env_steps=version.env_steps) for name, result in outcome.results.items()}
+        results = {name: replace(result, env_steps=started.env_steps) for name, result in outcome.results.items()}
         self.evaluation = results
         is_confirmed = outcome.confirmation is not None and self._goal.confirm(outcome.confirmation)
-        is_kept = has_present_weights or version.checkpoint is not None
+        is_kept = has_present_weights or started.checkpoint is not None
         mean = _mean(results.values())
         self._pending_best = None
         if is_kept and (mean >= self.best.mean or is_confirmed):  # of equally good weights the newest are the best
-            self._mark_best(mean, version.checkpoint)
+            self._mark_best(mean, started.checkpoint)
         if outcome.confirmation is not None:
-            self.reporter.report_confirmation(version.env_steps, outcome.confirmation, is_confirmed)
-        self.reporter.report_evaluation(version.env_steps, results)
+            self.reporter.report_confirmation(started.env_steps, outcome.confirmation, is_confirmed)
+        self.reporter.report_evaluation(started.env_steps, results)
         self.reporter.show_progress()
         self.callbacks.on_evaluation(results)
         if is_confirmed:
             self.confirmed_by = "evaluation"
 
-    def _stop_evaluating(self, queue: EvaluationQueue, error: SimulatorError) -> None:
+    def _stop_evaluating(self, error: SimulatorError) -> None:
         """Continue the run without evaluations."""
-        env_steps = queue.version.env_steps if queue.version else self.counters.env_steps
-        self._evaluations, self.best.candidate = None, None
-        self.reporter.report_evaluation_error(env_steps, error)
-        if queue.is_confirming:
+        started, due_confirmation = self._started, self._due_confirmation
+        self._evaluations = self._started = self._due_confirmation = self.best.candidate = None
+        self.reporter.report_evaluation_error(started.env_steps if started else self.counters.env_steps, error)
+        if due_confirmation or (started and started.confirms):
             self._goal.start_trial()
 
     def _finish_evaluations(self) -> None:
         """Evaluate the last weights, unless the goal is confirmed, and wait for the results of all evaluations."""
-        if self._evaluations and self.confirmed:
-            self._evaluations.cancel()
+        if self.confirmed:
+            self._due_confirmation = None
         elif self.limits.evaluates:
             self._request_evaluation()
-        while self._evaluations and self._evaluations.is_busy:
+        while self._is_evaluating:
             self._advance_evaluations(DISPLAY_INTERVAL)
             self.show_progress()
 

@@ -1,11 +1,13 @@
-"""The optimizers of flat vectors, in place, and the steps of the parameter groups of a learner."""
+"""The optimizers of the parameter groups of a learner, which change flat vectors in place."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import cos, nan, pi
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,73 +18,116 @@ from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import Place
 
 
+@dataclass(kw_only=True, eq=False)
 class Optimizer(ABC):
-    """An optimizer of a flat vector; `moments` is its whole state, as one flat tensor."""
+    """An optimizer of one group of the parameters.
 
-    moments: Tensor
+    Attributes:
+        name: the name of the group.
+        group: the group.
+        vector: its part of the flat vector.
+        gradient: its part of the flat gradient.
+        place: returns the tensor that other processes share in place of `moments`.
+        moments: its whole state, as one flat tensor.
+        gradient_norm: the norm of the last gradient before it was clipped, the same tensor in each update.
+    """
 
-    def use_moments(self, moments: Tensor) -> None:
-        """Use a tensor, perhaps one that other processes share, as `moments`."""
-        self.moments = moments
+    N_MOMENTS: ClassVar[tuple[int, int]]  # values in `moments` for each parameter, and in addition
+
+    name: str
+    group: ParameterGroup
+    vector: Tensor
+    gradient: Tensor
+    place: Place = lambda tensor: tensor
+
+    def __post_init__(self) -> None:
+        per_parameter, others = self.N_MOMENTS
+        size = per_parameter * len(self.vector) + others
+        self.moments = self.place(torch.zeros(size, device=self.vector.device))
+        self.gradient_norm = torch.full((), nan, device=self.gradient.device)
 
     @abstractmethod
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+    def step(self, rate: float) -> bool:
         """Change `vector` in place by one step with the learning rate `rate`.
 
         Returns:
             Whether the step is finite, given that the gradient is. If not, the whole update has to be undone.
         """
 
-    def metrics(self) -> dict[str, Tensor]:
-        """Return scalars about the last step, by the names of metrics. The default returns none."""
-        return {}
+    def clip(self, checks_first: bool) -> Tensor | float:
+        """Clip the gradient to the group's largest norm, and return the norm that it had.
+
+        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
+        """
+        norm = torch.dot(self.gradient, self.gradient, out=self.gradient_norm)  # three times as fast as torch's norm
+        norm.sqrt_()
+        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
+            return short_norm
+        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
+        return norm
+
+    def compute_rate(self, progress: float) -> float:
+        """Return the learning rate when the fraction `progress` of the run is done.
+
+        As a fraction of the initial one it is, with f = `learning_rate_final_fraction`, linear: 1 -> f, cosine:
+        f + (1 - f) (1 + cos(pi progress)) / 2 (Loshchilov & Hutter 2017, arXiv 1608.03983, Eq. 5).
+        """
+        final = self.group.learning_rate_final_fraction
+        remaining = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + cos(pi * progress)) / 2}
+        return self.group.learning_rate * (final + (1 - final) * remaining[self.group.learning_rate_schedule])
+
+    def compute_metrics(self, progress: float) -> dict[str, Tensor]:
+        """Return scalars about the step of the last gradient at `progress`, by the names of metrics."""
+        prefix = f"train/{self.name.rpartition('/')[2]}"  # auxiliary/<name> -> <name>, as in its other metrics
+        rate = torch.full((), self.compute_rate(progress), device=self.gradient.device)
+        return {f"{prefix}_learning_rate": rate, f"{prefix}_gradient_norm": self.gradient_norm.clone()}
 
 
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, Algorithm 1), by the operation of torch's fused optimizer.
 
-    With `weight_decay`, theta <- theta - rate weight_decay theta before each step (AdamW; Loshchilov & Hutter 2019,
-    arXiv 1711.05101, Algorithm 2). It is one number for all parameters of the vector, or one for each.
+    As `adamw`, theta <- theta - rate weight_decay theta before each step (AdamW; Loshchilov & Hutter 2019,
+    arXiv 1711.05101, Algorithm 2), except for parameters that are not trained.
     `moments` are the first moments, the second moments, and the number of steps.
     """
 
-    def __init__(
-        self,
-        size: int,
-        device: torch.device,
-        decay: float,
-        epsilon: float,
-        beta1: float = 0.9,
-        weight_decay: float | Tensor | None = None,
-    ):
-        self.size, self.beta1, self.decay, self.epsilon = size, beta1, decay, epsilon
-        self.weight_decay = weight_decay
-        self.use_moments(torch.zeros(2 * size + 1, device=device))
+    N_MOMENTS = (2, 1)
 
-    def use_moments(self, moments: Tensor) -> None:
-        self.moments = moments
-        self.first, self.second, self.steps = moments[: self.size], moments[self.size : -1], moments[-1]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size, self.weight_decay = len(self.vector), self._find_weight_decay()
+        self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
+    def step(self, rate: float) -> bool:
         if self.weight_decay is not None:
-            vector.mul_(1 - rate * self.weight_decay)
+            self.vector.mul_(1 - rate * self.weight_decay)
         self.steps.add_(1)
         torch._fused_adam_(
-            [vector],
-            [gradient],
+            [self.vector],
+            [self.gradient],
             [self.first],
             [self.second],
             [],
             [self.steps],
             lr=rate,
-            beta1=self.beta1,
-            beta2=self.decay,
+            beta1=self.group.optimizer_beta1,
+            beta2=self.group.optimizer_decay,
             weight_decay=0.0,
-            eps=self.epsilon,
+            eps=self.group.optimizer_epsilon,
             amsgrad=False,
             maximize=False,
         )
         return True
+
+    def _find_weight_decay(self) -> float | Tensor | None:
+        """Return the weight decay of all parameters, or of each, which is 0 for those that are not trained."""
+        if self.group.optimizer != "adamw":
+            return None
+        parameters = list(self.group.module.parameters())
+        if all(parameter.requires_grad for parameter in parameters):
+            return self.group.weight_decay
+        trained = [torch.full((parameter.numel(),), float(parameter.requires_grad)) for parameter in parameters]
+        return self.group.weight_decay * torch.cat(trained).to(self.vector.device)
 
 
 class RmsProp(Optimizer):
@@ -91,40 +136,20 @@ class RmsProp(Optimizer):
     With `epsilon_inside` the divisor is sqrt(s + eps), as in Mnih et al. 2016 and Wang et al. 2017.
     """
 
-    def __init__(self, size: int, device: torch.device, decay: float, epsilon: float, epsilon_inside: bool):
-        self.moments = torch.zeros(size, device=device)
-        self.decay, self.epsilon, self.epsilon_inside = decay, epsilon, epsilon_inside
+    N_MOMENTS = (1, 0)
 
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
-        self.moments.mul_(self.decay).addcmul_(gradient, gradient, value=1 - self.decay)
-        if self.epsilon_inside:
-            denominator = (self.moments + self.epsilon).sqrt_()
+    def step(self, rate: float) -> bool:
+        decay, epsilon = self.group.optimizer_decay, self.group.optimizer_epsilon
+        self.moments.mul_(decay).addcmul_(self.gradient, self.gradient, value=1 - decay)
+        if self.group.epsilon_inside:
+            denominator = (self.moments + epsilon).sqrt_()
         else:
-            denominator = self.moments.sqrt().add_(self.epsilon)
-        vector.addcdiv_(gradient, denominator, value=-rate)
+            denominator = self.moments.sqrt().add_(epsilon)
+        self.vector.addcdiv_(self.gradient, denominator, value=-rate)
         return True
 
 
-def make_optimizer(group: ParameterGroup, size: int, device: torch.device) -> Optimizer:
-    """Return the optimizer of a parameter group of `size` parameters. Raises ValueError for an unknown name."""
-    common = size, device, group.optimizer_decay, group.optimizer_epsilon
-    if group.optimizer in ("adam", "adamw"):
-        weight_decay = _make_weight_decay(group, device) if group.optimizer == "adamw" else None
-        return Adam(*common, group.optimizer_beta1, weight_decay)
-    if group.optimizer == "rmsprop":
-        return RmsProp(*common, group.epsilon_inside)
-    raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are adam, adamw and rmsprop")
-
-
-def _make_weight_decay(group: ParameterGroup, device: torch.device) -> float | Tensor:
-    """Return the weight decay of a group, which is 0 for parameters that are not trained."""
-    parameters = list(group.module.parameters())
-    if all(parameter.requires_grad for parameter in parameters):
-        return group.weight_decay
-    trained = [torch.full((parameter.numel(),), float(parameter.requires_grad)) for parameter in parameters]
-    return group.weight_decay * torch.cat(trained).to(device)
-
-
+@dataclass(kw_only=True, eq=False)
 class NaturalStep(Optimizer):
     """An optimizer of a policy that maximises its objective within a trust region; it has no moments.
 
@@ -132,26 +157,24 @@ class NaturalStep(Optimizer):
     the quadratic model of the trust region. It is halved until the exact divergence is at most max(delta, C), C being
     the divergence before the step, and dropped if no halving achieves this.
 
-    Args:
-        group: the group of the policy's parameters.
+    Attributes:
         compute_divergence: returns the divergence of the batch whose gradient is stepped along.
     """
 
-    def __init__(self, group: ParameterGroup, compute_divergence: Callable[[], Divergence]):
-        self.group, self.compute_divergence = group, compute_divergence
-        self.parameters = list(group.module.parameters())
-        self.moments = self.parameters[0].new_empty(0)
+    N_MOMENTS = (0, 0)
+
+    compute_divergence: Callable[[], Divergence]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._metrics: dict[str, Tensor] = {}
 
-    def metrics(self) -> dict[str, Tensor]:
-        return self._metrics
-
     @torch.inference_mode(False)
-    def step(self, vector: Tensor, gradient: Tensor, rate: float) -> bool:
-        group, divergence, delta, g = self.group, self.compute_divergence(), rate, -gradient
+    def step(self, rate: float) -> bool:
+        group, divergence, delta, g = self.group, self.compute_divergence(), rate, -self.gradient
         with torch.enable_grad():
             policy = divergence.compute_policy()
-            fisher = FisherMatrix(policy, divergence.weights, self.parameters, group.damping)
+            fisher = FisherMatrix(policy, divergence.weights, list(group.module.parameters()), group.damping)
         with torch.no_grad():
             before = _mean_kl(policy, divergence)
             k = fisher.pull_back(divergence.weights.unsqueeze(-1) * policy.kl_gradient(divergence.average))
@@ -159,8 +182,11 @@ class NaturalStep(Optimizer):
             step = solve_trust_region(g, k, u, w, before, delta)
             if not torch.stack((before, u.sum(), w.sum())).isfinite().all():
                 return False
-            self._metrics = _line_search(vector, step, divergence, before.clamp(min=delta), group.max_halvings)
+            self._metrics = _line_search(self.vector, step, divergence, before.clamp(min=delta), group.max_halvings)
         return True
+
+    def compute_metrics(self, progress: float) -> dict[str, Tensor]:
+        return super().compute_metrics(progress) | self._metrics
 
 
 class FisherMatrix:
@@ -282,92 +308,35 @@ def _mean_kl(policy: ClosedFormDistribution, divergence: Divergence) -> Tensor:
     return (divergence.weights * policy.kl(divergence.average)).sum()
 
 
-def compute_rate_scale(group: ParameterGroup, progress: float) -> float:
-    """Return the learning rate of a group, as a fraction of its initial one.
-
-    linear: 1 -> f, cosine: f + (1 - f) (1 + cos(pi progress)) / 2 (Loshchilov & Hutter 2017, arXiv 1608.03983, Eq. 5),
-    with f = `learning_rate_final_fraction`.
-
-    Args:
-        group: The group.
-        progress: The fraction of the run that is done.
-    """
-    final = group.learning_rate_final_fraction
-    remaining = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + cos(pi * progress)) / 2}
-    return final + (1 - final) * remaining[group.learning_rate_schedule]
-
-
-@dataclass(kw_only=True)
-class OptimizerStep:
-    """The step of one group of the parameters: its slices of the flat vector and gradient, and its optimizer."""
-
-    name: str
-    group: ParameterGroup
-    vector: Tensor
-    gradient: Tensor
-    optimizer: Optimizer
-
-    def __post_init__(self) -> None:
-        # Of the last gradient, before it was clipped; the same tensor in each update.
-        self.gradient_norm = torch.full((), nan, device=self.gradient.device)
-
-    def clip(self, checks_first: bool) -> Tensor | float:
-        """Clip the gradient to the group's largest norm, and return the norm that it had.
-
-        With `checks_first` the norm is read first, and a gradient that is short enough is not multiplied.
-        """
-        norm = torch.dot(self.gradient, self.gradient, out=self.gradient_norm)  # three times as fast as torch's norm
-        norm.sqrt_()
-        if checks_first and (short_norm := norm.item()) <= self.group.max_grad_norm:
-            return short_norm
-        self.gradient.div_((norm / self.group.max_grad_norm).clamp(min=1))
-        return norm
-
-    def __call__(self, progress: float) -> bool:
-        """Step the group, and return whether the step is finite.
-
-        `progress` is the fraction of the run that is done.
-        """
-        return self.optimizer.step(self.vector, self.gradient, self._compute_rate(progress))
-
-    def compute_metrics(self, progress: float) -> dict[str, Tensor]:
-        """Return scalars about the step of the last gradient at `progress`, by the names of metrics."""
-        prefix = f"train/{self.name.rpartition('/')[2]}"  # auxiliary/<name> -> <name>, as in its other metrics
-        rate = torch.full((), self._compute_rate(progress), device=self.gradient.device)
-        return {
-            f"{prefix}_learning_rate": rate,
-            f"{prefix}_gradient_norm": self.gradient_norm.clone(),
-            **self.optimizer.metrics(),
-        }
-
-    def _compute_rate(self, progress: float) -> float:
-        return self.group.learning_rate * compute_rate_scale(self.group, progress)
-
-
-def make_optimizer_steps(
+def make_optimizers(
     groups: Mapping[str, ParameterGroup],
     parameters: FlatParameters,
     compute_divergence: Callable[[], Divergence],
-    device: torch.device,
     place: Place,
-) -> list[OptimizerStep]:
-    """Return the steps of all groups, those of natural groups last.
+) -> list[Optimizer]:
+    """Return the optimizers of all groups, those of natural groups last.
 
     Args:
         groups: The groups by name.
         parameters: Their flat parameters.
         compute_divergence: See NaturalStep.
-        device: The device of the parameters.
         place: Returns the tensor that other processes share in place of the moments of an optimizer.
+
+    Raises:
+        ValueError: The optimizer of a group is unknown.
     """
-    steps = []
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adam": Adam,
+        "adamw": Adam,
+        "rmsprop": RmsProp,
+        "natural": partial(NaturalStep, compute_divergence=compute_divergence),
+    }
+    optimizers = []
     for name in sorted(groups, key=lambda name: groups[name].optimizer == "natural"):
         group, part = groups[name], parameters.group_slices[name]
+        if group.optimizer not in kinds:
+            raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are {', '.join(kinds)}")
         vector, gradient = parameters.vector[part], parameters.gradient[part]
-        if group.optimizer == "natural":
-            optimizer: Optimizer = NaturalStep(group, compute_divergence)
-        else:
-            optimizer = make_optimizer(group, len(vector), device)
-        optimizer.use_moments(place(optimizer.moments))
-        steps.append(OptimizerStep(name=name, group=group, vector=vector, gradient=gradient, optimizer=optimizer))
-    return steps
+        make = kinds[group.optimizer]
+        optimizers.append(make(name=name, group=group, vector=vector, gradient=gradient, place=place))
+    return optimizers

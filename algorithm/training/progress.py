@@ -1,16 +1,18 @@
-"""The progress of a run: its counters, its last episodes, and the same as plain numbers for a display."""
+"""The progress of a run: its counters and limits, its last episodes, and the same as plain numbers for a display."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from algorithm.training.components import STARTING, TrainingComponents
+from algorithm.training.components import TrainingComponents
 from algorithm.training.invalid_values import Episode
+from algorithm.training.timer import STARTING
 
 WINDOW = 20  # training episodes whose mean return must reach the goal
 
@@ -30,12 +32,69 @@ class Counters:
     cpu_seconds: float | None = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a run, its intervals and its goal; None is never.
+
+    Attributes:
+        max_step: env steps at which the run ends.
+        max_iter: iterations at which the run ends.
+        log_every: env steps between rows of metrics.
+        save_every: env steps between checkpoints.
+        evaluate_every: env steps between evaluations.
+        goal: mean return at which the run ends.
+        evaluation_episodes: number of episodes of an evaluation, of each role.
+        pause_at: env steps at which training pauses, after an evaluation; the run then continues from its checkpoint.
+    """
+
+    max_step: int | None = None
+    max_iter: int | None = None
+    log_every: int
+    save_every: int | None = None
+    evaluate_every: int | None = None
+    goal: float | None = None
+    evaluation_episodes: int
+    pause_at: int | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether there are evaluations; then there is one at the end of the run, too."""
+        return any(limit is not None for limit in (self.goal, self.evaluate_every, self.pause_at))
+
+    @property
+    def last_step(self) -> float:
+        """Return the env steps at which the run ends or pauses; infinity without such a limit."""
+        return min(limit for limit in (self.max_step, self.pause_at, inf) if limit is not None)
+
+    def are_reached(self, counters: Counters) -> bool:
+        """Return whether the run has made `max_step` env steps or `max_iter` iterations, or pauses."""
+        last_iteration = inf if self.max_iter is None else self.max_iter
+        return counters.env_steps >= self.last_step or counters.iterations >= last_iteration
+
+    def list_reached(self, counters: Counters) -> list[str]:
+        """Return a line for each limit, but a pause, that a run which is about to start has reached before."""
+        units = {"max_step": "env steps", "max_iter": "iterations"}
+        return [
+            f"the run has ended already, after {count:,} {units[name]}: base_config.{name} above {limit:,} continues it"
+            for name, (count, limit) in self._compare(counters).items()
+            if count >= limit
+        ]
+
+    def fraction_done(self, counters: Counters) -> float | None:
+        """Return the fraction of the run that is done, by `max_step` or `max_iter`, whichever ends it first."""
+        return max((count / limit for count, limit in self._compare(counters).values()), default=None)
+
+    def _compare(self, counters: Counters) -> dict[str, tuple[int, int]]:
+        """Return the count and the limit of each of `max_step` and `max_iter` that is a limit of the run."""
+        limits = {"max_step": (counters.env_steps, self.max_step), "max_iter": (counters.iterations, self.max_iter)}
+        return {name: (count, limit) for name, (count, limit) in limits.items() if limit is not None}
+
+
 @dataclass
 class RecentEpisodes:
     """The last `WINDOW` training episodes of one role, and the first and the best mean return of a full window.
 
     Attributes:
-        count: the number of episodes that ended in this process.
         awaited: the number of further episodes before the goal may be checked again; not above 0: none.
         trial: the returns of the episodes that confirm the goal, in this process; None: it is not being confirmed.
     """
@@ -44,7 +103,6 @@ class RecentEpisodes:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: float | None = None
     best: float | None = None
-    count: int = 0
     awaited: int = 0
     trial: list[float] | None = None
 
@@ -67,7 +125,6 @@ class RecentEpisodes:
         """Add an episode that ended."""
         self.returns.append(episode_return)
         self.lengths.append(length)
-        self.count += 1
         self.awaited -= 1
         if self.trial is not None:
             self.trial.append(episode_return)
@@ -77,7 +134,7 @@ class RecentEpisodes:
             self.best = mean if self.best is None else max(self.best, mean)
 
     def state(self) -> dict[str, Any]:
-        """Return all but the count and the trial, in values of JSON."""
+        """Return all but the trial, in values of JSON."""
         return {
             "returns": list(self.returns),
             "lengths": list(self.lengths),
@@ -135,7 +192,7 @@ class History:
 
     def collect_recent(self) -> dict[str, RecentEpisodes]:
         """Return the last training episodes of every team, or of every role without teams."""
-        return {name: self.recent[name] for names in self.training.team_names.values() for name in names}
+        return {name: self.recent[name] for teams in self.training.lanes_by_team.values() for name in teams}
 
     def update_seconds(self) -> None:
         """Set `counters.seconds` to the time that the timer has measured."""
@@ -179,24 +236,6 @@ def compute_mean(values: Collection[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The counters of a run at one time, and the seconds of each phase until then."""
-
-    counters: Counters
-    seconds: Mapping[str, float]
-
-    @classmethod
-    def of(cls, counters: Counters, seconds: Mapping[str, float]) -> Snapshot:
-        """Return a snapshot with copies of both."""
-        return cls(replace(counters), dict(seconds))
-
-    @property
-    def running_seconds(self) -> float:
-        """Return the seconds of all phases but the start."""
-        return sum(self.seconds.values()) - self.seconds[STARTING]
-
-
-@dataclass(frozen=True)
 class Throughput:
     """Env steps and updates per second between two times, and the fraction of the time that each phase took."""
 
@@ -204,17 +243,28 @@ class Throughput:
     updates: float
     shares: Mapping[str, float]
 
-    @classmethod
-    def between(cls, start: Snapshot, end: Snapshot) -> Throughput:
-        """Return the throughput from one snapshot to a later one."""
-        start_counters, counters = start.counters, end.counters
-        running_seconds = max(end.running_seconds - start.running_seconds, 1e-9)
-        spent = {phase: seconds - start.seconds[phase] for phase, seconds in end.seconds.items()}
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The counters of a run at one time, and the seconds of each phase until then."""
+
+    counters: Counters
+    seconds: Mapping[str, float]
+
+    @property
+    def running_seconds(self) -> float:
+        """Return the seconds of all phases but the start."""
+        return sum(self.seconds.values()) - self.seconds[STARTING]
+
+    def compute_throughput(self, start: Snapshot) -> Throughput:
+        """Return the throughput since an earlier snapshot."""
+        seconds = max(self.running_seconds - start.running_seconds, 1e-9)
+        spent = {phase: value - start.seconds[phase] for phase, value in self.seconds.items()}
         total = max(sum(spent.values()), 1e-9)
-        return cls(
-            (counters.env_steps - start_counters.env_steps) / running_seconds,
-            (counters.updates - start_counters.updates) / running_seconds,
-            {phase: seconds / total for phase, seconds in spent.items()},
+        return Throughput(
+            env_steps=(self.counters.env_steps - start.counters.env_steps) / seconds,
+            updates=(self.counters.updates - start.counters.updates) / seconds,
+            shares={phase: value / total for phase, value in spent.items()},
         )
 
 

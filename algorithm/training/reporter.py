@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -13,9 +14,8 @@ from torch import Tensor
 from algorithm.agents.agent import LossResult
 from algorithm.program import metric_suffix, role_suffix
 from algorithm.training.evaluator import EvaluationResult
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import EvaluatedMean, History, Progress, RoleProgress, Snapshot, Throughput
+from algorithm.training.progress import EvaluatedMean, History, Limits, Progress, RoleProgress, Snapshot
 
 SAMPLE_INTERVAL = 16  # updates of which the metrics of one are computed
 DISPLAYED_UPDATES = 10  # updates with metrics whose mean is displayed
@@ -73,7 +73,7 @@ class Reporter:
             self._record_evaluation(env_steps, mean)
         self.rows = 0
         self._start = self._last_row = self._take_snapshot()
-        self._throughput = Throughput.between(self._last_row, self._last_row)
+        self._throughput = self._start.compute_throughput(self._start)
 
     def record_update(self, role: str, report: LossResult) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
@@ -93,15 +93,10 @@ class Reporter:
         if now.counters.env_steps > self._last_row.counters.env_steps:
             self.history.update_cpu_seconds()
             self._update_latest()
-            self._throughput = Throughput.between(self._last_row, now)
+            self._throughput = now.compute_throughput(self._last_row)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
-            values = {
-                **self._collect_times(now),
-                **self._collect_metrics(),
-                **statistics,
-                **self._collect_others(),
-            }
-            self.metrics.write(now.counters.env_steps, values)
+            values = self._collect_times(now) | self._collect_metrics() | statistics
+            self.metrics.write(now.counters.env_steps, values | dict(self._collect_others()))
             if self.histograms:
                 self.metrics.write_histograms(now.counters.env_steps, self._collect_histograms())
             self._sampled.clear()
@@ -115,7 +110,7 @@ class Reporter:
         now = self._take_snapshot()
         self._update_latest()
         if self._last_row is self._start or now.running_seconds - self._last_row.running_seconds > MIN_SECONDS:
-            self._throughput = Throughput.between(self._last_row, now)
+            self._throughput = now.compute_throughput(self._last_row)
         self.on_progress(self._make_progress(now, wrote_row=False))
         self.timer.lap("reporting")
 
@@ -160,7 +155,7 @@ class Reporter:
         """Write the last row, and show the final progress with the throughput of the whole process."""
         self.log_metrics()
         now = self._take_snapshot()
-        self._throughput = Throughput.between(self._start, now)
+        self._throughput = now.compute_throughput(self._start)
         self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
 
     def _record_evaluation(self, env_steps: int, mean: float) -> None:
@@ -171,7 +166,7 @@ class Reporter:
 
     def _take_snapshot(self) -> Snapshot:
         self.history.update_seconds()
-        return Snapshot.of(self.history.counters, self.timer.seconds)
+        return Snapshot(replace(self.history.counters), dict(self.timer.seconds))
 
     def _collect_times(self, now: Snapshot) -> dict[str, float]:
         cpu_seconds = self.history.counters.cpu_seconds
@@ -187,9 +182,9 @@ class Reporter:
 
     def _collect_metrics(self) -> dict[str, float]:
         values: dict[str, float] = {}
-        for name in [name for names in self.training.team_names.values() for name in names]:
-            recent, suffix = self.history.recent[name], metric_suffix(name)
+        for name, recent in self.history.collect_recent().items():
             if recent.returns:
+                suffix = metric_suffix(name)
                 values |= {f"rollout/return{suffix}": recent.mean, f"rollout/length{suffix}": recent.length}
                 values[f"rollout/episode_return{suffix}"] = recent.returns[-1]
         for role, components in self.training.by_role.items():
@@ -219,11 +214,7 @@ class Reporter:
     def _update_latest(self) -> None:
         for role, sampled in self._sampled.items():
             if sampled:
-                updates = [
-                    {name: value for name, value in metrics.items() if _is_displayed(name)}
-                    for metrics in sampled[-DISPLAYED_UPDATES:]
-                ]
-                self._latest_metrics[role] = _mean_metrics(updates)
+                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
 
     def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
@@ -239,39 +230,37 @@ class Reporter:
             throughput=self._throughput,
             device=", ".join({str(components.learner.device): None for components in self.training.by_role.values()}),
             faults=self.count_faults(),
-            roles={
-                name: self._make_role_progress(name, lanes, role if index == 0 else None)
-                for role, teams in self.training.lanes_by_team.items()
-                for index, (name, lanes) in enumerate(teams.items())
-            },
+            roles=self._make_roles(),
             evaluation=None if self.training.has_teams else self._evaluation,
             best_evaluation=None if self.training.has_teams else self._best_evaluation,
         )
 
-    def _make_role_progress(self, name: str, lanes: int, role: str | None) -> RoleProgress:
-        """Return the progress of one team or role.
-
-        Args:
-            name: the team, or the role if it has no teams.
-            lanes: its number of lanes.
-            role: the role whose losses and policy metrics are included; None for the further teams of a role.
-        """
-        recent, latest = self.history.recent[name], {} if role is None else self._latest_metrics.get(role, {})
-        return RoleProgress(
-            mean=recent.mean,
-            first=recent.first,
-            best=recent.best,
-            length=recent.length,
-            lanes=lanes,
-            policy_metrics={
+    def _make_roles(self) -> dict[str, RoleProgress]:
+        """Return the progress of each role or team; of several teams of a role, the first has its metrics."""
+        roles = {}
+        for role, teams in self.training.lanes_by_team.items():
+            latest = self._latest_metrics.get(role, {})
+            policy_metrics = {
                 DISPLAYED_METRICS[name]: value for name, value in latest.items() if name in DISPLAYED_METRICS
-            },
-            losses={
+            }
+            losses = {
                 name.removeprefix("train/").removesuffix(LOSS_SUFFIX): value
                 for name, value in latest.items()
                 if name.endswith(LOSS_SUFFIX)
-            },
-        )
+            }
+            for team, lanes in teams.items():
+                recent = self.history.recent[team]
+                roles[team] = RoleProgress(
+                    mean=recent.mean,
+                    first=recent.first,
+                    best=recent.best,
+                    length=recent.length,
+                    lanes=lanes,
+                    policy_metrics=policy_metrics,
+                    losses=losses,
+                )
+                policy_metrics, losses = {}, {}
+        return roles
 
     def _estimate_seconds_left(self, running_seconds: float, fraction_done: float | None) -> float | None:
         start_fraction = self.limits.fraction_done(self._start.counters)
@@ -286,11 +275,6 @@ class Reporter:
 def is_sampled(has_samples: bool, updates: int) -> bool:
     """Return whether metrics of update number `updates` are computed; `has_samples`: some were since the last row."""
     return not has_samples or updates % SAMPLE_INTERVAL == 0
-
-
-def _is_displayed(name: str) -> bool:
-    """Return whether a metric is part of the progress of a run."""
-    return name in DISPLAYED_METRICS or name.endswith(LOSS_SUFFIX)
 
 
 def _mean_metrics(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -22,7 +22,10 @@ class RewardNormalizer:
 
     def __init__(self, transform: RewardTransform, lanes: int):
         self.transform = transform
-        self.moments = _make_moments(transform)
+        if transform.reward_normalization == "return_max":
+            self.moments: ReturnMoments = ReturnMaximum(transform.gamma, transform.return_bound)
+        else:
+            self.moments = ReturnMoments(transform.gamma)
         self.running_sums = np.zeros((self.moments.N_SUMS, lanes))  # of each lane's running episode
 
     def grow(self, lanes: int) -> None:
@@ -135,13 +138,18 @@ class ReturnMaximum(ReturnMoments):
     Args:
         gamma: the discount of returns.
         bound: the largest magnitude of F after the division.
+
+    Raises:
+        ValueError: there is no bound above 0.
     """
 
     N_SUMS = 4  # u, w, s and F
 
     largest: Tensor
 
-    def __init__(self, gamma: float, bound: float):
+    def __init__(self, gamma: float, bound: float | None):
+        if bound is None or bound <= 0:
+            raise ValueError(f"return_bound is {bound}; return_max needs a number above 0")
         super().__init__(gamma)
         self.bound = bound
         self.register_buffer("largest", torch.zeros((), dtype=torch.float64))
@@ -155,16 +163,3 @@ class ReturnMaximum(ReturnMoments):
     def divisor(self) -> Tensor:
         """Return the divisor of rewards; 1 if all rewards were 0."""
         return torch.maximum(self.std, self.largest / self.bound)
-
-
-def _make_moments(transform: RewardTransform) -> ReturnMoments:
-    """Return the statistics of returns that a transformation needs.
-
-    Raises:
-        ValueError: `return_max` has no bound above 0.
-    """
-    if transform.reward_normalization != "return_max":
-        return ReturnMoments(transform.gamma)
-    if transform.return_bound is None or transform.return_bound <= 0:
-        raise ValueError(f"return_bound is {transform.return_bound}; return_max needs a number above 0")
-    return ReturnMaximum(transform.gamma, transform.return_bound)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -86,18 +87,22 @@ class NeverStarts(gymnasium.Env):
         raise RuntimeError("no licence found")
 
 
-class NeverResets(gymnasium.Env):
+class NeverResets(CountedEpisodes):
     """An environment whose reset raises."""
 
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
+    def __init__(self, error=RuntimeError, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.error = error
 
     def reset(self, *, seed=None, options=None):
-        raise RuntimeError("the level is missing")
+        raise self.error("the level is missing")
 
 
 class Raising(CountedEpisodes):
-    """An environment that fails in its `at`-th step or reset if its seed is `culprit`; drawn seeds are 100 to 899."""
+    """An environment that fails in its `at`-th step or reset if its seed is `culprit`; drawn seeds are 100 to 899.
+
+    None as `at` and `culprit` stands for all.
+    """
 
     def __init__(self, ends=((9, TRUNCATED),), culprit=0, at=3, where="step", how="raise", mark=None, render_mode=None):
         super().__init__(ends, render_mode)
@@ -116,7 +121,8 @@ class Raising(CountedEpisodes):
 
     def _fail(self, where):
         self.calls[where] += 1
-        if where != self.where or self.name != self.culprit or self.calls[where] != self.at or self._failed_before():
+        is_due = self.culprit in (None, self.name) and self.at in (None, self.calls[where])
+        if where != self.where or not is_due or self._failed_before():
             return
         if self.how == "exit":
             os._exit(7)
@@ -133,45 +139,21 @@ class Raising(CountedEpisodes):
         return before
 
 
-class NowAndThenRaising(CountedEpisodes):
-    """An environment whose seventh step raises."""
-
-    def step(self, action):
-        if self.executed == 6:
-            raise ArithmeticError("the ground gave way")
-        return super().step(action)
-
-
-class AlwaysRaising(CountedEpisodes):
-    """An environment whose every step raises."""
-
-    def step(self, action):
-        raise ArithmeticError("the ground gave way")
-
-
-class Marking(CountedEpisodes):
-    """An environment that creates the file `mark` when a step has ended."""
-
-    def __init__(self, mark, ends=((9, TRUNCATED),), render_mode=None):
-        super().__init__(ends, render_mode)
-        self.mark = Path(mark)
-
-    def step(self, action):
-        try:
-            return super().step(action)
-        finally:
-            self.mark.touch()
+AlwaysRaising = partial(Raising, culprit=None, at=None)
+NowAndThenRaising = partial(Raising, culprit=None, at=7, ends=())
 
 
 class Slow(CountedEpisodes):
-    """An environment whose step takes `seconds`."""
+    """An environment whose step takes `seconds`, and creates the file `mark`."""
 
-    def __init__(self, seconds, ends=((9, TRUNCATED),), render_mode=None):
+    def __init__(self, seconds=0.0, mark=None, ends=((9, TRUNCATED),), render_mode=None):
         super().__init__(ends, render_mode)
-        self.seconds = seconds
+        self.seconds, self.mark = seconds, mark
 
     def step(self, action):
         time.sleep(self.seconds)
+        if self.mark:
+            Path(self.mark).touch()
         return super().step(action)
 
 

@@ -1,13 +1,10 @@
-"""Errors of environments with a missing package, and of ids that need another env_type."""
+"""Errors of environments with a missing package."""
 
 import pytest
 from gymnasium.error import NamespaceNotFound
 
 from algorithm import program
-from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.env_errors import make_missing_error
-from algorithm.adapters.gym import GymAdapter
-from tests.adapters.configs import config
 from tests.missing_packages import run_without
 
 OPEN = """
@@ -52,19 +49,9 @@ def test_a_missing_package_is_one_line_with_the_extra(package, env_name, env_typ
     assert "\n" not in end
 
 
-def test_a_missing_namespace_is_an_error_with_its_extra():
+@pytest.mark.parametrize(("is_checkout", "package"), [(True, '-e ".[minatar]"'), (False, '"samara-rl[minatar]"')])
+def test_a_missing_namespace_is_an_error_with_its_extra(is_checkout, package, monkeypatch):
     """If MinAtar is not installed, it has no entry point."""
+    monkeypatch.setattr(program, "IS_CHECKOUT", is_checkout)
     error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
-    assert str(error).endswith('needs the extra minatar (Namespace MinAtar not found.): pip install -e ".[minatar]"')
-
-
-def test_an_extra_of_the_installed_package_is_named_by_its_package(monkeypatch):
-    monkeypatch.setattr(program, "IS_CHECKOUT", False)
-    error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
-    assert str(error).endswith('pip install "samara-rl[minatar]"')
-
-
-@pytest.mark.parametrize(("name", "env_type"), [("ALE/Pong-v5", "ATARI"), ("dm_control/walker-run-v0", "DM_CONTROL")])
-def test_an_id_that_needs_another_env_type_is_an_error_with_the_type(name, env_type):
-    with pytest.raises(UnsupportedEnvironment, match=f"{name!r} needs env_type {env_type}: set base_config.env_type"):
-        GymAdapter(config(name, 1, {}))
+    assert str(error).endswith(f"needs the extra minatar (Namespace MinAtar not found.): pip install {package}")

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,13 @@ from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, Unsuppo
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers import EnvGroups, RestartOnFailure
-from tests.adapters.configs import config, vectorized
-from tests.adapters.contract import make_contract, play_lanes
+from tests.adapters.configs import config, opened, vectorized
+from tests.adapters.contract import drive, make_contract, play_lanes
 from tests.adapters.counted import CountedEpisodes, NowAndThenRaising, Raising, Slow
 
 MODES = list(AutoresetMode)
 SEED = 5
-ACTIONS = {"agent": np.zeros((1, 1), np.float32)}
+ACTIONS, BOTH = ({"agent": np.zeros((rows, 1), np.float32)} for rows in (1, 2))  # of one group, of two
 
 
 class Grouped(GymAdapter):
@@ -64,22 +65,14 @@ def test_groups_have_the_episodes_of_undivided_environments(mode, n_groups):
 
 def test_groups_of_worker_processes_have_the_episodes_of_undivided_environments():
     env_config = config("CartPole-v1", 2, vectorized("async"), max_episode_steps=20)
-    whole, groups = GymAdapter(env_config), EnvGroups(GymAdapter, env_config, 2)
-    try:
-        assert play_lanes(groups, 30) == play_lanes(whole, 30)
-    finally:
-        whole.close()
-        groups.close()
+    whole, groups = opened(GymAdapter(env_config)), opened(EnvGroups(GymAdapter, env_config, 2))
+    assert play_lanes(groups, 30) == play_lanes(whole, 30)
 
 
 def test_groups_take_turns():
     Grouped.calls = calls = []
-    adapter = EnvGroups(Grouped, config(CountedEpisodes, 3), 2)
-    lanes = [adapter.reset(SEED)["agent"].lane.tolist()]
-    for _ in range(4):
-        step = adapter.step({"agent": np.zeros((len(lanes[-1]), 1), np.float32)})["agent"]
-        lanes.append(step.lane.tolist())
-    assert lanes == [[0, 1, 2], [0], [1, 2], [0], [1, 2]]
+    steps = drive(EnvGroups(Grouped, config(CountedEpisodes, 3), 2), 4, SEED)
+    assert [step.lane.tolist() for step in steps] == [[0, 1, 2], [0], [1, 2], [0], [1, 2]]
     # A group receives only after the actions of all other groups have been sent.
     assert calls[:3] == [("send", 0), ("send", 1), ("receive", 0)]
     assert calls[3:] == [("send", 0), ("receive", 1), ("send", 1), ("receive", 0), ("send", 0), ("receive", 1)]
@@ -92,14 +85,11 @@ def test_a_reset_discards_the_steps_of_all_groups():
     assert adapter.reset(SEED)["agent"].lane.tolist() == [0, 1, 2, 3]
 
 
-def test_environments_that_cannot_step_in_the_background_have_no_groups():
-    for make in (
-        lambda config: GymAdapter(config),
-        lambda config: ProbeAdapter(EnvConfig(name="chain", n_envs=config.n_envs)),
-    ):
-        with pytest.raises(UnsupportedEnvironment, match="^env_groups is 2, .*vectorization_mode to async") as error:
-            EnvGroups(make, config("CartPole-v1", 4), 2)
-        assert "\n" not in str(error.value)
+@pytest.mark.parametrize("make", [GymAdapter, lambda config: ProbeAdapter(replace(config, name="chain"))])
+def test_environments_that_cannot_step_in_the_background_have_no_groups(make):
+    with pytest.raises(UnsupportedEnvironment, match="^env_groups is 2, .*vectorization_mode to async") as error:
+        EnvGroups(make, config("CartPole-v1", 4), 2)
+    assert "\n" not in str(error.value)
 
 
 def test_a_group_that_does_not_start_closes_the_others():
@@ -129,51 +119,42 @@ def test_restarts_of_all_groups_are_counted_and_name_the_environment(caplog):
     assert [record.getMessage()[:20] for record in caplog.records] == ["environment 2 raised"]
 
 
-def open_processes(n_envs: int, name=Raising, timeout: float | None = None, **args) -> tuple[RestartOnFailure, list]:
-    """Return groups of one worker process each, and the processes."""
-    env_config = config(name, n_envs, vectorized("async", **args), timeout=timeout)
-    adapter = RestartOnFailure(lambda: EnvGroups(GymAdapter, env_config, n_envs), 1)
+def open_processes(name=Raising, timeout: float | None = None, **args) -> tuple[RestartOnFailure, list]:
+    """Return two groups of one worker process each, and the processes."""
+    env_config = config(name, 2, vectorized("async", **args), timeout=timeout)
+    adapter = opened(RestartOnFailure(lambda: EnvGroups(GymAdapter, env_config, 2), 1))
     return adapter, [group.env.processes[0] for group in adapter._inner._groups]
 
 
 @pytest.mark.parametrize("group", [0, 1], ids=["that steps", "that waits"])
 def test_a_killed_worker_of_a_group_restarts_all_groups(group, caplog):
-    adapter, processes = open_processes(2, Slow, seconds=0.2)
-    try:
-        adapter.reset(SEED)
-        adapter.step({"agent": np.zeros((2, 1), np.float32)})
-        assert adapter.step(ACTIONS)["agent"].lane.tolist() == [1]  # now the first group steps
-        os.kill(processes[group].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-        processes[group].join()
-        adapter.send(ACTIONS)
-        step = adapter.receive()["agent"]
-        assert step.lane.tolist() == [0, 1]
-        assert step.first.all() and step.alive.all() and not step.reward.any()
-        assert adapter.restarts == 1 and not any(process.is_alive() for process in processes)
-        assert f"the worker process of environment {group} (exit code -9) has exited" in caplog.text
-        step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
-        assert step.lane.tolist() == [0] and not step.first.any()
-    finally:
-        adapter.close()
+    adapter, processes = open_processes(Slow, seconds=0.2)
+    drive(adapter, 1, SEED)
+    assert adapter.step(ACTIONS)["agent"].lane.tolist() == [1]  # now the first group steps
+    os.kill(processes[group].pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    processes[group].join()
+    adapter.send(ACTIONS)
+    step = adapter.receive()["agent"]
+    assert step.lane.tolist() == [0, 1]
+    assert step.first.all() and step.alive.all() and not step.reward.any()
+    assert adapter.restarts == 1 and not any(process.is_alive() for process in processes)
+    assert f"the worker process of environment {group} (exit code -9) has exited" in caplog.text
+    step = adapter.step(BOTH)["agent"]
+    assert step.lane.tolist() == [0] and not step.first.any()
 
 
 def test_a_group_that_does_not_respond_restarts_all_groups(caplog, tmp_path):
     mark = str(tmp_path / "mark")
-    adapter, processes = open_processes(2, timeout=1.0, how="hang", culprit=SEED + 1, at=1, mark=mark)
-    try:
-        adapter.reset(SEED)
-        assert adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].lane.tolist() == [0]
-        assert adapter.step(ACTIONS)["agent"].lane.tolist() == [0, 1]
-        assert "environment 1 did not respond within 1 s" in caplog.text
-        assert not any(process.is_alive() for process in processes)
-    finally:
-        adapter.close()
+    adapter, processes = open_processes(timeout=1.0, how="hang", culprit=SEED + 1, at=1, mark=mark)
+    assert [step.lane.tolist() for step in drive(adapter, 2, SEED)] == [[0, 1], [0], [0, 1]]
+    assert "environment 1 did not respond within 1 s" in caplog.text
+    assert not any(process.is_alive() for process in processes)
 
 
 def test_groups_are_closed_while_they_step():
-    adapter, processes = open_processes(2, Slow, seconds=0.2)
+    adapter, processes = open_processes(Slow, seconds=0.2)
     adapter.reset(SEED)
-    adapter.send({"agent": np.zeros((2, 1), np.float32)})
+    adapter.send(BOTH)
     adapter.close()
     assert [process.exitcode for process in processes] == [0, 0]
 
@@ -186,7 +167,7 @@ def test_starts_and_stops_leave_no_process_and_no_shared_memory():
         adapter = EnvGroups(GymAdapter, config("CartPole-v1", 2, args), 2)
         processes = [group.env.processes[0] for group in adapter._groups]
         adapter.reset(number)
-        adapter.send({"agent": np.zeros((2, 1), np.float32)})
+        adapter.send(BOTH)
         if number % 2:
             adapter.receive()
         adapter.close()

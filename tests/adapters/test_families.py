@@ -6,8 +6,8 @@ import pytest
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.wrappers import EnvGroups
-from tests.adapters.configs import config
-from tests.adapters.contract import make_contract, play_lanes
+from tests.adapters.configs import config, open_gym, opened
+from tests.adapters.contract import drive, make_contract, play_lanes
 
 POOL = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
 TestMinAtar = make_contract(
@@ -19,37 +19,30 @@ TestGroupsOfEnvPool = make_contract(lambda: EnvGroups(GymAdapter, POOL, 2), pack
 
 def test_groups_of_envpool_have_the_episodes_of_an_undivided_pool():
     pytest.importorskip("envpool")
-    groups = EnvGroups(GymAdapter, POOL, 2)
+    groups = opened(EnvGroups(GymAdapter, POOL, 2))
     assert play_lanes(groups, 60) == play_lanes(GymAdapter(POOL), 60)
-    groups.send({"agent": np.zeros((groups.reset(0)["agent"].lane.size, 1), np.float32)})
-    groups.close()  # while the threads step
+    groups.send({"agent": np.zeros((groups.reset(0)["agent"].lane.size, 1), np.float32)})  # closed while threads step
 
 
 def test_minatar_is_found_by_name_and_has_the_minimal_set_of_actions():
     pytest.importorskip("minatar")
     assert find_id("space_invaders", "minatar") == "MinAtar/SpaceInvaders-v1"
-    adapter = GymAdapter(config("MinAtar/SpaceInvaders-v1", 1, {}))
+    adapter = open_gym("MinAtar/SpaceInvaders-v1")
     assert adapter.roles["agent"].action_spec.branches == (4,)
     assert adapter.reset(0)["agent"].obs["obs"].size == 600
-    adapter.close()
 
 
 def test_lanes_and_seeds_of_minatar_differ():
     """The ball of Breakout starts on the left or on the right side."""
     pytest.importorskip("minatar")
-    adapter = GymAdapter(config("MinAtar/Breakout-v1", 8, {}))
-    obs = [adapter.reset(seed)["agent"].obs["obs"].reshape(8, -1).copy() for seed in (0, 100, 0)]
+    adapter = open_gym("MinAtar/Breakout-v1", 8)
+    obs = [drive(adapter, 0, seed)[0].obs["obs"].reshape(8, -1) for seed in (0, 100, 0)]
     assert len(np.unique(obs[0], axis=0)) == 2
     assert not (obs[0] == obs[1]).all()
     np.testing.assert_array_equal(obs[0], obs[2])
-    adapter.close()
 
 
 def test_pybullet_is_opened_by_its_module():
     pytest.importorskip("pybullet_envs_gymnasium")
-    adapter = GymAdapter(config("pybullet_envs_gymnasium:HopperBulletEnv-v0", 2, {}, max_episode_steps=5))
-    step = adapter.reset(0)["agent"]
-    for _ in range(5):
-        step = adapter.step({"agent": np.zeros((2, 3), np.float32)})["agent"]
-    assert step.is_bootstrap_row.all()
-    adapter.close()
+    adapter = open_gym("pybullet_envs_gymnasium:HopperBulletEnv-v0", 2, max_episode_steps=5)
+    assert drive(adapter, 5)[-1].is_bootstrap_row.all()

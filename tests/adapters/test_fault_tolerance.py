@@ -7,38 +7,44 @@ import os
 import re
 import signal
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorWrapper
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import make_vector
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config, vectorized
-from tests.adapters.contract import make_contract
+from tests.adapters.configs import config, open_gym, opened, vectorized
+from tests.adapters.contract import drive, make_contract
 from tests.adapters.counted import TRUNCATED, AlwaysRaising, NeverResets, NeverStarts, NowAndThenRaising, Raising, Slow
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 MODES = list(AutoresetMode)
 SEED = 5
+ZEROS = {"agent": np.zeros((1, 1), np.float32)}
 
 
 def raising(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **env_args) -> dict:
     return vectorized(kind, mode, **{"culprit": SEED, **env_args})
 
 
-def make_raising(mode: AutoresetMode) -> GymAdapter:
-    return GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode)))
+def restarting(max_restarts: int | None, *fields, make=make_vector, **others) -> RestartOnFailure:
+    """Return environments that are restarted after a crash, and closed after the test."""
+    env_config = config(*fields, **others)
+    return opened(RestartOnFailure(lambda: GymAdapter(env_config, make), max_restarts))
 
 
-TestRaisingNextStep = make_contract(lambda: make_raising(AutoresetMode.NEXT_STEP))
-TestRaisingSameStep = make_contract(lambda: make_raising(AutoresetMode.SAME_STEP))
-TestRaisingDisabled = make_contract(lambda: make_raising(AutoresetMode.DISABLED))
+def raising_now_and_then(mode: AutoresetMode) -> type:
+    return make_contract(lambda: GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode))))
+
+
+TestRaisingNextStep = raising_now_and_then(AutoresetMode.NEXT_STEP)
+TestRaisingSameStep = raising_now_and_then(AutoresetMode.SAME_STEP)
+TestRaisingDisabled = raising_now_and_then(AutoresetMode.DISABLED)
 
 
 class Crashing(VectorWrapper):
@@ -53,27 +59,23 @@ class Crashing(VectorWrapper):
         return super().step(actions)
 
 
-def make_crashing(*args) -> GymAdapter:
-    return GymAdapter(config(NowAndThenRaising, *args), lambda config: Crashing(make_vector(config)))
+def make_crashing(env_config) -> Crashing:
+    return Crashing(make_vector(env_config))
 
 
-TestRestartOnFailure = make_contract(lambda: RestartOnFailure(lambda: make_crashing(3), None))
+TestRestartOnFailure = make_contract(lambda: restarting(None, NowAndThenRaising, 3, make=make_crashing))
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and (obs, next obs) of the valid rows of each lane."""
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), SEED)
-    record = join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
+    actor, records = collect_lanes(adapter, ParityAgent(rollout_length=2), SEED, ticks)
     rows = {}
-    for lane, columns in record.items():
-        obs = columns.obs["obs"][:, 0, 0]
-        valid = np.flatnonzero(columns.valid[:, 0])
-        rows[lane] = [(obs[t], obs[t + 1]) for t in valid]
+    for lane, record in records.items():
+        obs, valid = record.obs["obs"][:, 0, 0], np.flatnonzero(record.valid[:, 0])
+        rows[lane] = list(zip(obs[valid], obs[valid + 1], strict=True))
         # The reward shows that every action was executed in its own environment.
-        np.testing.assert_allclose(
-            columns.reward[valid, 0], obs[valid] / 8 + columns.raw_action[valid, 0, 0], rtol=1e-6
-        )
-        assert columns.alive.all()
+        np.testing.assert_allclose(record.reward[valid, 0], obs[valid] / 8 + record.raw_action[valid, 0, 0], rtol=1e-6)
+        assert record.alive.all()
     return actor, rows
 
 
@@ -88,12 +90,15 @@ def assert_truncated_once(rows: list[tuple], at: int) -> None:
     assert after[0][0] % 10 == 0
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+
+
+@every_mode
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog):
-    adapter = GymAdapter(config(Raising, n_envs, raising("sync", mode)))
+    adapter = open_gym(Raising, n_envs, raising("sync", mode))
     with caplog.at_level(logging.INFO):
-        actor, lanes = collect(adapter, 40)
+        _, lanes = collect(adapter, 40)
     assert_truncated_once(lanes[0], at=3)
     for lane in range(1, n_envs):
         start = (SEED + lane) * 1000
@@ -108,16 +113,13 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
 
 
 def test_a_worker_process_whose_step_raises_continues():
-    adapter = GymAdapter(config(Raising, 2, raising("async", AutoresetMode.SAME_STEP)))
-    try:
-        pids = [process.pid for process in adapter.env.processes]
-        _, lanes = collect(adapter, 24)
-        assert_truncated_once(lanes[0], at=3)
-        assert lanes[1][0] == ((SEED + 1) * 1000 + 10, (SEED + 1) * 1000 + 11)
-        assert pids == [process.pid for process in adapter.env.processes]
-        assert adapter.restarts == 1
-    finally:
-        adapter.close()
+    adapter = open_gym(Raising, 2, raising("async", AutoresetMode.SAME_STEP))
+    pids = [process.pid for process in adapter.env.processes]
+    _, lanes = collect(adapter, 24)
+    assert_truncated_once(lanes[0], at=3)
+    assert lanes[1][0] == ((SEED + 1) * 1000 + 10, (SEED + 1) * 1000 + 11)
+    assert pids == [process.pid for process in adapter.env.processes]
+    assert adapter.restarts == 1
 
 
 def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
@@ -131,28 +133,24 @@ def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
 
     monkeypatch.setattr(PROCESSES.Process, "start", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        GymAdapter(config(Raising, 2, raising("async")))
+        open_gym(Raising, 2, raising("async"))
     started[0].join(10)
     assert started[0].exitcode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
 def test_a_worker_process_leaves_sigterm_to_the_main_process():
-    adapter = GymAdapter(config(Raising, 2, raising("async", culprit=-1)))
-    try:
-        _, lanes = collect(adapter, 5)
-        for process in adapter.env.processes:
-            process.terminate()
-        _, lanes = collect(adapter, 12)
-        assert len(lanes[0]) > 8 and adapter.restarts == 0
-    finally:
-        adapter.close()
+    adapter = open_gym(Raising, 2, raising("async", culprit=-1))
+    collect(adapter, 5)
+    for process in adapter.env.processes:
+        process.terminate()
+    _, lanes = collect(adapter, 12)
+    assert len(lanes[0]) > 8 and adapter.restarts == 0
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 def test_a_reset_that_raises_loses_no_row(mode, caplog):
-    args = raising("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),))
-    adapter = GymAdapter(config(Raising, 2, args))
+    adapter = open_gym(Raising, 2, raising("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),)))
     actor, lanes = collect(adapter, 24)
     start = SEED * 1000 + 10
     assert lanes[0][:3] == [(start + t, start + t + 1) for t in range(3)]
@@ -165,31 +163,33 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
-    adapter = GymAdapter(
-        config(Raising, 1, raising("sync", where="reset", ends=((1, TRUNCATED),), at=1, culprit=SEED + 1))
-    )
-    adapter.reset(seed=SEED)
-    adapter.env.envs[0].env.culprit = SEED
-    adapter.env.envs[0].env.at = 3
-    adapter.env.envs[0]._make = NeverResets
+    adapter = open_gym(Raising, 1, raising("sync", where="reset", ends=((1, TRUNCATED),), culprit=-1))
+    adapter.reset(SEED)
+    inner = adapter.env.envs[0]
+    inner.env.culprit, inner._make = SEED, NeverResets
     with pytest.raises(EnvironmentCrashed, match="counted.py' crashed: RuntimeError: the level is missing"):
         for _ in range(3):
-            adapter.step({"agent": np.zeros((1, 1), np.float32)})
+            adapter.step(ZEROS)
 
 
-def test_an_environment_that_never_started_is_not_restarted():
-    with pytest.raises(EnvironmentStartError, match="no licence found") as error:
-        RestartOnFailure(lambda: GymAdapter(config(NeverStarts, 2, {})), 10)
-    assert not isinstance(error.value, EnvironmentCrashed)
+def test_a_worker_process_that_raises_an_error_of_the_system_has_not_exited():
+    with pytest.raises(EnvironmentStartError, match="does not start: FileNotFoundError: the level is missing"):
+        open_gym(NeverResets, 1, {"error": FileNotFoundError, "vectorization_mode": "async"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(NeverStarts, "no licence found"), (NeverResets, "the level is missing")]
+)
+def test_an_environment_that_never_started_is_not_restarted(kind, message):
     made = []
-    with pytest.raises(EnvironmentStartError, match="the level is missing") as error:
-        RestartOnFailure(lambda: GymAdapter(config(lambda: made.append(1) or NeverResets(), 1, {})), 10)
+    with pytest.raises(EnvironmentStartError, match=message) as error:
+        restarting(10, lambda: made.append(1) or kind())
     assert not isinstance(error.value, EnvironmentCrashed)
     assert len(made) == 1
 
 
 def test_restarts_of_environments_and_of_adapters_have_one_limit():
-    adapter = RestartOnFailure(lambda: make_crashing(2, {"ends": ((99, TRUNCATED),)}), 6)
+    adapter = restarting(6, NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}, make=make_crashing)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
@@ -202,72 +202,51 @@ def test_restarts_of_environments_and_of_adapters_have_one_limit():
 
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_an_environment_that_always_raises_is_a_crash(n_envs):
-    adapter = RestartOnFailure(lambda: GymAdapter(config(AlwaysRaising, n_envs, {})), 4)
-    adapter.reset(SEED)
     with pytest.raises(EnvironmentCrashed, match="crashed [56] times, .* base_config.max_env_restarts"):
-        for _ in range(20):
-            adapter.step({"agent": np.zeros((n_envs, 1), np.float32)})
+        drive(restarting(4, AlwaysRaising, n_envs), 20)
 
 
 @pytest.mark.parametrize(
     ("how", "message"), [("exit", "environment 0 (exit code 7)"), ("hang", "environment 0 did not respond within 1 s")]
 )
 def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, message, caplog, tmp_path):
-    args = raising("async", how=how, mark=str(tmp_path / "mark"))
-    adapter = RestartOnFailure(lambda: GymAdapter(config(Raising, 2, args, timeout=1.0)), 1)
-    try:
-        old = adapter._inner.env.processes
-        _, lanes = collect(adapter, 16)
-        assert not any(process.is_alive() for process in old)
-        assert_truncated_once(lanes[0], at=3)
-        assert lanes[1][2][0] >= 100_000
-        assert adapter.restarts == 1
-    finally:
-        adapter.close()
+    adapter = restarting(1, Raising, 2, raising("async", how=how, mark=str(tmp_path / "mark")), timeout=1.0)
+    old = adapter._inner.env.processes
+    _, lanes = collect(adapter, 16)
+    assert not any(process.is_alive() for process in old)
+    assert_truncated_once(lanes[0], at=3)
+    assert lanes[1][2][0] >= 100_000
+    assert adapter.restarts == 1
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
     assert message in caplog.text
 
 
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
 def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
-    args = {"vectorization_mode": "async", "seconds": 0.2}
-    adapter = RestartOnFailure(lambda: GymAdapter(config(Slow, 2, args)), 1)
-    actions = {"agent": np.zeros((2, 1), np.float32)}
-    try:
-        adapter.reset(SEED)
-        process = adapter._inner.env.processes[1]
-        if is_sent:
-            adapter.send(actions)
-        os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-        process.join()
-        if not is_sent:
-            adapter.send(actions)
-        step = adapter.receive()["agent"]
-        assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
-        assert adapter.restarts == 1
-        assert (adapter.step(actions)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
-    finally:
-        adapter.close()
-
-
-def test_a_timeout_needs_worker_processes():
-    with pytest.raises(UnsupportedEnvironment, match="vectorization_mode to async"):
-        GymAdapter(config(Raising, 1, {}, timeout=1.0))
+    adapter = restarting(1, Slow, 1, {"vectorization_mode": "async", "seconds": 0.2})
+    adapter.reset(SEED)
+    process = adapter._inner.env.processes[0]
+    if is_sent:
+        adapter.send(ZEROS)
+    os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    process.join()
+    if not is_sent:
+        adapter.send(ZEROS)
+    step = adapter.receive()["agent"]
+    assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
+    assert adapter.restarts == 1
+    assert (adapter.step(ZEROS)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
 
 
 def test_a_native_vector_environment_that_raises_is_restarted():
-    native = config("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"})
-    adapter = RestartOnFailure(lambda: GymAdapter(native, lambda config: Crashing(make_vector(config))), 1)
-    adapter.reset(SEED)
-    first = [adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"].first.tolist() for _ in range(9)]
+    adapter = restarting(1, "CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, make=make_crashing)
+    first = [step.first.tolist() for step in drive(adapter, 9)[1:]]
     assert first == [[False, False]] * 7 + [[True, True], [False, False]]
     assert adapter.restarts == 1
 
 
-class Asserting(gymnasium.Env):
+class Asserting(NeverResets):
     """An environment whose step raises an error without text."""
-
-    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         return 0, {}

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config, vectorized
-from tests.adapters.contract import make_contract
+from tests.adapters.configs import config, open_gym, vectorized
+from tests.adapters.contract import drive, make_contract
 from tests.adapters.counted import (
     BOTH,
     TERMINATED,
     TRUNCATED,
     CountedEpisodes,
     Large,
-    Marking,
     NeverStarts,
+    Slow,
     Ticks,
 )
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 MODES = list(AutoresetMode)
 GAMMA = 0.9
+ZEROS = {"agent": np.zeros((1, 1), np.float32)}
 
 
 def make_limited(n_envs: int, args: dict) -> GymAdapter:
@@ -41,6 +43,7 @@ TestSyncNextStep = make_contract(lambda: make_limited(3, vectorized("sync", Auto
 TestSyncSameStep = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.SAME_STEP)))
 TestSyncDisabled = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.DISABLED)))
 TestAsync = make_contract(lambda: make_limited(2, vectorized("async", AutoresetMode.SAME_STEP)), ticks=60)
+TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))
 
 
 # The rows of a lane, computed from one environment in a plain loop: (obs, action, reward, alive, memory, next obs,
@@ -90,25 +93,15 @@ def targets_of(episode: list[tuple]) -> list[float]:
 
 def collect(adapter: GymAdapter, seed: int, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
     """Return the actor and the valid rows of each lane, with targets computed on the whole record."""
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=4)), seed)
-    rollouts = [rollout for _ in range(ticks) for _, rollout in actor.collect()]
+    actor, records = collect_lanes(adapter, ParityAgent(rollout_length=4), seed, ticks)
     lanes = {}
-    for lane, record in join_lanes(rollouts).items():
+    for lane, record in records.items():
         obs = record.obs["obs"][..., 0].astype(float)
         numbers = [record.reward, GAMMA * record.alive, record.valid, q(obs[:-1]), v(obs), trace(obs[:-1])]
         target = retrace(*[torch.from_numpy(np.asarray(value)) for value in numbers]).numpy()
-        lanes[lane] = [
-            (
-                obs[t, 0],
-                record.raw_action[t, 0, 0],
-                record.reward[t, 0],
-                bool(record.alive[t, 0]),
-                record.behavior[t, 0, 1],
-                obs[t + 1, 0] if record.alive[t, 0] else None,
-                target[t, 0],
-            )
-            for t in np.flatnonzero(record.valid)
-        ]
+        following = np.where(record.alive, obs[1:], None)
+        columns = (obs[:-1], record.raw_action[..., 0], record.reward, record.alive, record.behavior[..., 1], following)
+        lanes[lane] = [tuple(column[t, 0] for column in (*columns, target)) for t in np.flatnonzero(record.valid)]
         assert (record.behavior[:, 0, 0] == obs[:-1, 0]).all()
     return actor, lanes
 
@@ -121,69 +114,52 @@ def assert_rows(lanes: dict[int, list[tuple]], ends, seed: int, count: int) -> N
 
 
 ENDS = {
-    "truncated": ((2, TRUNCATED),),
-    "terminated": ((2, TERMINATED),),
-    "both at once": ((2, BOTH),),
+    **{kind: ((2, kind),) for kind in (TRUNCATED, TERMINATED, BOTH)},
     "in turn": ((2, TRUNCATED), (3, TERMINATED), (1, TRUNCATED), (1, TERMINATED), (4, BOTH)),
     "drawn": (),
 }
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
-def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(ends, mode):
-    adapter = GymAdapter(config(CountedEpisodes, 3, {"ends": ends, **vectorized("sync", mode)}))
+every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+
+
+@every_mode
+@pytest.mark.parametrize(("kind", "ends"), [*(("sync", ends) for ends in ENDS), ("async", "drawn")])
+def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(kind, ends, mode):
+    n_envs = 3 if kind == "sync" else 2
+    adapter = open_gym(CountedEpisodes, n_envs, {"ends": ENDS[ends], **vectorized(kind, mode)})
     actor, lanes = collect(adapter, seed=5, ticks=120)
-    assert set(lanes) == {0, 1, 2}
-    assert_rows(lanes, ends, seed=5, count=48)
+    assert isinstance(adapter.env, SyncVectorEnv if kind == "sync" else AsyncVectorEnv)
+    assert set(lanes) == set(range(n_envs))
+    assert_rows(lanes, ENDS[ends], seed=5, count=48)
     assert actor.env_steps == sum(adapter.env.get_attr("executed"))
-
-
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_worker_processes_give_the_same_valid_rows_and_targets(mode):
-    adapter = GymAdapter(config(CountedEpisodes, 2, vectorized("async", mode)))
-    try:
-        actor, lanes = collect(adapter, seed=5, ticks=100)
-        assert isinstance(adapter.env, AsyncVectorEnv)
-        assert_rows(lanes, (), seed=5, count=40)
-        assert actor.env_steps == sum(adapter.env.get_attr("executed"))
-    finally:
-        adapter.close()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_only_worker_processes_step_between_send_and_receive(kind, tmp_path):
     mark = tmp_path / "mark"
-    adapter = GymAdapter(config(Marking, 1, {"mark": str(mark), "vectorization_mode": kind}))
-    try:
-        adapter.reset(seed=0)
-        adapter.send({"agent": np.zeros((1, 1), np.float32)})
-        deadline = time.monotonic() + (20 if kind == "async" else 0)
-        while not mark.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert mark.exists() == (kind == "async")
-        assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
-    finally:
-        adapter.close()
+    adapter = open_gym(Slow, 1, {"mark": str(mark), "vectorization_mode": kind})
+    adapter.reset(seed=0)
+    adapter.send(ZEROS)
+    deadline = time.monotonic() + (20 if kind == "async" else 0)
+    while not mark.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert mark.exists() == (kind == "async")
+    assert adapter.receive()["agent"].obs["obs"].ravel().tolist() == [11]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_reset_discards_a_step_that_has_been_sent(kind):
-    actions = {"agent": np.zeros((2, 1), np.float32)}
-    adapter = GymAdapter(config(CountedEpisodes, 2, {"ends": ((3, TRUNCATED),), "vectorization_mode": kind}))
-    try:
-        adapter.reset(seed=0)
-        adapter.send(actions)
-        assert adapter.reset(seed=1)["agent"].obs["obs"].ravel().tolist() == [1010, 2010]
-        assert adapter.step(actions)["agent"].obs["obs"].ravel().tolist() == [1011, 2011]
-    finally:
-        adapter.close()
+    adapter = open_gym(CountedEpisodes, 1, {"ends": ((3, TRUNCATED),), "vectorization_mode": kind})
+    adapter.reset(seed=0)
+    adapter.send(ZEROS)
+    assert [step.obs["obs"].item() for step in drive(adapter, 1, seed=1)] == [1010, 1011]
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "pipes"])
 def test_worker_processes_are_closed_while_they_step(shared):
     kwargs = {"vectorization_mode": "async", "vector_kwargs": {"shared_memory": shared, "context": "spawn"}}
-    adapter = GymAdapter(config(Large, 2, {"ends": ((9, TRUNCATED),), **kwargs}))
+    adapter = open_gym(Large, 2, {"ends": ((9, TRUNCATED),), **kwargs})
     adapter.reset(seed=0)
     adapter.send({"agent": np.zeros((2, 1), np.float32)})
     adapter.env.close_seconds = 60.0
@@ -193,9 +169,9 @@ def test_worker_processes_are_closed_while_they_step(shared):
     assert [process.exitcode for process in adapter.env.processes] == [0, 0]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 def test_every_mode_gives_the_rows_and_episodes_of_the_truth_table(mode):
-    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)}))
+    adapter = open_gym(CountedEpisodes, 1, {"ends": ENDS["in turn"], **vectorized("sync", mode)})
     actor, lanes = collect(adapter, seed=0, ticks=60)
     assert [(obs, action, reward, alive, after) for obs, action, reward, alive, _, after, _ in lanes[0][:6]] == [
         (10, 0, 1.25, True, 11),
@@ -209,23 +185,18 @@ def test_every_mode_gives_the_rows_and_episodes_of_the_truth_table(mode):
     assert episodes == [(2, 1.25 + 2.375), (3, 2.5 + 3.625 + 2.75), (1, 3.75)]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 def test_a_reset_discards_the_episodes_in_progress(mode):
-    adapter = GymAdapter(config(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)}))
-    actions = {"agent": np.zeros((2, 1), np.float32)}
-    adapter.reset(seed=0)
-    adapter.step(actions)
-    step = adapter.reset(seed=0)["agent"]
-    assert (step.first & ~step.is_bootstrap_row).all()
-    assert step.obs["obs"].ravel().tolist() == [10, 1010]
-    step = adapter.step(actions)["agent"]
-    assert step.obs["obs"].ravel().tolist() == [11, 1011]
-    assert (step.is_bootstrap_row & ~step.first).all()
+    adapter = open_gym(CountedEpisodes, 2, {"ends": ((1, TRUNCATED),), **vectorized("sync", mode)})
+    drive(adapter, 1)
+    first, second = drive(adapter, 1)
+    assert (first.first & ~first.is_bootstrap_row).all() and (second.is_bootstrap_row & ~second.first).all()
+    assert [step.obs["obs"].ravel().tolist() for step in (first, second)] == [[10, 1010], [11, 1011]]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 def test_max_episode_steps_truncates_episodes(mode):
-    adapter = GymAdapter(config(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3))
+    adapter = open_gym(CountedEpisodes, 1, {"ends": ((9, TERMINATED),), **vectorized("sync", mode)}, 3)
     actor, lanes = collect(adapter, seed=0, ticks=40)
     assert {episode.length for episode in actor.episodes} == {3}
     assert [(row[0], row[3], row[5]) for row in lanes[0][2:4]] == [(12, True, 13), (20, True, 21)]
@@ -233,37 +204,19 @@ def test_max_episode_steps_truncates_episodes(mode):
 
 @pytest.mark.parametrize("how", ["sync", "vector_entry_point"])
 def test_max_episode_steps_replaces_the_limit_of_a_registered_environment(how):
-    adapter = GymAdapter(config("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4))
-    step = adapter.reset(seed=0)["agent"]
-    finals = []
-    for _ in range(12):
-        step = adapter.step({"agent": np.zeros((2, 1), np.float32)})["agent"]
-        finals.append(step.is_bootstrap_row.tolist())
-    assert [t for t, final in enumerate(finals) if all(final)] == [3, 8]
+    steps = drive(open_gym("CartPole-v1", 2, {"vectorization_mode": how}, max_episode_steps=4), 12)
+    assert [t for t, step in enumerate(steps) if step.is_bootstrap_row.all()] == [4, 9]
 
 
 def test_a_native_vector_environment_is_used_if_it_is_faster():
-    few, many = (
-        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS - 1, {})),
-        GymAdapter(config("CartPole-v1", NATIVE_MIN_ENVS, {})),
-    )
-    assert isinstance(few.env, SyncVectorEnv)
-    assert not isinstance(many.env, SyncVectorEnv)
+    few, many = (open_gym("CartPole-v1", n_envs) for n_envs in (NATIVE_MIN_ENVS - 1, NATIVE_MIN_ENVS))
+    assert isinstance(few.env, SyncVectorEnv) and not isinstance(many.env, SyncVectorEnv)
     assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
 
 
 def test_a_name_may_have_the_prefix_of_its_module():
-    adapter = GymAdapter(config("tests.adapters.counted:CountedEpisodes-v0", 2, {}))
+    adapter = open_gym("tests.adapters.counted:CountedEpisodes-v0", 2)
     assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
-
-
-@pytest.mark.parametrize(
-    "name", ["NoSuchEnvironment-v0", "CartPole-v99", "no_such_module:Thing-v0", "not an id", "nowhere/Thing-v0"]
-)
-def test_an_unknown_name_is_an_error_with_the_name(name):
-    with pytest.raises(UnsupportedEnvironment) as error:
-        GymAdapter(config(name, 1, {}))
-    assert repr(name) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -277,56 +230,30 @@ def test_an_unknown_name_is_an_error_with_the_name(name):
 )
 def test_an_environment_that_does_not_start_is_an_error_with_its_name_and_reason(name, args, message):
     with pytest.raises(EnvironmentStartError, match=message):
-        GymAdapter(config(name, 1, args))
+        open_gym(name, 1, args)
 
 
 def test_vector_kwargs_have_the_same_meaning_for_any_number_of_environments():
     for n_envs in (1, 8):
-        adapter = GymAdapter(config("CartPole-v1", n_envs, {"vector_kwargs": {"autoreset_mode": "SameStep"}}))
+        adapter = open_gym("CartPole-v1", n_envs, {"vector_kwargs": {"autoreset_mode": "SameStep"}})
         assert adapter.roles["agent"].lanes == n_envs
-        adapter.close()
 
 
 def test_env_args_of_the_caller_are_not_modified():
     env_args = {"ends": ENDS["truncated"], **vectorized("sync", AutoresetMode.SAME_STEP)}
-    before = {**env_args, "vector_kwargs": dict(env_args["vector_kwargs"])}
-    GymAdapter(config(CountedEpisodes, 1, env_args, max_episode_steps=3))
+    before = deepcopy(env_args)
+    open_gym(CountedEpisodes, 1, env_args, max_episode_steps=3)
     assert env_args == before
 
 
-TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))
-
-
 def test_a_function_that_takes_num_envs_makes_one_vector_environment():
-    adapter = GymAdapter(config(lambda num_envs, length: Ticks(num_envs, length), 4, {"length": 2}))
-    assert isinstance(adapter.env, Ticks)
-    assert adapter.roles["agent"].lanes == 4
-    adapter.reset(seed=0)
-    steps = [adapter.step({"agent": np.ones((4, 1), np.float32)})["agent"] for _ in range(3)]
+    adapter = open_gym(lambda num_envs, length: Ticks(num_envs, length), 4, {"length": 2})
+    assert isinstance(adapter.env, Ticks) and adapter.roles["agent"].lanes == 4
+    steps = drive(adapter, 3, action=1.0)[1:]
     assert [bool(step.is_bootstrap_row.all()) for step in steps] == [False, True, False]
     assert [float(step.reward[0]) for step in steps] == [1, 1, 0]
 
 
 def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
-    adapter = GymAdapter(config(lambda num_envs, max_episode_steps: Ticks(num_envs, max_episode_steps), 2, None, 7))
+    adapter = open_gym(lambda num_envs, max_episode_steps: Ticks(num_envs, max_episode_steps), 2, None, 7)
     assert adapter.env.length == 7
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "message"),
-    [
-        (
-            lambda num_envs: CountedEpisodes(),
-            {},
-            "must return a gymnasium.vector.VectorEnv of 3 environments; it returned CountedEpisodes",
-        ),
-        (lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) in env.py must return .* it returned a VectorEnv of 2"),
-        (lambda: Ticks(3), {}, "returns a VectorEnv: return a single environment, .* or add a parameter num_envs"),
-        (Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; add a parameter max_ep"),
-        (Ticks, {"timeout": 1.0}, "env_timeout is 1"),
-        (Ticks, {"wrappers": [("gymnasium.wrappers:ClipReward", {})]}, "and a VectorEnv of env.py has none"),
-    ],
-)
-def test_an_unsuitable_vector_environment_of_an_env_file_is_an_error(make, settings, message):
-    with pytest.raises(UnsupportedEnvironment, match=message):
-        GymAdapter(config(make, 3, **settings))

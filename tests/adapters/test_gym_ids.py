@@ -50,19 +50,3 @@ def test_no_id_or_several_ids_are_an_error_with_similar_ids(name, message):
 def test_a_spec_has_the_reward_threshold_of_gymnasium():
     assert find_spec("CartPole-v1").reward_threshold == 475
     assert find_spec("Pendulum-v1").reward_threshold is None
-
-
-@pytest.mark.parametrize(
-    ("env_id", "message"),
-    [
-        ("Unheard-v0", "If importing a module registers it, name the module: MODULE:Unheard-v0"),
-        ("unheard/Of-v0", "If importing a module registers it, name the module: MODULE:unheard/Of-v0"),
-        ("MiniGrid-Unheard-v0", "Its module registers it: use minigrid:MiniGrid-Unheard-v0"),
-        ("unheard_of:Any-v0", "No module named 'unheard_of'; pip install unheard_of"),
-        ("CartPole-v9", r"It provides versioned environments: \[ `v0`, `v1` \]\.$"),
-        ("ALE/Pong-v5", "needs env_type ATARI"),
-    ],
-)
-def test_an_id_that_is_not_registered_is_an_error_with_advice(env_id, message):
-    with pytest.raises(UnsupportedEnvironment, match=message):
-        find_spec(env_id)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import PROBES, ProbeAdapter
 from algorithm.rollout import Decision
-from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract
-from tests.doubles import ParityAgent, join_lanes, make_components
+from tests.doubles import ParityAgent, collect_lanes
 
 GAMMA = 0.9
 
 
-TestTruncation = make_contract(lambda: ProbeAdapter(config("truncation", 3, {})))
-TestLeak = make_contract(lambda: ProbeAdapter(config("leak", 3, {})))
-TestChoice = make_contract(lambda: ProbeAdapter(config("choice", 3, {})))
-TestChain = make_contract(lambda: ProbeAdapter(config("chain", 3, {})))
-
-
-def test_every_probe_has_contract_tests():
-    assert {"truncation", "leak", "choice", "chain"} == set(PROBES)
+TestTruncation, TestLeak, TestChoice, TestChain = (
+    make_contract(lambda name=name: ProbeAdapter(config(name, 3))) for name in PROBES
+)
 
 
 class TablePolicy(ParityAgent):
@@ -35,13 +28,12 @@ class TablePolicy(ParityAgent):
 
     def act(self, step, memory):
         sample = self.actions[step.obs["obs"].argmax(-1)][:, None]
-        return Decision(raw_action=sample, action=sample, behavior=step.obs["obs"], memory=memory)
+        return Decision(raw_action=sample, action=sample, behavior=step.obs["obs"][:, :1], memory=memory)
 
 
 def collect(name: str, *actions: int, limit: int | None = None):
-    actor = Actor(make_components(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions)), seed=0)
-    rollouts = [rollout for _ in range(200) for _, rollout in actor.collect()]
-    return actor, list(join_lanes(rollouts).values())
+    actor, lanes = collect_lanes(ProbeAdapter(config(name, 2, {}, limit)), TablePolicy(*actions), 0, 200)
+    return actor, list(lanes.values())
 
 
 def values(name: str, *actions: int) -> np.ndarray:
@@ -57,46 +49,39 @@ def values(name: str, *actions: int) -> np.ndarray:
     return np.linalg.solve(matrix, rewards)
 
 
-def test_truncation_has_the_value_of_an_endless_reward_of_1():
-    np.testing.assert_allclose(values("truncation", 0), [1 / (1 - GAMMA)])
-
-
-def test_leak_has_a_negative_first_value():
-    np.testing.assert_allclose(values("leak", 1, 0), [-41, 10])
-
-
-@pytest.mark.parametrize(("actions", "expected"), [((0, 1), [1, 1]), ((1, 1), [0, 1]), ((1, 0), [0, 0])])
-def test_choice_rewards_the_action_that_equals_the_state(actions, expected):
-    np.testing.assert_allclose(values("choice", *actions), expected)
-
-
 @pytest.mark.parametrize(
-    ("actions", "expected"), [((1, 1, 1), [GAMMA**2, GAMMA, 1]), ((1, 1, 0), [0, 0, 0])], ids=["right", "left"]
+    ("name", "actions", "expected"),
+    [
+        ("truncation", (0,), [1 / (1 - GAMMA)]),
+        ("leak", (1, 0), [-41, 10]),
+        ("choice", (0, 1), [1, 1]),
+        ("choice", (1, 1), [0, 1]),
+        ("choice", (1, 0), [0, 0]),
+        ("chain", (1, 1, 1), [GAMMA**2, GAMMA, 1]),
+        ("chain", (1, 1, 0), [0, 0, 0]),
+    ],
 )
-def test_chain_rewards_only_its_right_end(actions, expected):
-    np.testing.assert_allclose(values("chain", *actions), expected, atol=1e-12)
+def test_states_have_their_documented_values(name, actions, expected):
+    np.testing.assert_allclose(values(name, *actions), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("name", "actions", "length", "score"),
-    [("truncation", (0,), 10, 10), ("leak", (0, 0), 10, -41), ("choice", (0, 1), 1, 1), ("chain", (1, 1, 1), 3, 1)],
+    [
+        ("truncation", (0,), 10, 10),
+        ("leak", (0, 0), 10, -41),
+        ("choice", (0, 1), 1, 1),
+        ("chain", (1, 1, 1), 3, 1),
+        ("chain", (0, 0, 0), 1, 0),
+    ],
 )
 def test_episodes_have_their_documented_length_and_return(name, actions, length, score):
-    actor, _ = collect(name, *actions)
+    actor, lanes = collect(name, *actions)
     assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(length, score)}
-
-
-def test_a_step_to_the_left_terminates_the_chain_without_reward():
-    actor, lanes = collect("chain", 0, 0, 0)
-    assert {(episode.length, episode.episode_return) for episode in actor.episodes} == {(1, 0)}
-    assert not any(lane.alive[lane.valid].any() for lane in lanes)
+    if length == 1:
+        assert not any(lane.alive[lane.valid].any() for lane in lanes)
 
 
 def test_max_episode_steps_lowers_the_limit_only():
     assert {episode.length for episode in collect("truncation", 0, limit=4)[0].episodes} == {4}
     assert {episode.length for episode in collect("truncation", 0, limit=40)[0].episodes} == {10}
-
-
-def test_an_unknown_name_is_an_error():
-    with pytest.raises(UnsupportedEnvironment, match="'corridor'.*truncation.*chain"):
-        ProbeAdapter(config("corridor", 1, {}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -13,10 +11,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from algorithm.adapters.adapter import EnvironmentCrashed, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
-from algorithm.adapters.spaces import ObservationConverter, make_action_spec
+from algorithm.adapters.spaces import AgentSpaces, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
-from tests.adapters.configs import config, vectorized
-from tests.adapters.contract import make_contract, random_actions
+from tests.adapters.configs import config, open_gym, vectorized
+from tests.adapters.contract import drive, make_contract, random_actions
 from tests.adapters.counted import TRUNCATED, CountedEpisodes
 from tests.adapters.spaced import BRANCHES, Masked, MaskedLate, Sampling, allowed
 
@@ -24,7 +22,11 @@ MODES = list(AutoresetMode)
 SEEDS = range(12)
 pytestmark = pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium, for spaces of shape ()
 PLAIN, BUTTON = spaces.Box(0, 1), spaces.Discrete(2)
-UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
+
+
+def read_spaces(space) -> AgentSpaces:
+    """Return the conversion of the observations in a space, for an agent without discrete actions."""
+    return AgentSpaces(space, PLAIN, config("any"), list)
 
 
 def random_shape(rng, smallest=0):
@@ -72,18 +74,26 @@ def tuple_space(rng):
 
 
 KINDS = {**LEAVES, "Dict": dict_space, "Tuple": tuple_space}
+every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
-def unbatch(space, batch, n):
-    return list(iterate(batch_space(space, n), batch))
-
-
 def leaves(space, value):
-    """Return pairs (leaf, its value) of a space and a value in it, in the order of the space."""
+    """Return triples (name, leaf, its value) of a space and a value in it, in the order of the space."""
     if isinstance(space, spaces.Dict):
-        return [(leaf, value[key]) for key, leaf in space.spaces.items()]
-    return list(zip(space.spaces, value, strict=True)) if isinstance(space, spaces.Tuple) else [(space, value)]
+        return [(key, leaf, value[key]) for key, leaf in space.spaces.items()]
+    if isinstance(space, spaces.Tuple):
+        return [(str(index), *pair) for index, pair in enumerate(zip(space.spaces, value, strict=True))]
+    return [("obs", space, value)]
+
+
+def bounds(leaf):
+    """Return the smallest and the largest value in a space without parts."""
+    if isinstance(leaf, spaces.Box):
+        return leaf.low, leaf.high
+    if isinstance(leaf, spaces.MultiBinary):
+        return 0, 1
+    return leaf.start, leaf.start + (leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec) - 1
 
 
 # Actions
@@ -91,34 +101,18 @@ def leaves(space, value):
 
 @every_kind
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_action_is_in_the_environments_space(kind, seed):
+def test_every_action_is_in_the_environments_space_and_reaches_its_bounds(kind, seed):
     rng = np.random.default_rng(seed)
     space = kind(rng)
     spec = make_action_spec(space, None)
-    actions = unbatch(space, spec.to_env_units(random_actions(spec, 6, rng)), 6)
-    assert len(actions) == 6
-    for action in actions:
-        assert space.contains(action), (space, action)
-
-
-@every_kind
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_bounds_of_an_action_are_the_bounds_of_the_space(kind, seed):
-    space = kind(np.random.default_rng(seed))
-    spec = make_action_spec(space, None)
     low = np.concatenate([np.full(spec.continuous, -1), np.zeros(len(spec.branches))])
     high = np.concatenate([np.ones(spec.continuous), np.array(spec.branches) - 1])
-    first, last = unbatch(space, spec.to_env_units(np.stack([low, high]).astype(np.float32)), 2)
-    for (leaf, least), (_, most) in zip(leaves(space, first), leaves(space, last), strict=True):
-        if isinstance(leaf, spaces.Box):
-            ends = leaf.low, leaf.high
-        elif isinstance(leaf, spaces.MultiBinary):
-            ends = 0, 1
-        else:
-            n = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
-            ends = leaf.start, leaf.start + n - 1
-        np.testing.assert_array_equal(least, np.broadcast_to(ends[0], leaf.shape))
-        np.testing.assert_array_equal(most, np.broadcast_to(ends[1], leaf.shape))
+    rows = np.stack([low, high, *random_actions(spec, 6, rng)]).astype(np.float32)
+    actions = list(iterate(batch_space(space, 8), spec.to_env_units(rows)))
+    assert len(actions) == 8 and all(space.contains(action) for action in actions), (space, actions)
+    for (_, leaf, least), (_, _, most) in zip(*(leaves(space, action) for action in actions[:2]), strict=True):
+        for value, bound in zip((least, most), bounds(leaf), strict=True):
+            np.testing.assert_array_equal(value, np.broadcast_to(bound, leaf.shape))
 
 
 def test_continuous_values_come_first_and_every_part_gets_its_values():
@@ -163,16 +157,9 @@ def test_specs_are_formatted_in_one_line():
 @pytest.mark.parametrize("kind", [dict_space, tuple_space])
 def test_composed_actions_reach_the_environment(kind, how):
     space = kind(np.random.default_rng(4))
-    adapter = GymAdapter(config(Sampling, 2, {"observation_space": space, "action_space": space, **vectorized(how)}))
-    try:
-        rng = np.random.default_rng(0)
-        step = adapter.reset(seed=0)["agent"]
-        for _ in range(6):
-            actions = random_actions(adapter.roles["agent"].action_spec, len(step.lane), rng)
-            step = adapter.step({"agent": actions})["agent"]
-        assert adapter.restarts == 0
-    finally:
-        adapter.close()
+    adapter = open_gym(Sampling, 2, {"observation_space": space, "action_space": space, **vectorized(how)})
+    drive(adapter, 6, action=None)
+    assert adapter.restarts == 0
 
 
 # Observations
@@ -196,16 +183,14 @@ def expected(leaf, value) -> np.ndarray:
 def test_every_observation_is_encoded(kind, seed):
     space = kind(np.random.default_rng(seed))
     space.seed(seed)
-    observations = ObservationConverter(space, ())
+    observations = read_spaces(space)
+    specs = observations.role.obs_specs
     samples = [space.sample() for _ in range(5)]
-    batch = concatenate(space, samples, create_empty_array(space, 5))
-    converted = observations(batch)
-    assert set(converted) == set(observations.specs)
-    names = space.spaces if isinstance(space, spaces.Dict) else range(len(leaves(space, samples[0])))
-    names = list(map(str, names)) if isinstance(space, (spaces.Dict, spaces.Tuple)) else ["obs"]
+    converted = observations(concatenate(space, samples, create_empty_array(space, 5)), [])
+    assert set(converted) == set(specs)
     for row, value in enumerate(samples):
-        for name, (leaf, part) in zip(names, leaves(space, value), strict=True):
-            spec, right = observations.specs[name], expected(leaf, part)
+        for name, leaf, part in leaves(space, value):
+            spec, right = specs[name], expected(leaf, part)
             assert (spec.shape, spec.dtype, spec.effective_env_shape) == (right.shape, right.dtype.name, leaf.shape)
             np.testing.assert_array_equal(converted[name][row], right)
             assert converted[name].dtype == right.dtype
@@ -213,20 +198,11 @@ def test_every_observation_is_encoded(kind, seed):
 
 
 def test_an_observation_outside_its_space_is_an_error_with_its_name():
-    observations = ObservationConverter(spaces.Tuple([spaces.Box(0, 1), spaces.Discrete(3, start=1)]), ())
+    observations = read_spaces(spaces.Tuple([PLAIN, spaces.Discrete(3, start=1)]))
     for wrong in (0, 4):
-        with pytest.raises(ValueError, match=f"observation '1': {wrong} is not one of the integers from 1 to 3"):
-            observations((np.zeros((2, 1)), np.array([1, wrong])))
-    adapter = GymAdapter(config(Sampling, 1, {"observation_space": spaces.Discrete(3), "action_space": BUTTON}))
-    with pytest.raises(EnvironmentCrashed, match="crashed: ValueError: observation 'obs': 4 is not one of"):
-        adapter._spaces(np.array([4]), [None])
-
-
-def test_a_plain_box_is_not_copied():
-    space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Box(0, 255, (2,), np.uint8)})
-    env_obs = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.uint8)}
-    obs = ObservationConverter(space, ())(env_obs)
-    assert obs["a"] is env_obs["a"] and obs["b"] is env_obs["b"]
+        message = f"'any' crashed: ValueError: observation '1': {wrong} is not one of the integers from 1 to 3"
+        with pytest.raises(EnvironmentCrashed, match=message):
+            observations((np.zeros((2, 1)), np.array([1, wrong])), [])
 
 
 @pytest.mark.parametrize(
@@ -248,100 +224,78 @@ def test_a_plain_box_is_not_copied():
     ids=str,
 )
 def test_images_are_recognized_by_their_shape(leaf, right):
-    assert ObservationConverter(leaf, ()).specs == {"obs": right}
+    assert read_spaces(leaf).role.obs_specs == {"obs": right}
 
 
-def test_an_image_is_transposed_and_not_copied():
-    space = spaces.Dict({"last": spaces.Box(0, 255, (5, 6, 3), np.uint8), "flat": spaces.Box(0, 255, (5, 6), np.uint8)})
-    env_obs = {
-        name: np.random.default_rng(0).integers(0, 255, (2, *leaf.shape), np.uint8) for name, leaf in space.items()
-    }
-    obs = ObservationConverter(space, ())(env_obs)
+def test_images_are_transposed_and_nothing_is_copied():
+    shapes = {"last": (5, 6, 3), "flat": (5, 6), "plain": (2,)}
+    space = spaces.Dict({name: spaces.Box(0, 255, shape, np.uint8) for name, shape in shapes.items()})
+    rng = np.random.default_rng(0)
+    env_obs = {name: rng.integers(0, 255, (2, *shape), np.uint8) for name, shape in shapes.items()}
+    obs = read_spaces(space)(env_obs, [])
     np.testing.assert_array_equal(obs["last"][1, 2], env_obs["last"][1, :, :, 2])
     np.testing.assert_array_equal(obs["flat"][:, 0], env_obs["flat"])
     assert all(np.shares_memory(obs[name], env_obs[name]) for name in env_obs)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 @pytest.mark.parametrize("kind", [discrete, dict_space, tuple_space])
 def test_every_mode_returns_the_same_episodes(kind, mode):
     """Final observations are stacked from single ones in SAME_STEP, and are a batch in the other modes."""
     space = kind(np.random.default_rng(1))
-    make = {"observation_space": space, "action_space": spaces.Discrete(2), **vectorized("sync", mode)}
-    adapter = GymAdapter(config(Sampling, 1, make))
-    steps = [deepcopy(adapter.reset(seed=7)["agent"])]  # valid until the next call
-    for _ in range(7):
-        steps.append(deepcopy(adapter.step({"agent": np.zeros((1, 1), np.float32)})["agent"]))
+    adapter = open_gym(Sampling, 1, {"observation_space": space, "action_space": BUTTON, **vectorized("sync", mode)})
+    steps = drive(adapter, 7, seed=7)
     assert [bool(step.is_bootstrap_row[0]) for step in steps] == [False, False, False, True] * 2
     space.seed(7)
     for step in steps:
-        right_values = [expected(leaf, part) for leaf, part in leaves(space, space.sample())]
-        for name, right in zip(adapter.roles["agent"].obs_specs, right_values, strict=True):
-            np.testing.assert_array_equal(step.obs[name], right[None])
+        for name, leaf, part in leaves(space, space.sample()):
+            np.testing.assert_array_equal(step.obs[name], expected(leaf, part)[None])
 
 
 # Masks
 
 
-def collect_masks(adapter: GymAdapter, ticks: int):
-    """Return (number, mask, first, final) of every row."""
-    rng, rows = np.random.default_rng(0), []
-    step = adapter.reset(seed=3)["agent"]
-    for _ in range(ticks):
+def assert_masks(adapter: GymAdapter, ticks: int, find_mask=lambda number, first: allowed(number)) -> None:
+    """Check the mask of every row, which the observed number and the start of an episode determine."""
+    steps = drive(adapter, ticks, seed=3, action=None)
+    assert {final for step in steps for final in step.is_bootstrap_row.tolist()} == {True, False}
+    for step in steps:
         assert step.obs[ACTION_MASK].dtype == np.uint8
         number = next(value for name, value in step.obs.items() if name != ACTION_MASK)[:, 0]
-        rows += zip(
-            number.tolist(),
-            step.obs[ACTION_MASK].tolist(),
-            step.first.tolist(),
-            step.is_bootstrap_row.tolist(),
-            strict=True,
-        )
-        step = adapter.step({"agent": random_actions(adapter.roles["agent"].action_spec, len(step.lane), rng)})["agent"]
-    assert {final for _, _, _, final in rows} == {True, False}
-    return rows
+        right = [find_mask(*row) for row in zip(number, step.first, strict=True)]
+        np.testing.assert_array_equal(step.obs[ACTION_MASK], np.reshape(right, (-1, 5)))
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 @pytest.mark.parametrize(
     ("how", "breaks_at"),
     [("flat", None), ("bool", None), ("split", None), ("binary", None), ("box", None), ("flat", 9)],
 )
 def test_every_row_has_its_own_mask(how, breaks_at, mode):
-    adapter = GymAdapter(config(Masked, 3, vectorized("sync", mode, how=how, breaks_at=breaks_at)))
+    adapter = open_gym(Masked, 3, vectorized("sync", mode, how=how, breaks_at=breaks_at))
     assert adapter.roles["agent"].obs_specs[ACTION_MASK] == ObsSpec((5,), "uint8")
-    for number, mask, _, _ in collect_masks(adapter, 60):
-        assert mask == allowed(number).tolist()
+    assert_masks(adapter, 60)
     assert (adapter.restarts > 2) == (breaks_at is not None)  # a rebuilt environment continues with masks
 
 
 def test_worker_processes_return_the_same_masks():
-    adapter = GymAdapter(config(Masked, 2, vectorized("async", AutoresetMode.SAME_STEP, how="split")))
-    try:
-        for number, mask, _, _ in collect_masks(adapter, 40):
-            assert mask == allowed(number).tolist()
-    finally:
-        adapter.close()
+    assert_masks(open_gym(Masked, 2, vectorized("async", AutoresetMode.SAME_STEP, how="split")), 40)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 def test_without_a_mask_every_action_is_allowed(mode):
-    rows = collect_masks(GymAdapter(config(Masked, 3, vectorized("sync", mode, how="starts"))), 60)
-    for number, mask, first, _ in rows:
-        assert mask == (allowed(number).tolist() if first else [1] * 5)
+    adapter = open_gym(Masked, 3, vectorized("sync", mode, how="starts"))
+    assert_masks(adapter, 60, lambda number, first: allowed(number) if first else [1] * 5)
 
 
 def test_a_native_vector_environment_returns_masks():
-    adapter = GymAdapter(config("tests.adapters.spaced:NativeMasked-v0", 6, {}))
-    step = adapter.reset(seed=0)["agent"]
-    for _ in range(3):
+    for step in drive(open_gym("tests.adapters.spaced:NativeMasked-v0", 6), 3):
         np.testing.assert_array_equal(step.obs[ACTION_MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
-        step = adapter.step({"agent": np.zeros((6, 2), np.float32)})["agent"]
     assert step.obs["obs"][:, 0].tolist() == [3, 4, 5, 6, 7, 8]
 
 
 def test_a_role_without_masks_has_none():
-    adapter = GymAdapter(config(CountedEpisodes, 2, {}))
+    adapter = open_gym(CountedEpisodes, 2)
     assert ACTION_MASK not in adapter.roles["agent"].obs_specs
     assert ACTION_MASK not in adapter.reset(seed=0)["agent"].obs
 
@@ -352,13 +306,11 @@ TestMaskedDisabled = make_contract(
 )
 
 
-def make_sampled_tuple() -> GymAdapter:
-    space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, ()), spaces.MultiBinary(2)])
-    make = {"observation_space": space, "action_space": space, **vectorized("sync", AutoresetMode.SAME_STEP)}
-    return GymAdapter(config(Sampling, 3, make))
-
-
-TestSampledTuple = make_contract(make_sampled_tuple)
+SAMPLED = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, ()), spaces.MultiBinary(2)])
+SAMPLED_ARGS = {"observation_space": SAMPLED, "action_space": SAMPLED}
+TestSampledTuple = make_contract(
+    lambda: GymAdapter(config(Sampling, 3, vectorized("sync", AutoresetMode.SAME_STEP, **SAMPLED_ARGS)))
+)
 
 
 def test_a_mask_is_flat_or_one_array_for_each_branch():
@@ -372,7 +324,7 @@ def test_a_mask_is_flat_or_one_array_for_each_branch():
 
 
 def test_masks_of_some_environments_apply_to_these_only():
-    adapter = GymAdapter(config(Masked, 3))
+    adapter = open_gym(Masked, 3)
     some = np.array([False, True, False])
     for masks in (np.array([None, [0, 1, 1, 0, 1], None], object), np.array([[0] * 5, [0, 1, 1, 0, 1], [0] * 5])):
         info = {ACTION_MASK: masks, f"_{ACTION_MASK}": some}
@@ -382,76 +334,10 @@ def test_masks_of_some_environments_apply_to_these_only():
         adapter._list_masks({ACTION_MASK: {"gear": np.ones((3, 2))}})
 
 
-# Unsupported spaces
-
-
-DEEP = spaces.Dict({"in": spaces.Dict({"a": PLAIN})})
-
-
-@pytest.mark.parametrize(
-    ("observation", "action", "named"),
-    [
-        (spaces.Text(5), BUTTON, "observation 'obs' is Text; supported are Box, Discrete"),
-        (spaces.Dict({"words": spaces.Text(5)}), BUTTON, "observation 'words' is Text"),
-        (DEEP, BUTTON, "observation 'in' is Dict; supported are .* one Dict or Tuple"),
-        (spaces.Tuple([PLAIN, spaces.Tuple([PLAIN])]), BUTTON, "observation '1' is Tuple"),
-        (spaces.Sequence(PLAIN), BUTTON, "observation 'obs' is Sequence"),
-        (spaces.Dict({"g": spaces.Graph(PLAIN, None)}), BUTTON, "observation 'g' is Graph"),
-        (spaces.OneOf([PLAIN, BUTTON]), BUTTON, "observation 'obs' is OneOf"),
-        (spaces.Dict({}), BUTTON, "contains no observation for an agent"),
-        (spaces.Dict({"action_mask": spaces.MultiBinary(2)}), BUTTON, "contains no observation for an agent"),
-        (PLAIN, spaces.Text(5), "the action space is Text; supported are"),
-        (PLAIN, DEEP, "action 'in' is Dict"),
-        (PLAIN, spaces.Tuple([BUTTON, spaces.Sequence(PLAIN)]), "action 1 is Sequence"),
-        (PLAIN, spaces.OneOf([PLAIN, BUTTON]), "the action space is OneOf"),
-        (PLAIN, spaces.Tuple([]), "contains no action for an agent"),
-        (PLAIN, UNBOUNDED, "the action space is a Box without bounds; set base_config.unbounded_action_limit to"),
-        (
-            PLAIN,
-            spaces.Dict({"gas": UNBOUNDED}),
-            "action 'gas' is a Box without bounds; set base_config.unbounded_action_limit",
-        ),
-        (PLAIN, spaces.Dict({"gas": spaces.Box(0, np.inf)}), "action 'gas' is a Box with a bound on one side only"),
-        (PLAIN, spaces.Tuple([spaces.Box(0, 2**60, dtype=np.int64)]), "action 0 is a Box of integers beyond"),
-        (
-            spaces.Dict({"a": PLAIN, "action_mask": PLAIN}),
-            BUTTON,
-            "'action_mask' is Box of 1 values; .* need a Box or MultiBinary of 2 values",
-        ),
-        (
-            spaces.Dict({"a": PLAIN, "action_mask": spaces.MultiBinary(6)}),
-            spaces.MultiDiscrete([3, 2]),
-            r"'action_mask' is MultiBinary of 6 values; the discrete actions need .* of 3 \+ 2 values",
-        ),
-        (spaces.Dict({"a": PLAIN, "action_mask": spaces.Discrete(2)}), BUTTON, "'action_mask' is Discrete"),
-        (
-            spaces.Dict({"a": PLAIN, "action_mask": PLAIN}),
-            PLAIN,
-            "'action_mask' needs an action space with discrete actions",
-        ),
-    ],
-)
-def test_an_unsupported_space_is_an_error_with_its_key(observation, action, named):
-    with pytest.raises(UnsupportedEnvironment, match=named) as error:
-        GymAdapter(config(Sampling, 1, {"observation_space": observation, "action_space": action}))
-    assert "\n" not in str(error.value)
-
-
-def test_a_bound_on_one_side_is_rejected_with_a_limit_too():
-    with pytest.raises(UnsupportedEnvironment, match="one side only"):
-        make_action_spec(spaces.Box(0, np.inf), 2.0)
-
-
-def test_a_mask_of_the_wrong_length_in_an_info_is_an_error():
-    with pytest.raises(UnsupportedEnvironment, match=r"info\['action_mask'\]: the mask has 4 numbers, but"):
-        GymAdapter(config(Masked, 2, {"how": "short"}))
-
-
 def test_masks_after_the_reset_only_are_an_error():
-    adapter = GymAdapter(config(MaskedLate, 1, {"ends": ((2, TRUNCATED),)}))
-    adapter.reset(seed=0)
+    adapter = open_gym(MaskedLate, 1, {"ends": ((2, TRUNCATED),)})
     with pytest.raises(UnsupportedEnvironment, match="with a step but not with its first reset"):
-        adapter.step({"agent": np.zeros((1, 2), np.float32)})
+        drive(adapter, 1)
 
 
 # Environments of Gymnasium
@@ -468,13 +354,9 @@ def test_masks_after_the_reset_only_are_an_error():
     ],
 )
 def test_environments_of_gymnasium_are_supported(name, shapes, continuous, branches):
-    args = vectorized("sync", AutoresetMode.SAME_STEP)
-    adapter = GymAdapter(config(find_id(name), 2, args, max_episode_steps=9))
+    adapter = open_gym(find_id(name), 2, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=9)
     role = adapter.roles["agent"]
     assert {name: spec.shape for name, spec in role.obs_specs.items()} == shapes
     assert (role.action_spec.continuous, role.action_spec.branches) == (continuous, branches)
-    rng, step = np.random.default_rng(0), adapter.reset(seed=0)["agent"]
-    for _ in range(25):
+    for step in drive(adapter, 25, action=None):
         assert {name: value.shape[1:] for name, value in step.obs.items()} == shapes
-        step = adapter.step({"agent": random_actions(role.action_spec, len(step.lane), rng)})["agent"]
-    adapter.close()

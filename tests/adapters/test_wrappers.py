@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers import OnDemand, PreviousActionReward, PreviousTracker, SharedAgents
 from algorithm.specs import ActionSpec, ObsSpec
@@ -16,42 +16,35 @@ from tests.adapters.contract import make_contract
 from tests.doubles import Row, ScriptedAdapter, make_step
 from tests.fakes import LATE, MORE, AnyAction, Growing, Skipping, TwoRoles
 
-TestProbeOnDemand = make_contract(lambda: OnDemand(lambda: ProbeAdapter(config("chain", 3, {}))))
-TestLateRolesOnDemand = make_contract(lambda: OnDemand(lambda: TwoRoles(config("", 2, {}))))
+TestProbeOnDemand = make_contract(lambda: OnDemand(lambda: ProbeAdapter(config("chain", 3))))
+TestLateRolesOnDemand = make_contract(lambda: OnDemand(lambda: TwoRoles(config("", 2))))
 
 
 def test_the_adapter_is_opened_once_by_its_first_use():
-    opened = []
-
-    def make():
-        opened.append(ProbeAdapter(config("chain", 1, {})))
-        return opened[-1]
-
-    adapter = OnDemand(make)
+    opened, inner = [], ProbeAdapter(config("chain"))
+    adapter = OnDemand(lambda: opened.append(inner) or inner)
     adapter.close()
     assert opened == []
     adapter.reset(0)
     adapter.reset(1)
-    assert len(opened) == 1 and adapter.roles is opened[0].roles
+    assert opened == [inner] and adapter.roles is inner.roles
 
 
 def test_a_start_error_is_raised_by_the_first_use():
-    def make():
-        raise EnvironmentStartError("no licence")
-
-    adapter = OnDemand(make)
-    with pytest.raises(EnvironmentStartError, match="no licence"):
+    adapter = OnDemand(lambda: ProbeAdapter(config("unknown")))
+    with pytest.raises(UnsupportedEnvironment, match="unknown"):
         adapter.reset(0)
     adapter.close()
 
 
 BOTH = ("action", "reward")
+NOTHING: dict = {}
 
 
-TestPreviousOfProbe = make_contract(lambda: PreviousActionReward(ProbeAdapter(config("chain", 3, {})), BOTH))
-TestPreviousOfSkippingLanes = make_contract(lambda: PreviousActionReward(Skipping(config("", 3, {})), BOTH))
-TestPreviousOfLateRoles = make_contract(lambda: PreviousActionReward(TwoRoles(config("", 2, {})), BOTH))
-TestPreviousOfAddedLanes = make_contract(lambda: PreviousActionReward(Growing(config("", 2, {})), BOTH))
+TestPreviousOfProbe = make_contract(lambda: PreviousActionReward(ProbeAdapter(config("chain", 3)), BOTH))
+TestPreviousOfSkippingLanes = make_contract(lambda: PreviousActionReward(Skipping(config("", 3)), BOTH))
+TestPreviousOfLateRoles = make_contract(lambda: PreviousActionReward(TwoRoles(config("", 2)), BOTH))
+TestPreviousOfAddedLanes = make_contract(lambda: PreviousActionReward(Growing(config("", 2)), BOTH))
 TestPreviousHybridActions = make_contract(
     lambda: PreviousActionReward(AnyAction(config("", 2, {"continuous": 2, "branches": [3, 2]})), ["action"])
 )
@@ -88,7 +81,7 @@ def test_every_value_and_branch_of_an_action_is_observed():
 
 
 def test_a_late_role_observes_its_last_action():
-    adapter = PreviousActionReward(TwoRoles(config("", 2, {})), BOTH)
+    adapter = PreviousActionReward(TwoRoles(config("", 2)), BOTH)
     steps = adapter.reset(0)
     for _ in range(LATE + 1):
         steps = adapter.step({role: np.ones((len(step.lane), 1), np.float32) for role, step in steps.items()})
@@ -97,7 +90,7 @@ def test_a_late_role_observes_its_last_action():
 
 
 def test_added_lanes_start_at_zero_and_the_others_continue():
-    adapter = PreviousActionReward(Growing(config("", 2, {})), BOTH)
+    adapter = PreviousActionReward(Growing(config("", 2)), BOTH)
     steps = adapter.reset(0)
     for _ in range(max(MORE) + 2):
         lanes = len(steps["agent"].lane)
@@ -110,7 +103,7 @@ def test_added_lanes_start_at_zero_and_the_others_continue():
 
 
 def test_a_name_that_the_simulator_has_is_an_error():
-    adapter = ProbeAdapter(config("chain", 2, {}))
+    adapter = ProbeAdapter(config("chain", 2))
     role = adapter.roles["agent"]
     role.obs_specs["previous_reward"] = ObsSpec((1,))
     with pytest.raises(UnsupportedEnvironment, match="itself has an observation 'previous_reward'"):
@@ -119,17 +112,15 @@ def test_a_name_that_the_simulator_has_is_an_error():
 
 
 def test_restarts_are_delegated():
-    inner = ProbeAdapter(config("chain", 2, {}))
+    inner = ProbeAdapter(config("chain", 2))
     adapter = PreviousActionReward(inner, BOTH)
-    adapter.reset(0)
     inner.restarts = 3
-    adapter.step({"agent": np.zeros((2, 1), np.float32)})
     assert adapter.restarts == 3
 
 
-TestNoSharing = make_contract(lambda: SharedAgents(TwoRoles(config("", 2, {})), {}, {}))
-TestAnotherName = make_contract(lambda: SharedAgents(Skipping(config("", 3, {})), {"agent": "player"}, {}))
-TestSharedProbe = make_contract(lambda: SharedAgents(ProbeAdapter(config("chain", 3, {})), {"agent": "player"}, {}))
+TestNoSharing = make_contract(lambda: SharedAgents(TwoRoles(config("", 2)), {}, {}))
+TestAnotherName = make_contract(lambda: SharedAgents(Skipping(config("", 3)), {"agent": "player"}, {}))
+TestSharedProbe = make_contract(lambda: SharedAgents(ProbeAdapter(config("chain", 3)), {"agent": "player"}, {}))
 
 
 class Game(ScriptedAdapter):
@@ -138,88 +129,95 @@ class Game(ScriptedAdapter):
     shared_agents = {"Red-team1": "Red", "Red": "Red"}
 
 
-def game(*ticks, **lanes):
-    return Game(ticks, **{name.replace("_", "-"): count for name, count in lanes.items()})
+def share(*ticks, lanes, agents=NOTHING, teams=NOTHING) -> tuple[SharedAgents, Game]:
+    """Return the agents of a game with these rows of teams by tick, and the game."""
+    inner = Game([{name: make_step(*rows) for name, rows in tick.items()} for tick in ticks], **lanes)
+    return SharedAgents(inner, agents, teams), inner
+
+
+def act(adapter, *actions):
+    """Return the Step of the shared agent after these actions."""
+    (step,) = adapter.step({"Red": np.array(actions, np.float32)[:, None]}).values()
+    return step
+
+
+def executed(inner) -> list[dict]:
+    return [{role: action.ravel().tolist() for role, action in one.items()} for one in inner.actions]
 
 
 def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
-    inner = game(
-        {
-            "Red-team1": make_step(Row(0, 10, first=True), Row(1, 11, first=True)),
-            "Red": make_step(Row(0, 0, first=True)),
-        },
-        {"Red-team1": make_step(Row(1, 12, reward=-1.0))},
-        {
-            "Red": make_step(Row(0, 1, reward=1.0, is_bootstrap_row=True)),
-            "Red-team1": make_step(Row(0, 13, reward=-1.0)),
-        },
-        {"Red": make_step(Row(0, 2, first=True))},
-        Red=1,
-        Red_team1=2,
+    adapter, inner = share(
+        {"Red-team1": [Row(0, 10, first=True), Row(1, 11, first=True)], "Red": [Row(0, 0, first=True)]},
+        {"Red-team1": [Row(1, 12, reward=-1.0)]},
+        {"Red": [Row(0, 1, reward=1.0, is_bootstrap_row=True)], "Red-team1": [Row(0, 13, reward=-1.0)]},
+        {"Red": [Row(0, 2, first=True)]},
+        lanes={"Red": 1, "Red-team1": 2},
     )
-    adapter = SharedAgents(inner, {}, {})
-    ticked = [adapter.reset(0)]
+    steps = [adapter.reset(0)["Red"]]
     assert adapter.roles == {"Red": replace(inner.roles["Red"], lanes=3, teams=("Red", "Red-team1", "Red-team1"))}
-    for actions in ([5, 6, 7], [8], [9, 4]):
-        ticked.append(adapter.step({"Red": np.array(actions, np.float32)[:, None]}))
-    assert [set(steps) for steps in ticked] == [{"Red"}] * 4
-    found = [(step.lane.tolist(), step.obs["obs"].ravel().tolist()) for (step,) in map(dict.values, ticked)]
-    assert found == [([0, 1, 2], [0, 10, 11]), ([2], [12]), ([0, 1], [1, 13]), ([0], [2])]
-    assert [step["Red"].reward.tolist() for step in ticked] == [[0, 0, 0], [-1], [1, -1], [0]]
-    assert ticked[2]["Red"].is_bootstrap_row.tolist() == [True, False]
-    executed = [{role: action.ravel().tolist() for role, action in one.items()} for one in inner.actions]
-    assert executed == [{"Red": [5], "Red-team1": [6, 7]}, {"Red-team1": [8]}, {"Red": [9], "Red-team1": [4]}]
+    steps += [act(adapter, 5, 6, 7), act(adapter, 8), act(adapter, 9, 4)]
+    found = [(step.lane.tolist(), step.obs["obs"].ravel().tolist(), step.reward.tolist()) for step in steps]
+    assert found == [
+        ([0, 1, 2], [0, 10, 11], [0, 0, 0]),
+        ([2], [12], [-1]),
+        ([0, 1], [1, 13], [1, -1]),
+        ([0], [2], [0]),
+    ]
+    assert steps[2].is_bootstrap_row.tolist() == [True, False]
+    assert executed(inner) == [
+        {"Red": [5], "Red-team1": [6, 7]},
+        {"Red-team1": [8]},
+        {"Red": [9], "Red-team1": [4]},
+    ]
 
 
 def test_settings_separate_teams_and_merge_others():
-    inner = game({"Red": make_step(Row(0, 0, first=True))}, Red=1, Red_team1=1, Blue=1)
-    adapter = SharedAgents(inner, {"Red-team1": "Red-team1", "Blue": "Red"}, {})
+    adapter, _ = share(agents={"Red-team1": "Red-team1", "Blue": "Red"}, lanes={"Red": 1, "Red-team1": 1, "Blue": 1})
     assert {name: role.teams for name, role in adapter.roles.items()} == {"Red-team1": (), "Red": ("Blue", "Red")}
 
 
 def test_a_single_team_keeps_its_name_and_its_agent_has_the_shared_name():
-    adapter = SharedAgents(game({"Red-team1": make_step(Row(0, 0, first=True))}, Red_team1=1), {}, {})
+    adapter, _ = share({"Red-team1": [Row(0, 0, first=True)]}, lanes={"Red-team1": 1})
     assert adapter.roles["Red"].count_lanes_by_team("Red") == {"Red-team1": 1}
     assert set(adapter.reset(0)) == {"Red"}
 
 
 def test_known_lanes_are_kept_for_their_teams():
-    inner = game(
-        {"Red-team1": make_step(Row(1, 0, first=True))}, {"Red": make_step(Row(1, 5, first=True))}, Red_team1=2
+    known = ("Red", "Red-team1", "Red", "Red-team1")
+    adapter, inner = share(
+        {"Red-team1": [Row(1, 0, first=True)]},
+        {"Red": [Row(1, 5, first=True)]},
+        teams={"Red": known},
+        lanes={"Red-team1": 2},
     )
-    adapter = SharedAgents(inner, {}, {"Red": ["Red", "Red-team1", "Red", "Red-team1"]})
     assert adapter.roles["Red"].lanes == 4
     assert adapter.reset(0)["Red"].lane.tolist() == [3]
     inner.roles["Red"] = inner.roles["Red-team1"]  # appears later
-    assert adapter.step({"Red": np.zeros((1, 1), np.float32)})["Red"].lane.tolist() == [2]
-    assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red", "Red-team1")
+    assert act(adapter, 0).lane.tolist() == [2]
+    assert adapter.roles["Red"].teams == known
 
 
 def test_lanes_of_a_later_or_growing_team_are_appended():
-    inner = game(
-        {"Red": make_step(Row(0, 0, first=True))},
-        {"Red": make_step(Row(0, 1)), "Red-team1": make_step(Row(0, 10, first=True), Row(1, 11, first=True))},
-        {"Red": make_step(Row(0, 2), Row(1, 5, first=True)), "Red-team1": make_step(Row(1, 12))},
-        {},
-        Red=1,
+    adapter, inner = share(
+        {"Red": [Row(0, 0, first=True)]},
+        {"Red": [Row(0, 1)], "Red-team1": [Row(0, 10, first=True), Row(1, 11, first=True)]},
+        {"Red": [Row(0, 2), Row(1, 5, first=True)], "Red-team1": [Row(1, 12)]},
+        {"Red": [Row(0, 3)]},
+        lanes={"Red": 1},
     )
-    adapter = SharedAgents(inner, {}, {})
     assert adapter.reset(0)["Red"].lane.tolist() == [0]
     inner.roles["Red-team1"] = replace(inner.roles["Red"], lanes=2)
-    assert adapter.step({"Red": np.zeros((1, 1), np.float32)})["Red"].lane.tolist() == [0, 1, 2]
+    assert act(adapter, 0).lane.tolist() == [0, 1, 2]
     assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red-team1")
-    step = adapter.step({"Red": np.array([[1], [2], [3]], np.float32)})["Red"]
+    step = act(adapter, 1, 2, 3)
     assert adapter.roles["Red"].teams == ("Red", "Red-team1", "Red-team1", "Red")
     assert (step.lane.tolist(), step.obs["obs"].ravel().tolist()) == ([0, 2, 3], [2, 12, 5])
-    adapter.step({"Red": np.array([[4], [5], [6]], np.float32)})
-    assert {role: action.ravel().tolist() for role, action in inner.actions[-1].items()} == {
-        "Red": [4, 6],
-        "Red-team1": [5],
-    }
+    act(adapter, 4, 5, 6)
+    assert executed(inner)[-1] == {"Red": [4, 6], "Red-team1": [5]}
 
 
 def test_teams_with_different_specs_cannot_share_an_agent():
-    inner = game({}, Red=1, Red_team1=1)
+    inner = Game([], **{"Red": 1, "Red-team1": 1})
     inner.roles["Red-team1"] = replace(inner.roles["Red-team1"], obs_specs={"obs": ObsSpec((2,))})
     with pytest.raises(UnsupportedEnvironment, match=r"share the agent 'Red', but .*ma_config\.Red-team1\.agent="):
         SharedAgents(inner, {}, {})

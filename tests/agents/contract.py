@@ -18,9 +18,9 @@ from algorithm.config.registry import find_class
 from algorithm.networks import Blueprint, Gru, Mlp, Vector
 from algorithm.networks.precision import Placement
 from algorithm.rollout import Rollout
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import compute_gradient, make_agent, make_step, random_rollout_of, read_defaults, update
+from tests.builders import compute_gradient, make_agent, make_role, make_step, random_rollout_of, read_defaults, update
 
 LANES, ROWS = 4, 6
 KINDS = {
@@ -49,12 +49,6 @@ REWARDS = {"reward_scale": 2.0, "reward_clip": 3.0, "reward_normalization": "ret
 CPU, META = torch.device("cpu"), torch.device("meta")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_network = pytest.mark.parametrize("network", NETWORKS)
-
-
-def make_role(kind: str, masked: bool = False) -> Role:
-    spec = KINDS[kind]
-    mask = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {}
-    return Role(LANES, {"obs": ObsSpec((3,)), **mask}, spec)
 
 
 def read_state(learner: Learner) -> list[Tensor]:
@@ -108,7 +102,7 @@ class AgentContract:
     def make(self, kind: str, network: str, masked: bool = False, seed: int = 0, **changes: Any) -> tuple[Agent, Role]:
         if kind not in self.kinds:
             pytest.skip(f"{self.algorithm} has no {kind} actions")
-        agent_class, role = find_class("algorithm", self.algorithm), make_role(kind, masked)
+        agent_class, role = find_class("algorithm", self.algorithm), make_role(LANES, spec=KINDS[kind], masked=masked)
         settings = {**read_defaults(f"{self.algorithm.lower()}_config"), **self.changes, **changes}
         return make_agent(agent_class, agent_class.Settings(**settings), role, NETWORKS[network], seed), role
 

@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution, Normal
 from algorithm.agents.state_value import StateValueAgent
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Rollout
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ActionSpec, Role
 from tests.builders import PassThrough
 from tests.oracles import vtrace_by_definition
 
@@ -37,12 +37,6 @@ CASES = [
     pytest.param("hybrid", False, False, {}, id="hybrid"),
     pytest.param("hybrid", True, True, {"std": "state_dependent"}, id="hybrid, masked, with a memory"),
 ]
-
-
-def make_literal_role(spec: ActionSpec, masked: bool = False) -> Role:
-    """Return a role with one vector observation, and a mask if `masked`."""
-    obs = {"obs": ObsSpec((3,))} | ({ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {})
-    return Role(COLUMNS, obs, spec)
 
 
 def make_exact(make: Callable[..., StateValueAgent], role: Role, memory: bool = False, **changes) -> StateValueAgent:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from algorithm.networks import Blueprint, Lstm, Mlp
-from algorithm.specs import ActionSpec
 from tests.agents.literal import (
     CASES,
     COLUMNS,
@@ -19,9 +18,8 @@ from tests.agents.literal import (
     estimate_by_definition,
     make_exact,
     make_literal_policy,
-    make_literal_role,
 )
-from tests.builders import PassThrough, compute_gradient, make_a2c, random_rollout_of, to_float64
+from tests.builders import PassThrough, compute_gradient, make_a2c, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 
@@ -58,7 +56,7 @@ def compute_literal_loss(agent, spec, rollout):
 @pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
 def test_the_gradient_is_that_of_the_textbook(kind, masked, memory, changes, estimator):
     spec = SPECS[kind]
-    role = make_literal_role(spec, masked)
+    role = make_role(COLUMNS, spec=spec, masked=masked)
     agent = make_exact(make_a2c, role, memory, entropy_coef=0.1, value_coef=0.7, **changes, **estimator)
     rollout = to_float64(random_rollout_of(agent, role))
     assert not rollout.valid.all()
@@ -70,7 +68,7 @@ def test_the_gradient_is_that_of_the_textbook(kind, masked, memory, changes, est
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_metrics_are_means_over_valid_rows(kind):
-    role = make_literal_role(SPECS[kind])
+    role = make_role(COLUMNS, spec=SPECS[kind])
     agent = make_exact(make_a2c, role)
     rollout = replace(to_float64(random_rollout_of(agent, role)), weight=torch.ones(COLUMNS).double())
     terms = compute_literal_terms(agent, SPECS[kind], rollout)
@@ -97,7 +95,7 @@ def test_metrics_are_means_over_valid_rows(kind):
 
 def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_previous_episode():
     """The loss of row 4 depends on x_0 through an LSTM, unless an episode ends in between (Mnih et al. 2016)."""
-    role = make_literal_role(ActionSpec(0, (3,)))
+    role = make_role(COLUMNS)
     blueprint = Blueprint(encoders={"*": PassThrough()}, body=Mlp(8), memory=Lstm(5))
     agent = make_a2c(role, blueprint, entropy_coef=0.0)
     agent.policy.double()
@@ -115,7 +113,7 @@ def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_pre
 
 def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observation():
     """Rewards of 1; the values of a termination after row 1, and of a truncation with V = 4 after row 3, its own."""
-    role = make_literal_role(ActionSpec(0, (3,)))
+    role = make_role(COLUMNS)
     agent = make_exact(make_a2c, replace(role, lanes=1), gamma=0.9, gae_lambda=1.0)
     rollout = to_float64(random_rollout_of(agent, replace(role, lanes=1), rows=6))
     column = torch.tensor([[False, False, True, False, False, True, False]]).T

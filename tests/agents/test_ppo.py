@@ -17,9 +17,8 @@ from tests.agents.literal import (
     estimate_by_definition,
     make_exact,
     make_literal_policy,
-    make_literal_role,
 )
-from tests.builders import compute_gradient, make_ppo, random_rollout_of, to_float64
+from tests.builders import compute_gradient, make_ppo, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 SETTINGS = [
@@ -48,7 +47,7 @@ def move_parameters(agent, seed=2):
 def make_case(kind, masked, memory, changes):
     """Return an agent, its spec, a prepared rollout, and the collected one."""
     spec = SPECS[kind]
-    role = make_literal_role(spec, masked)
+    role = make_role(COLUMNS, spec=spec, masked=masked)
     agent = make_exact(
         make_ppo, role, memory, **{"entropy_coef": 0.1, "value_coef": 0.7, "gae_lambda": 0.75, **changes}
     )
@@ -175,13 +174,3 @@ def test_the_logarithm_of_the_ratio_is_at_most_20():
 def test_epochs_end_above_the_target_kl(target_kl, ends):
     agent, _, rollout, _ = make_case("hybrid", False, False, {"target_kl": target_kl})
     assert agent.loss(rollout)[1].ends_epochs == ends
-
-
-def test_before_the_first_step_the_ratio_is_1_and_the_divergence_0():
-    agent, _, prepared, _ = make_case("hybrid", True, True, {"target_kl": 1e-6})
-    statistics, _ = compute_outputs_by_step(agent, prepared, ROWS)
-    behavior = agent.policy.mask_logits(statistics, prepared.obs).detach()
-    report = agent.loss(replace(prepared, behavior=behavior))[1]
-    metrics = report.compute_metrics()
-    assert metrics["train/kl_to_old_policy"].abs() < 1e-9 and metrics["train/clip_fraction"] == 0
-    assert not report.ends_epochs

@@ -14,7 +14,6 @@ from algorithm.agents.rows import mean_weights
 from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, estimate_off_policy, estimate_on_policy
-from algorithm.rollout import Rollout
 from algorithm.training.learner import Learner
 from tests.builders import (
     PassThrough,
@@ -23,6 +22,7 @@ from tests.builders import (
     make_acer,
     make_ppo,
     make_role,
+    random_rollout,
     random_rollout_of,
     sac_settings,
     to_float64,
@@ -114,23 +114,24 @@ def test_the_gradient_of_a2c_is_that_of_the_written_out_objective(normalizes, me
     if normalizes:
         advantage = normalize(advantage, rollout.valid)
     objective = policy.log_prob(rollout.raw_action.squeeze(-1)) * advantage + 0.1 * policy.entropy()
+    assert_objective_and_metrics(agent, rollout, objective, values, estimates)
+
+
+def assert_objective_and_metrics(agent, batch, objective, values, estimates, value_clip=None):
+    """Assert the gradient of an objective of the policy and the errors of all values; metrics are means over rows."""
     for name, estimate in estimates.items():
-        objective = objective - 0.7 * estimate.valid.double() * (estimate.target - values[name][:-1]).square() / 2
-    loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
-    losses, _ = agent.loss(rollout)
-    torch.testing.assert_close(
-        compute_agent_gradient(losses["actor_critic"], agent),
-        compute_agent_gradient(loss, agent),
-        rtol=1e-8,
-        atol=1e-10,
-    )
-    assert_metrics(agent, rollout, values, estimates)
-
-
-def assert_metrics(agent, rollout, values, estimates):
-    """Assert that the metrics of streams are means over the rows that are valid for the environment."""
-    rollout.weight[:] = 1
-    metrics, valid = agent.loss(rollout)[1].compute_metrics(), rollout.drop_burn_in().valid
+        value = values[name][:-1]
+        square = (estimate.target - value).square()
+        if value_clip:
+            clipped = estimate.value + (value - estimate.value).clamp(-value_clip, value_clip)
+            square = torch.maximum(square, (estimate.target - clipped).square())
+        objective = objective - 0.7 * estimate.valid.double() * square / 2
+    valid = batch.drop_burn_in().valid
+    loss = -(mean_weights(valid, batch.weight) * objective).sum()
+    gradients = (compute_agent_gradient(each, agent) for each in (sum(agent.loss(batch)[0].values()), loss))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
+    batch.weight[:] = 1
+    metrics = agent.loss(batch)[1].compute_metrics()
     for name in STREAMS:
         value = values[name][: len(valid)].detach()
         squares = estimates[name].valid * (estimates[name].target - value).square() / 2
@@ -154,22 +155,7 @@ def test_the_gradient_of_ppo_is_that_of_the_written_out_objective(memory, value_
     values, action = {"": v, **stream_values}, prepared.raw_action.squeeze(-1)
     ratio, clip = (policy.log_prob(action) - old_policy.log_prob(action)).exp(), agent.settings.clip_ratio
     objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage) + 0.1 * policy.entropy()
-    for name, estimate in estimates.items():
-        value = values[name][:-1]
-        square = (estimate.target - value).square()
-        if value_clip:
-            clipped = estimate.value + (value - estimate.value).clamp(-value_clip, value_clip)
-            square = torch.maximum(square, (estimate.target - clipped).square())
-        objective = objective - 0.7 * estimate.valid.double() * square / 2
-    loss = -(mean_weights(prepared.valid, prepared.weight) * objective).sum()
-    losses, _ = agent.loss(prepared)
-    torch.testing.assert_close(
-        compute_agent_gradient(losses["actor_critic"], agent),
-        compute_agent_gradient(loss, agent),
-        rtol=1e-8,
-        atol=1e-10,
-    )
-    assert_metrics(agent, prepared, values, estimates)
+    assert_objective_and_metrics(agent, prepared, objective, values, estimates, value_clip)
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -218,14 +204,7 @@ def test_the_gradient_of_acer_is_that_of_the_written_out_objective(trust_region,
         estimates[name] = estimate_off_policy(stream, bonus, rollout.first, rollout.alive, value, inputs, estimate)
     weight = rho.clamp(max=1.5) * sum_advantages(estimates)
     objective = policy.log_prob(action) * weight + 0.1 * policy.entropy()
-    for name, estimate in estimates.items():
-        objective = objective - 0.7 * estimate.valid.double() * (estimate.target - values[name][:-1]).square() / 2
-    loss = -(mean_weights(rollout.valid, rollout.weight) * objective).sum()
-    losses, _ = agent.loss(with_burn_in)
-    torch.testing.assert_close(
-        compute_agent_gradient(sum(losses.values()), agent), compute_agent_gradient(loss, agent), rtol=1e-8, atol=1e-10
-    )
-    assert_metrics(agent, with_burn_in, values, estimates)
+    assert_objective_and_metrics(agent, with_burn_in, objective, values, estimates)
 
 
 def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
@@ -320,19 +299,14 @@ def iterate_rollouts(rows=7):
     while True:
         table = [[*column[-1:], *islice(lane, rows)] for column, lane in zip(table, lanes, strict=True)]
         state, first, alive = (np.array([[row[i] for row in column] for column in table]).T for i in range(3))
-        yield Rollout(
+        yield replace(
+            random_rollout(np.random.default_rng(0), rows, COLUMNS, actions=2),
             obs={"obs": np.eye(N_STATES, dtype=np.float32)[state]},
             first=first,
             raw_action=np.random.default_rng(0).integers(2, size=(rows, COLUMNS, 1)).astype(np.float32),
             reward=np.zeros((rows, COLUMNS), np.float32),
             alive=alive[:-1],
             behavior=np.zeros((rows, COLUMNS, 2), np.float32),
-            memory=np.zeros((COLUMNS, 0), np.float32),
-            lane=np.arange(COLUMNS),
-            continues_previous=np.ones(COLUMNS, bool),
-            weight=np.ones(COLUMNS, np.float32),
-            index=np.full(COLUMNS, -1),
-            version=np.zeros(COLUMNS, np.int64),
             bonuses={name: np.ones((rows, COLUMNS), np.float32) for name in ("crossing", "episodic")},
         )
 

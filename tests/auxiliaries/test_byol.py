@@ -1,18 +1,11 @@
-"""Bootstrap your own latent: the distance of directions, its symmetric form, and the spread of targets."""
+"""Bootstrap your own latent: its loss, the symmetric form, and the spread of targets."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from algorithm.auxiliaries.siamese import compute_distance
 from tests.auxiliaries.siamese_cases import compute_loss, make, make_learner, make_rollout
-
-
-def test_the_distance_is_0_for_equal_and_4_for_opposite_directions():
-    x = torch.tensor([[3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [1.0, 0.0]])
-    y = torch.tensor([[6.0, 8.0], [-0.3, -0.4], [-4.0, 3.0], [0.96, 0.28]])
-    torch.testing.assert_close(compute_distance(x, y), torch.tensor([0.0, 4.0, 2.0, 0.08]), atol=1e-6, rtol=1e-6)
 
 
 def test_the_loss_is_the_mean_of_valid_pairs_and_descent_aligns_the_directions():

@@ -13,9 +13,9 @@ from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
 from algorithm.auxiliaries.curiosity import Curiosity
 from algorithm.auxiliaries.settings import CuriositySettings
 from algorithm.networks import Blueprint, FlatParameters, Gru, Mlp
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import PassThrough, make_a2c, make_acer, random_rollout_of, to_float64, update
+from tests.builders import PassThrough, make_a2c, make_acer, make_role, random_rollout_of, to_float64, update
 
 LANES, ROWS = 4, 6
 SPECS = {
@@ -28,7 +28,7 @@ SPECS = {
 
 def make_case(spec: ActionSpec, memory: bool = False, make=make_a2c, **settings):
     """Return an agent, its curiosity, the trained module, and a batch, all in float64."""
-    role = Role(LANES, {"obs": ObsSpec((3,))}, spec)
+    role = make_role(LANES, spec=spec)
     agent = make(role, Blueprint(encoders={"*": PassThrough()}, body=Mlp(5), memory=Gru(4) if memory else None))
     agent.policy.double()
     curiosity = Curiosity(CuriositySettings(units=7, **settings))
@@ -112,26 +112,6 @@ def test_acer_with_several_branches_has_one_distribution_and_a_prediction_for_ea
     assert loss == pytest.approx(0.2 * forward + 0.8 * inverse, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("features", ["own", "agent"])
-def test_no_term_reads_rows_of_two_episodes(seed, features):
-    """An observation after the first end of an episode changes no reward and no loss before it."""
-    agent, curiosity, _, batch = make_case(SPECS["discrete"], features=features)
-    batch = to_float64(random_rollout_of(agent, Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"]), seed, ROWS))
-    for b in range(LANES):
-        starts = [t for t in range(1, ROWS + 1) if batch.first[t, b]]
-        if not starts:
-            continue
-        changed = batch.obs["obs"].clone()
-        changed[starts[0] :, b] += 100
-        before, after = (
-            curiosity.reward(make_inputs(agent, replace(batch, obs={"obs": obs})))
-            for obs in (batch.obs["obs"], changed)
-        )
-        assert before[: starts[0], b].equal(after[: starts[0], b])
-        assert before[starts[0] - 1, b] == 0
-
-
 def test_a_batch_without_a_pair_has_no_reward_and_no_loss():
     agent, curiosity, module, batch = make_case(SPECS["discrete"])
     inputs = make_inputs(agent, replace(batch, first=torch.ones_like(batch.first)))
@@ -178,15 +158,13 @@ def test_the_errors_of_the_reward_are_reused_in_the_loss_of_the_same_batch_only(
     expected = compute_gradient()
     torch.no_grad()(curiosity.reward)(inputs)
     assert torch.equal(compute_gradient(), expected)
-    other = make_inputs(
-        agent, to_float64(random_rollout_of(agent, Role(LANES, {"obs": ObsSpec((3,))}, SPECS["hybrid"]), seed=1))
-    )
+    other = make_inputs(agent, to_float64(random_rollout_of(agent, make_role(LANES, spec=SPECS["hybrid"]), seed=1)))
     torch.no_grad()(curiosity.reward)(other)
     assert torch.equal(compute_gradient(), expected)
 
 
 def test_batch_norms_of_its_encoder_learn_from_each_batch():
-    role = Role(LANES, {"obs": ObsSpec((3,))}, SPECS["discrete"])
+    role = make_role(LANES)
     agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}, body=Mlp(5, norm="batch")))
     learner = Learner(agent, role, {"curiosity": Curiosity(CuriositySettings(update_every=1))}, None)
     statistics = learner.parameters.batch_statistics[learner.parameters.batch_statistics_slices["auxiliary/curiosity"]]
@@ -222,7 +200,7 @@ def make_walk(rng: np.random.Generator, deterministic: bool, role: Role, agent):
 @pytest.mark.parametrize("deterministic", [True, False], ids=["a chain", "noise"])
 def test_what_can_be_predicted_loses_its_reward_and_noise_keeps_it(deterministic):
     """With one-hot observations as features, the error for noise is at least (1 - 1/n) / 2."""
-    role = Role(LANES, {"obs": ObsSpec((N_STATES,))}, ActionSpec(branches=(2,)))
+    role = make_role(LANES, N_STATES, 2)
     agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}))
     curiosity = Curiosity(CuriositySettings(features="agent", units=64))
     module = curiosity.build(agent, role)

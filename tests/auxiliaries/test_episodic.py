@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from algorithm.auxiliaries.episodic import Episodic, compute_keys
 from algorithm.auxiliaries.settings import EpisodicSettings
-from algorithm.config.loader import resolve
+from algorithm.config.loader import check_effects, resolve
 from algorithm.config.sections import ReplayConfig
-from algorithm.config.unused_settings import check_effects
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Gru, Mlp
-from algorithm.parts.memory_budget import compute_agent_replay_size
+from algorithm.parts.components_builder import compute_agent_replay_size
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
@@ -93,21 +92,6 @@ def cut_lane(states, first, lane: int, begin: int, end: int, continues: bool) ->
     )
 
 
-def join_columns(columns: list[Rollout]) -> Rollout:
-    """Return columns of the same number of rows as one rollout."""
-
-    def join(name: str, axis: int) -> np.ndarray:
-        return np.concatenate([getattr(column, name) for column in columns], axis)
-
-    time_major = ("first", "raw_action", "reward", "alive", "behavior")
-    by_column = ("memory", "lane", "continues_previous", "weight", "index", "version")
-    return Rollout(
-        obs={"obs": np.concatenate([column.obs["obs"] for column in columns], 1)},
-        **{name: join(name, 1) for name in time_major},
-        **{name: join(name, 0) for name in by_column},
-    )
-
-
 LANE = st.lists(st.tuples(st.integers(-2, 3), st.sampled_from(ENDS)), min_size=13, max_size=40).map(make_lane)
 BONUSES = st.sampled_from(["inverse_sqrt", "first_visit"])
 
@@ -139,7 +123,7 @@ def test_columns_of_several_lanes_and_of_one_lane_in_order(lanes, order):
     lane_of_column = [number % 3 for number in order]
     parts = [lane_of_column[:number].count(lane) for number, lane in enumerate(lane_of_column)]
     keys = list(zip(lane_of_column, parts, strict=True))
-    bonus = record(make_learner(), join_columns([columns[key] for key in keys]))
+    bonus = record(make_learner(), Rollout.join_columns([columns[key] for key in keys]))
     for lane, (_, _, episodes) in enumerate(lanes):
         found = np.concatenate([bonus[:, keys.index((lane, part))] for part in range(3)])
         np.testing.assert_allclose(found, count_by_loop(episodes, "inverse_sqrt")[: 3 * rows], rtol=1e-6)

@@ -54,10 +54,9 @@ def to_tensors(rollout: Rollout) -> Rollout:
 
 def compute_loss(learner: Learner, rollout: Rollout):
     """Return the loss of the prediction model, and its metrics by name."""
-    losses = learner.auxiliaries.compute_losses(to_tensors(rollout), None)
-    [loss] = losses.plain + losses.adaptive
-    prefix = "train/prediction_"
-    return loss, {name.removeprefix(prefix): value.item() for name, value in losses.metrics.items()}
+    [loss] = learner.auxiliaries.compute_losses(to_tensors(rollout), None).values()
+    prefix, metrics = "train/prediction_", learner.auxiliaries.metrics
+    return loss, {name.removeprefix(prefix): value.item() for name, value in metrics.items()}
 
 
 def make_image_rollout(seed=0, rows=6) -> Rollout:
@@ -197,7 +196,7 @@ def test_the_gradient_reaches_the_torso_and_not_the_target(part):
     learner = make_learner(adaptive=False, transition_kl=0.8, **ONLY[part])
     rollout = to_tensors(random_rollout(np.random.default_rng(0), 6, LANES))
     features = learner.agent.policy.torso.unroll(rollout.obs, rollout.first, rollout.memory)
-    [loss] = learner.auxiliaries.compute_losses(rollout, features).plain
+    [loss] = learner.auxiliaries.compute_losses(rollout, features).values()
     loss.backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in learner.agent.policy.torso.parameters())
     assert all(parameter.grad.eq(0).all() for parameter in learner.agent.policy.heads.parameters())
@@ -207,9 +206,9 @@ def test_the_gradient_reaches_the_torso_and_not_the_target(part):
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_setting_decides_whether_the_gradient_has_to_agree_with_the_task(adaptive):
-    learner = make_learner(adaptive=adaptive)
-    losses = learner.auxiliaries.compute_losses(to_tensors(random_rollout(np.random.default_rng(0))), None)
-    assert (len(losses.plain), len(losses.adaptive)) == (not adaptive, adaptive)
+    assert make_learner(adaptive=adaptive).auxiliaries.adaptive_groups == (
+        {"auxiliary/prediction"} if adaptive else set()
+    )
 
 
 class Identity(nn.Module):
@@ -290,10 +289,8 @@ def test_a_torso_of_the_agents_structure_computes_the_agents_features(make, memo
     replayed = replace(rollout, memory=rollout.memory[:, : agent.stored_state_size], burn_in=burn_in)
     for batch in [rollout, *([replayed] if burn_in else [])]:
         tensors = to_tensors(batch)
-        for compute in (learner.agent.features, lambda batch: learner.agent.features(batch)[:-1]):
-            inputs = learner.auxiliaries._make_inputs(
-                tensors, lambda compute=compute, tensors=tensors: compute(tensors), with_gradient=False
-            )
+        for known in (learner.agent.features(tensors), learner.agent.features(tensors)[:-1]):
+            inputs = learner.auxiliaries._make_inputs(tensors, known)
             target = learner.auxiliaries.target_networks["auxiliary/prediction/torso"].network
             with torch.no_grad():
                 features = agent.features(tensors)

@@ -11,24 +11,12 @@ import torch
 from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
 from algorithm.auxiliaries.rnd import Rnd
 from algorithm.auxiliaries.settings import RndSettings
-from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, Vector
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import (
-    make_a2c,
-    make_acer,
-    make_ppo,
-    make_reactor,
-    make_role,
-    make_sac,
-    random_rollout,
-    random_rollout_of,
-    update,
-)
-
-MAKERS = {"ACER": make_acer, "SAC": make_sac, "A2C": make_a2c, "PPO": make_ppo, "REACTOR": make_reactor}
+from tests.auxiliaries.siamese_cases import AGENTS, PLAIN, RECURRENT, ROLE, STACKED, make_rollout
+from tests.builders import make_a2c, make_acer, make_ppo, make_role, random_rollout, update
 
 
 def make_learner(make=make_acer, role=None, blueprint=None, **settings) -> tuple[Learner, Rnd]:
@@ -247,31 +235,17 @@ def test_a_reward_that_is_not_finite_is_named_and_changes_no_statistic(caplog):
     assert rnd.return_moments.mean == moments
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("kind", ["vector", "recurrent", "image", "frames"])
-def test_every_agent_learns_with_it(name, kind):
-    shape = (2, 6, 6) if kind in ("image", "frames") else (3,)
-    encoders = {
-        "vector": Vector(normalize=True),
-        "recurrent": Vector(scale=0.1),
-        "image": Conv((4, 3, 1), units=8),
-        "frames": FrameStack(3, Conv((4, 3, 1), units=8)),
-    }
-    blueprint = Blueprint({"*": encoders[kind]}, body=Mlp(8), memory=Gru(5) if kind == "recurrent" else None)
-    is_image = len(shape) == 3
-    spec = ObsSpec(shape, "uint8", high=255.0) if is_image else ObsSpec(shape)
-    role = Role(4, {"obs": spec}, ActionSpec(branches=(3,)))
-    learner, rnd = make_learner(MAKERS[name], role, blueprint)
-    rollout = random_rollout_of(learner.agent, make_role())
-    if is_image:
-        pixels = np.random.default_rng(0).integers(256, size=(7, 4, *shape), dtype=np.uint8)
-        rollout.obs = {"obs": pixels}
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("blueprint", [PLAIN, STACKED, RECURRENT], ids=["plain", "stacked", "recurrent"])
+def test_every_agent_learns_with_it(name, blueprint):
+    learner, _ = make_learner(AGENTS[name], ROLE, blueprint)
+    rollout = make_rollout(learner.agent)
     learner.observe(rollout)
-    before = learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]].clone()
-    batch = learner.prepare(rollout) if name == "PPO" else rollout
-    if name == "PPO" and not learner.agent.state_size:
-        batch = batch.split_rows().take_columns(np.array([1, 5, 6]))
+    group = learner.parameters.group_slices["auxiliary/rnd"]
+    before = learner.parameters.vector[group].clone()
+    batch = learner.prepare(rollout) if name == "ppo" else rollout
+    if name == "ppo" and not learner.agent.state_size:
+        batch = batch.split_rows().take_columns(np.arange(9))
     metrics = update(learner, batch).compute_metrics()
-    assert metrics["train/rnd_loss"] > 0
-    assert metrics["train/rnd_reward"] > 0
-    assert not torch.equal(learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]], before)
+    assert metrics["train/rnd_loss"] > 0 and metrics["train/rnd_reward"] > 0
+    assert not torch.equal(learner.parameters.vector[group], before)

@@ -132,8 +132,6 @@ def test_targets_start_equal_and_move_by_tau(kind):
         expected = before[name] + 0.25 * (target.source_vector - before[name])
         torch.testing.assert_close(target.vector, expected)
         assert not target.vector.equal(before[name])
-        (pair,) = {(len(target.vector), sum(p.numel() for p in target.source.parameters()))}
-        assert pair[0] == pair[1]
 
 
 @each_kind

@@ -2,6 +2,7 @@
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,15 +12,7 @@ from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, Check
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters
 
-
-class Nothing:
-    """An actor whose episodes cannot be restored."""
-
-    def state(self):
-        return None
-
-    def restore(self, state):
-        raise NotImplementedError
+NO_STATE = SimpleNamespace(state=lambda: None)  # an actor whose episodes cannot be restored
 
 
 @pytest.fixture
@@ -41,7 +34,7 @@ def prepare_again(checkpoints):
 
 def save(checkpoints, *env_steps):
     for each in env_steps:
-        write_parts = partial(write_all, TrainingComponents(None, None), Nothing())
+        write_parts = partial(write_all, TrainingComponents(None, None), NO_STATE)
         writer = CheckpointWriter(checkpoints, write_parts, {}, print)
         checkpoint = writer.write(Counters(env_steps=each))
     return checkpoint
@@ -51,35 +44,28 @@ def kept(checkpoints):
     return sorted(int(path.name) for path in checkpoints.folder.iterdir() if path.is_dir())
 
 
-def test_without_an_evaluation_there_is_no_best(checkpoints):
-    assert checkpoints.best.checkpoint is None
-    assert checkpoints.best.mean == float("-inf")
+def test_a_best_checkpoint_that_is_replaced_is_the_best_no_longer(checkpoints):
+    checkpoints.best.set_best(save(checkpoints, 10), 7.5)
+    save(checkpoints, 5)
+    assert kept(checkpoints) == [5] and checkpoints.best.mean == float("-inf")
 
 
 def test_the_best_is_kept_until_there_is_a_better_one(checkpoints):
+    assert checkpoints.best.checkpoint is None and checkpoints.best.mean == float("-inf")
     checkpoints.best.set_best(save(checkpoints, 1, 2), 7.5)
     save(checkpoints, 3, 4, 5)
     assert kept(checkpoints) == [2, 4, 5]
     checkpoints.best.set_best(save(checkpoints, 6), 8.0)
-    assert checkpoints.best.checkpoint.counters.env_steps == 6
+    for best in (checkpoints.best, BestCheckpoint(checkpoints.folder)):  # also in another process
+        assert (best.checkpoint.counters.env_steps, best.mean) == (6, 8)
     save(checkpoints, 7)
     assert kept(checkpoints) == [6, 7]
     assert checkpoints.latest(print).counters.env_steps == 7
 
 
-def test_another_process_reads_the_record(checkpoints):
-    checkpoints.best.set_best(save(checkpoints, 3), -12.25)
-    again = BestCheckpoint(checkpoints.folder)
-    assert (again.checkpoint.counters.env_steps, again.mean) == (3, -12.25)
-
-
+# Damage of other kinds is tested with all records.
 DAMAGED = [
-    "",
-    "[]",
-    '{"checkpoint": "000000000001"}',
     '{"checkpoint": "000000000001", "return": "high"}',
-    '{"checkpoint": 1, "return": 2}',
-    '{"checkpoint": "000000000001", "return": NaN}',
     '{"checkpoint": "000000000001", "return": Infinity}',
     '{"checkpoint": "../elsewhere", "return": 2}',
     '{"checkpoint": "000000000009", "return": 2}',  # a link to elsewhere

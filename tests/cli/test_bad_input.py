@@ -1,11 +1,12 @@
 """Mistakes of users: each ends with an exit status and one line that states what is wrong, where, and what is right."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from algorithm.cli import main
+from tests.command_line import train_once
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
 PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
@@ -75,18 +76,8 @@ def gym(env_name, **base) -> dict:
     return {"default": {"base_config": {"env_type": "GYM", "env_name": env_name, **SHORT, **base}}}
 
 
-def fails(capsys, command: str) -> tuple[int, str]:
-    """Return the exit status and the line on standard error of a command, which prints nothing else."""
-    status = main.main(command.split())
-    shown = capsys.readouterr()
-    assert shown.err.count("\n") == 1, shown.err
-    assert "Traceback" not in shown.err + shown.out
-    return status, shown.err
-
-
 # Command lines, with a part of the error.
 COMMANDS = """
-mine/task --nonsense | unknown option --nonsense
 mine/task --rendr | did you mean --render?
 -n a | name the environment folder first
 mine/task --agents | --agents
@@ -96,7 +87,6 @@ mine/task --max-iter 0 | --max-iter: it is 0; it must be at least 1
 mine/task --seed 1.5 | invalid int value: '1.5'
 mine/task --seed 010 | invalid int value: '010': 010 is not a decimal number
 mine/task --seed -1 | base_config.seed is -1
-mine/task --port 5005 | --port: base_config.unity_args.base_port is for env_type UNITY
 mine/task --editor | --editor: base_config.unity_args.build_path is for env_type UNITY
 mine/task --render | --render goes with --run, not with training
 mine/task --video | --video goes with --run, not with training
@@ -107,20 +97,17 @@ mine/task --use-env-nn | --use-env-nn goes with --resume and --run, not with tra
 mine/task --run --resume | --resume: not allowed with argument --run
 mine/task --resume --force | --force goes with training, not with --resume
 mine/task --run --max_step 5 | --max-step goes with
+mine/task --run --seconds 5 | --seconds goes with training and --resume, not with --run
 mine/task --run --config x | --config goes with training, not with --run
 mine/task --resume --repeat 2 | --repeat goes with training
 mine/task --lr 1e-3 | unknown option --lr; use --set acer_config.learning_rate=...
 mine/tusk | did you mean mine/task?
 nowhere | no environment folder 'nowhere' with a config.yaml under ./envs; the folders are mine/task
-../envs/mine/task | give its name below envs/, or its path
-/mine/task | give its name below envs/, or its path
-mine/task -n a/b | use a plain folder name
 mine/task -n {tme} | with {time} for the start time
 mine/task --run | there is no run under runs
 mine/task --resume | train one with: python main.py mine/task
 list | there is no run under runs yet
 list mine/task | there is no run under runs/mine/task yet
-init acrobot | expected group/name
 init gym/a:b | give its folder below envs/
 init mine/task | exists already and was not changed
 init gym/thing --set base_config.env_name=Thing-v1 | env_name 'Thing-v1'
@@ -129,8 +116,6 @@ init gym/own --set base_config.env_name=env.py | an env.py needs its own config.
 mine/task --env_args limit=1:30 | --env-args limit=1:30: the value cannot be read: 1:30 is not a decimal number
 mine/task --env_args limit | --env-args limit: expected key=value
 mine/task --nn other.py | there is no other.py
-mine/task --agents 9223372036854775808 | base_config.n_envs is 9223372036854775808;
-mine/task --agents 100000 | base_config.n_envs is 100000; it must be from 1 to 65,536
 mine/task --repeat 1000000 | --repeat: it is 1000000; it must be at most 1000
 """
 # Settings after --set, with a part of the error.
@@ -140,9 +125,7 @@ auxiliaries.curiosity.strenght=1 | --set: unknown setting auxiliaries.curiosity.
 auxiliaries.curiosity.model=sideways | --set: auxiliaries.curiosity.model is 'sideways'; input should be 'both', 'forwar
 auxiliaries.curiosity=3 | --set: auxiliaries.curiosity is a section; its settings go below it, not 3
 auxiliaries.curious.strength=1 | auxiliaries 'curious' is unknown; use one of: curiosity
-auxiliaries.rnd.gamma=1 | auxiliaries.rnd: gamma 1 needs crosses_episodes: false
 explorer.novel_action=0 | explorer.novel_action: n_samples is 0; it must be an integer
-explorer.novel_action=8 acer_config.learning_starts=9 | set auxiliaries.rnd.input to observation
 explorer.noise_repeat=16 | explorer.noise_repeat: noise_repeat is for continuous actions; for
 gamma | --set gamma: expected section.key=value
 =1 | --set =1: expected section.key=value
@@ -150,42 +133,28 @@ acer_config.gamma=[ | the value cannot be read: not YAML
 base_config.seed=010 | the value cannot be read: 010 is not a decimal number
 base_config.seed.x=1 | base_config.seed is {'x': 1}
 acer_config.gamma=.nan | acer_config.gamma is nan
-acer_config.learning_rate=.inf | acer_config.learning_rate is inf
 acer_config.learning_rate=true | acer_config.learning_rate is True
-base_config.n_envs='3' | base_config.n_envs is '3'; input should be a valid integer
-base_config.n_envs=true | base_config.n_envs is True
-base_config.n_envs=1.5 | base_config.n_envs is 1.5
 base_config.evaluate_greedy=1 | base_config.evaluate_greedy is 1
 base_config.device=tpu | cuda:1 (the device with this index), gpu (the same as cuda), mps or auto
-base_config.precision=float16 | input should be 'float32', 'bfloat16' or 'bfloat16_forced'
 base_config.env_wrappers=TimeAware | base_config.env_wrappers is 'TimeAware'; it must be a list
 base_config.env_wrappers=[TimeAware] | 'TimeAware' is neither module:Wrapper nor {module:Wrapper
 base_config.env_wrappers=[3] | 3 is neither module:Wrapper nor
 base_config.env_wrappers=[{'a:B':3}] | is neither module:Wrapper nor
-base_config.env_wrappers=['a:B'] | base_config.env_wrappers is not for env_type PROBE: they wrap single
-base_config.ignore_observations=mission | base_config.ignore_observations is 'mission'
 base_config.ignore_observations=[mission] | a probe has only the observation obs
 replay_config.capacity=5 | replay_config.capacity
 nn_config.units=3 | nn_config:
 acer_config.on_policy_updates=false acer_config.replay_ratio=0 | leaves nothing to learn from
 acer_config.estimator=tree_backup acer_config.critic=state_value | tree_backup needs action values
-acer_config.std=state_dependent acer_config.std_min=0.7 | std_init 0.5 must be above std_min 0.7
-acer_config.learning_rate_schedule=linear base_config.max_step=null | which is not set
 base_config.algorithm=PPO ppo_config.clip_ratio_schedule=linear base_config.max_step=null | linear needs
-base_config.algorithm=PPO ppo_config.rollout_length=8 ppo_config.minibatches=9 | but a rollout has 8 steps
 base_config.algorithm=A2C a2c_config.rollout_length=2147483647 | rollouts of 2,147,483,647 rows for 1 ag
 acer_config.optimizer_beta1=1 | optimizer_beta1 is 1.0; it must be at least 0 and below 1
 acer_config.optimizer_decay=1 | optimizer_decay is 1.0; it must be at least 0 and below 1
 base_config.algorithm=SAC sac_config.replay_ratio=0 | sac_config.replay_ratio is 0.0; it must be a
 base_config.algorithm=SAC sac_config.target_d_alpha=1.01 | it must be from 0 to 1, the largest entropy
 base_config.algorithm=SAC sac_config.target_c_alpha=-0.7 | it must be at least -0.6931, the largest
-base_config.algorithm=REACTOR reactor_config.v_min=5 | reactor_config: v_min 5.0 must be below v_max 5.0
 base_config.algorithm=REACTOR reactor_config.v_min=4.9999 reactor_config.reward_normalization=null | too close for 51
-base_config.algorithm=REACTOR reactor_config.v_min=-.inf | reactor_config.v_min is -inf
-base_config.algorithm=REACTOR reactor_config.loo_beta=two | input should be 'one', 'inverse' or 'tr
 base_config.algorithm=REACTOR reactor_config.n_atoms=1 | is 1; it must be from 2 to 10,000
 base_config.algorithm=REACTOR reactor_config.replay_ratio=0 | it must be above 0 and at most 10,000
-base_config.algorithm=REACTOR | reactor_config.learning_starts is 1000, but base_config.max_step 40 ends
 base_config.algorithm=REACTOR reactor_config.learning_starts=9 reactor_config.burn_in_step=2 | no memory
 acer_config.reward_clip=1e200 | reward_clip is 1e+200; it must be at most 3.40282e+38, the la
 replay_config.capacity=1e18 | replay_config.capacity: 1,000,000,000,000,000,000 rows
@@ -194,8 +163,6 @@ acer_config.batch_size=9223372036854775808 | it must be at most 2,147,483,647
 base_config.seed=9223372036854775808 | it must be at most 9,223,372,036,854,775,807
 acer_config.batch_size=2147483647 | batch_size: 2,147,483,647 sequences of 20 rows are
 acer_config.rollout_length=2147483647 | replay_config.capacity: 50000 rows over 1 lanes hold no
-acer_config.std=learned acer_config.std_min=0.6 | must be above std_min 0.6
-base_config.algorithm=SAC | sac_config.learning_starts is 1000, but base_config.max_step 40 ends
 base_config.algorithm=SAC base_config.max_step=2000 replay_config.capacity=1000 | stores at most 999
 acer_config.on_policy_updates=false | acer_config.learning_starts is 1000, but base_config.max_step 40
 """
@@ -343,21 +310,17 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), ROWS, ids=[command for command, _ in ROWS])
-def test_an_invalid_command_line_is_an_error_of_one_line_with_status_2(command, message, capsys):
+@pytest.mark.parametrize(("line", "message"), ROWS, ids=[line for line, _ in ROWS])
+def test_an_invalid_command_line_is_an_error_of_one_line_with_status_2(line, message, command):
     environment()
-    status, line = fails(capsys, command)
-    assert message in line
-    assert status == 2
+    assert message in command.fail(line)
     assert not list(Path.cwd().rglob("runs/**/config.yaml"))  # the name stays free
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), FOLDERS)
-def test_an_invalid_folder_is_an_error_of_one_line_that_names_it(config, files, status, message, capsys):
+def test_an_invalid_folder_is_an_error_of_one_line_that_names_it(config, files, status, message, command):
     environment(config, **files)
-    found, line = fails(capsys, "mine/task -n a")
-    assert message in line
-    assert found == status
+    assert message in command.fail("mine/task -n a", status)
     assert not Path("runs/mine/task/a").exists()
 
 
@@ -379,55 +342,47 @@ LATER = [
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), LATER)
-def test_an_error_during_training_is_one_line_that_names_its_place(config, files, status, message, capsys):
+def test_an_error_during_training_is_one_line_that_names_its_place(config, files, status, message, command):
     environment(config, **files)
-    found, line = fails(capsys, "mine/task -n a")
-    assert message in line
-    assert found == status
+    assert message in command.fail("mine/task -n a", status)
 
 
 @pytest.mark.parametrize(("name", "env_name"), [("nn", "choice"), ("env", "env.py")])
-def test_a_folder_in_the_place_of_a_file_is_an_error_of_one_line(name, env_name, capsys):
+def test_a_folder_in_the_place_of_a_file_is_an_error_of_one_line(name, env_name, command):
     environment(default(base_config={"env_name": env_name, "env_type": "GYM" if name == "env" else "PROBE"}))
     Path(f"envs/mine/task/{name}.py").mkdir()
-    assert fails(capsys, "mine/task -n a") == (2, f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n")
+    assert command.fail("mine/task -n a") == f"{Path('envs/mine/task', name)}.py is a folder; expected a file\n"
     assert not Path("runs").exists()
 
 
-def test_the_folder_of_these_tests_trains_without_a_fault(capsys):
+def test_the_folder_of_these_tests_trains_without_a_fault(command):
     environment(nn=NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))")
-    assert main.main("mine/task -n a --set nn_config.units=8".split()) == 0
-    assert (
-        main.main("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0".split()) == 0
-    )
+    command("mine/task -n a --set nn_config.units=8")
+    command("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0")
 
 
 EXISTING = [
-    ("mine/task -n a", 2, "run runs/mine/task/a exists already; --resume continues it, --force replaces it"),
-    ("mine/task -n b --repeat 2", 2, "run runs/mine/task/b-2 exists already"),
-    ("mine/task -n a --run --ckpt 39", 2, "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
-    ("mine/task -n a --run --ckpt runs", 2, "/runs is outside of"),
-    ("mine/task -n a --run --nn other.py", 2, "there is no other.py"),
-    ("mine/task -n a --run --set acer_config.gama=1", 2, "did you mean acer_config.gamma?"),
-    ("mine/task -n a --run --render", 2, "a probe cannot be rendered"),
-    ("mine/task -n a --resume --use_env_nn", 2, "--use-env-nn: there is no nn.py in "),
-    ("mine/task -n a --resume --set base_config.env_name=chain", 2, "the saved experience is of this environment"),
-    ("mine/task -n a --resume --agents 3", 2, "the saved replay has a lane for each environment"),
-    ("mine/task -n . --run", 2, "there is no run '.'"),
-    ("list mine/other", 2, "there is no run under runs/mine/other yet"),
-    ("mine --force -n task", 2, "no environment folder 'mine'"),
+    ("mine/task -n a", "run runs/mine/task/a exists already; --resume continues it, --force replaces it"),
+    ("mine/task -n b --repeat 2", "run runs/mine/task/b-2 exists already"),
+    ("mine/task -n a --run --ckpt 39", "--ckpt 39: there is no such checkpoint; runs/mine/task/a has 40"),
+    ("mine/task -n a --run --ckpt runs", "/runs is outside of"),
+    ("mine/task -n a --run --nn other.py", "there is no other.py"),
+    ("mine/task -n a --run --set acer_config.gama=1", "did you mean acer_config.gamma?"),
+    ("mine/task -n a --run --render", "a probe cannot be rendered"),
+    ("mine/task -n a --resume --use_env_nn", "--use-env-nn: there is no nn.py in "),
+    ("mine/task -n a --resume --set base_config.env_name=chain", "the saved experience is of this environment"),
+    ("mine/task -n a --resume --agents 3", "the saved replay has a lane for each environment"),
+    ("mine/task -n . --run", "there is no run '.'"),
+    ("list mine/other", "there is no run under runs/mine/other yet"),
+    ("mine --force -n task", "no environment folder 'mine'"),
 ]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Create a working directory with two runs, once."""
-    place = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        environment()
-        assert main.main("mine/task -n a".split()) == 0
-        assert main.main("mine/task -n b-2".split()) == 0
+    """A working directory with the runs a and b-2."""
+    place = train_once(tmp_path_factory, "mine/task -n a", environment)
+    shutil.copytree(place / "runs/mine/task/a", place / "runs/mine/task/b-2")
     return place
 
 
@@ -436,24 +391,18 @@ def files_of_runs() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*") if path.name != ".lock"}
 
 
-@pytest.mark.parametrize(("command", "status", "message"), EXISTING, ids=[row[0] for row in EXISTING])
-def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(
-    command, status, message, trained, monkeypatch, capsys
-):
+@pytest.mark.parametrize(("line", "message"), EXISTING, ids=[line for line, _ in EXISTING])
+def test_an_impossible_command_for_a_run_is_one_line_and_changes_nothing(line, message, trained, monkeypatch, command):
     monkeypatch.chdir(trained)
     before = files_of_runs()
-    found, line = fails(capsys, command)
-    assert message in line.replace("\\", "/")
-    assert found == status
+    assert message in command.fail(line).replace("\\", "/")
     assert files_of_runs() == before
 
 
-def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, capsys):
+def test_an_unexpected_error_is_one_line_and_debug_shows_the_traceback(trained, monkeypatch, command):
     monkeypatch.chdir(trained)
     monkeypatch.setattr("algorithm.runs.results.format_record", lambda record: 1 / 0)
-    status, line = fails(capsys, "list")
-    assert status == 1
+    line = command.fail("list", 1)
     assert line.startswith("ZeroDivisionError: division by zero (unexpected; --debug shows")
-    assert main.main(["list", "--debug"]) == 1
-    shown = capsys.readouterr().err
+    shown = command("list --debug", 1).err
     assert "Traceback" in shown and "1 / 0" in shown

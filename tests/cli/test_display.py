@@ -1,3 +1,5 @@
+"""The display of a run: its line, its panel with bars and the course of a number, and its screen."""
+
 import io
 import math
 import re
@@ -5,13 +7,26 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
 from algorithm.cli import display as module
-from algorithm.cli.display import LineDisplay, display_playing, live_display
-from algorithm.cli.panel import BAR_WIDTH, PARTS, ProgressPanel, compute_goal_fraction, format_line, wrap_texts
-from algorithm.training.components import PHASES
+from algorithm.cli.display import (
+    ASCII_LEVELS,
+    BAR_WIDTH,
+    LEVELS,
+    MAX_POINTS,
+    PARTS,
+    ProgressPanel,
+    average_bins,
+    compute_goal_fraction,
+    display_playing,
+    draw_sparkline,
+    format_line,
+    live_display,
+    read_memory,
+    round_to_total,
+)
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
+from algorithm.training.timer import PHASES
 
 NAN = float("nan")
 SHARES = {**dict.fromkeys(PHASES, 0.0), "environment": 0.31, "acting": 0.28, "learning": 0.388, "saving": 0.022}
@@ -117,15 +132,6 @@ def test_roles_are_named_if_there_are_several():
     assert [row for row in rows if row.startswith("a role") and "no episode yet" in row]
 
 
-def test_lines_are_logged_for_rows_of_metrics_only():
-    logged = []
-    show = LineDisplay(logged.append).on_progress
-    show(PROGRESS)
-    assert logged == []
-    show(replace(PROGRESS, wrote_row=True))
-    assert logged == [format_line(PROGRESS)]
-
-
 def test_the_picture_is_not_drawn_for_rows_of_metrics():
     console = terminal()
     with live_display(console, console.print) as display:
@@ -194,13 +200,6 @@ def test_without_colors_the_time_bar_has_signs_that_its_texts_explain(monkeypatc
     assert [bar.count(sign) for sign in "eals"] == [10, 9, 12, 1]
     assert "e: environment 31%" in row and "l: learning 39%" in row
     assert len({sign for _, sign in PARTS.values()}) == len(PARTS)
-
-
-def test_texts_are_wrapped_by_the_columns_that_a_terminal_needs_for_them():
-    wide = Text("猫" * 5)
-    assert wrap_texts([wide, Text("b")], 13).plain == f"{wide}  b"
-    assert wrap_texts([wide, Text("b")], 12).plain == f"{wide}\nb"
-    assert wrap_texts([Text("b"), wide], 12).plain == f"b\n{wide}"
 
 
 def test_names_of_roles_are_not_interpreted_as_markup():
@@ -369,15 +368,22 @@ def test_drawing_takes_a_bounded_share_of_the_cpu_time(monkeypatch):
         assert Slow.drawings == before + 2
 
 
-def test_the_sparkline_is_of_the_whole_run():
+@pytest.mark.parametrize("calls", [MAX_POINTS - 2, 1000, 20_000])
+def test_the_sparkline_is_of_the_whole_run(calls, monkeypatch):
+    clock = iter([0.0])
+    monkeypatch.setattr(module, "process_time", lambda: next(clock, 1.0))  # no drawing but the first and the last
+    monkeypatch.setattr(module, "perf_counter", lambda: 0.0)
     console = terminal(100)
     with live_display(console, console.print) as display:
-        for mean in [NAN, *range(1000)]:
+        for mean in [NAN, *range(calls)]:
             roles = {"agent": replace(STANDING, mean=float(mean))}
-            display.on_progress(replace(PROGRESS, roles=roles, has_ended=mean == 999))
+            display.on_progress(replace(PROGRESS, roles=roles, has_ended=mean == calls - 1))
     last = console.file.getvalue().rpartition("return")[2]
     line = re.search("[▁▂▃▄▅▆▇█]+", last).group()
     assert line[0] == "▁" and line[-1] == "█" and list(line) == sorted(line)
+    (points,) = display.trends.values()
+    assert min(calls, MAX_POINTS) / 2 <= len(points) <= MAX_POINTS and points == sorted(points)
+    assert points[0] <= calls / 100 and points[-1] == calls - 1
 
 
 def test_the_last_picture_stays():
@@ -394,10 +400,11 @@ def test_the_last_picture_stays():
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
-def test_without_a_terminal_there_are_lines(environ):
+def test_without_a_terminal_there_is_a_line_for_each_row_of_metrics(environ):
     file = io.StringIO()
     console = Console(file=file, force_terminal=bool(environ), soft_wrap=True, width=400, _environ=environ)
     with live_display(console, console.print) as display:
+        display.on_progress(PROGRESS)
         display.on_progress(replace(PROGRESS, wrote_row=True))
     assert file.getvalue() == format_line(PROGRESS) + "\n"
 
@@ -431,3 +438,49 @@ def test_played_episodes_have_a_line_for_each_activity_elsewhere():
             for done in range(3):
                 show(activity, done, 2, 5)
     assert logged == ["playing: 2 episodes", "recording videos: 2 episodes"]
+
+
+@pytest.mark.parametrize("total", [100, 17, 1])
+@pytest.mark.parametrize("shares", [[0.333, 0.333, 0.334], [0.004] * 5 + [0.98], [1.0], [0.495, 0.495, 0.01]])
+def test_percentages_have_the_sum_of_a_hundred(shares, total):
+    rounded = round_to_total(dict(enumerate(shares)), total)
+    assert sum(rounded.values()) == total
+    assert all(abs(rounded[part] - total * share) < 1 for part, share in enumerate(shares))
+    assert round_to_total({"acting": 0.0}, 100) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([], ""),
+        ([5.0], "▁"),
+        ([3.0, 3.0, 3.0], "▁▁▁"),
+        ([0.0, 1.0], "▁█"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
+        ([-7, 0, -3.4, -3.6], "▁█▅▄"),
+        ([1e300, -1e300, 0.0], "█▁▅"),
+    ],
+)
+def test_known_sparklines(values, line):
+    assert draw_sparkline(values, LEVELS, 10).plain == line
+
+
+def test_levels_have_an_ascii_character_each():
+    assert len(LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
+    assert ASCII_LEVELS.isascii()
+    assert draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
+
+
+@pytest.mark.parametrize(
+    ("values", "bins", "means"),
+    [([1, 2, 3], 5, [1, 2, 3]), ([1, 2, 3, 4], 2, [1.5, 3.5]), ([1, 2, 3, 4, 5], 2, [1.5, 4]), ([1, 2, 3], 1, [2])],
+)
+def test_known_means_of_bins(values, bins, means):
+    assert average_bins(values, bins) == means
+
+
+def test_the_memory_of_this_process_is_plausible():
+    held = bytearray(50_000_000)
+    held[::4096] = b"1" * len(held[::4096])
+    used = read_memory()
+    assert used is not None and 50_000_000 < used < 10**11

@@ -1,13 +1,26 @@
-"""Lines in a terminal are broken between words; commands stay in one piece."""
+"""What a command prints: lines in a terminal, and the result of a run with the commands that continue from it."""
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from algorithm.checkpointing.checkpoint import write_all
+from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
+from algorithm.cli import training as module
 from algorithm.cli.output import wrap_words
+from algorithm.cli.training import report_result
+from algorithm.config.loader import resolve
+from algorithm.parts.run_folder import RunFolder
+from algorithm.runs.callbacks import RunResult
+from algorithm.training.components import TrainingComponents
+from algorithm.training.evaluator import EvaluationResult
+from algorithm.training.progress import Counters
 
 COMMAND = "python main.py gym/cartpole -n first --resume"
 
@@ -49,3 +62,79 @@ output.log_to_file(Path("log.txt"))
     os.close(terminal)
     assert written == ["the evaluation at 1,000 env steps has a", "mean return of 12.5 over 20 episodes"]
     assert text in (tmp_path / "log.txt").read_text()
+
+
+PLAYED = EvaluationResult([480.0, 500.0] * 10, [1] * 20)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    source = tmp_path / "envs" / "some" / "task"
+    source.mkdir(parents=True)
+    return RunFolder.create("some/task", source, "my run", resolve([]).tree)
+
+
+def report_lines(folder, monkeypatch=None, **changes) -> list[str]:
+    values = {
+        "goal_reached": True,
+        "counters": Counters(env_steps=18_040, updates=900, episodes=312, iterations=100, seconds=6.1),
+        "returns": {"agent": 478.25},
+        "evaluation": {"agent": PLAYED},
+        "best": None,
+    }
+    lines = []
+    report_result(lines.append, "some/task", folder, RunResult(**{"folder": folder.path, **values, **changes}))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("reached", "words"),
+    [(True, "goal reached and confirmed"), (False, "goal not reached within"), (None, "done after")],
+)
+def test_the_result_is_the_first_line(folder, reached, words):
+    lines = report_lines(folder, goal_reached=reached)
+    assert lines[0].startswith(words)
+    assert lines[0].endswith("18,040 env steps, 312 episodes, 6.1 s")
+    assert lines[1] == "mean return of the last training episodes: 478.2"
+    assert lines[2] == f"last evaluation: {PLAYED}" and "95% interval" in lines[2] and lines[2].endswith("greedy")
+
+
+def test_the_printed_commands_can_be_executed(folder, monkeypatch):
+    monkeypatch.setattr(module.os, "name", "posix")
+    lines = report_lines(folder)
+    commands = {line.split(":", 1)[0]: shlex.split(line.split(":", 1)[1]) for line in lines[3:]}
+    run = ["python", "main.py", "some/task", "-n", "my run"]
+    assert commands["play it"] == [*run, "--run"]
+    assert commands["resume"] == [*run, "--resume"]
+    assert commands["curves"] == ["tensorboard", "--logdir", str(folder)]
+    assert f"run folder: {folder}" in lines
+
+
+def test_commands_are_quoted_for_windows(monkeypatch):
+    monkeypatch.setattr(module.os, "name", "nt")
+    assert module._join_command("a", "b c") == 'a "b c"'
+
+
+def test_better_weights_than_the_last_ones_are_named(folder):
+    store, actor = CheckpointStore(folder.path / "checkpoints", 5), SimpleNamespace(state=lambda: None)
+    writer = CheckpointWriter(store, partial(write_all, TrainingComponents(None, None), actor), {}, print)
+    checkpoint = writer.write(Counters(env_steps=12_000))
+    assert "best in evaluation, used by --run: the weights after 12,000 env steps" in report_lines(
+        folder, best=checkpoint
+    )
+    assert not any(
+        "best" in line for line in report_lines(folder, best=checkpoint, counters=Counters(env_steps=12_000))
+    )
+
+
+def test_several_roles_are_named(folder):
+    lines = report_lines(folder, returns={"left": 1.0, "right": 2.0}, evaluation={"left": PLAYED, "right": PLAYED})
+    assert "mean return of right of the last training episodes: 2.000" in lines
+    assert f"last evaluation of left: {PLAYED}" in lines
+
+
+def test_a_return_is_never_nan_and_small_returns_keep_their_digits(folder):
+    lines = report_lines(folder, returns={"agent": float("nan")}, evaluation=None)
+    assert "mean return of the last training episodes: no episode has ended yet" in lines
+    assert not any("nan" in line.split() for line in lines)
+    assert "mean return of the last training episodes: 0.955" in report_lines(folder, returns={"agent": 0.955})

@@ -1,8 +1,9 @@
 """The dimensions of the space of a search, and the samples of a trial."""
 
+from unittest.mock import Mock
+
 import pytest
 
-from algorithm.config.loader import resolve
 from algorithm.config.search import Choices, NumberRange, read_space
 from algorithm.config.yaml_layers import nest
 from algorithm.errors import UserError
@@ -11,21 +12,11 @@ LEARNING_RATE = "acer_config.learning_rate"
 NOT_A_DIMENSION = r"it must be \{low: ..., high: ...\}, with log: true"
 
 
-class Suggestions:
-    """A trial whose numbers are given, and whose texts are the last of the choices."""
-
-    def __init__(self, number=None):
-        self.number, self.calls = number, []
-
-    def suggest_float(self, name, low, high, *, log):
-        self.calls.append((name, low, high, log))
-        return self.number
-
-    suggest_int = suggest_float
-
-    def suggest_categorical(self, name, choices):
-        self.calls.append((name, *choices))
-        return choices[-1]
+def make_trial(number=None):
+    """Return a trial of Optuna that suggests this number, and the last of the choices."""
+    trial = Mock(suggest_float=Mock(return_value=number), suggest_int=Mock(return_value=number))
+    trial.suggest_categorical.side_effect = lambda path, choices: choices[-1]
+    return trial
 
 
 def read(space):
@@ -33,26 +24,20 @@ def read(space):
     return read_space(space, [("file", {"tune": {"space": space}})])
 
 
-def test_ranges_and_choices_are_read_with_their_source():
+def test_ranges_and_choices_are_read_with_their_source_and_paths_may_be_nested():
     found = read({LEARNING_RATE: {"low": 1e-4, "high": 1e-2, "log": True}, "base_config.n_envs": {"choices": [1, 8]}})
     assert found == [
         Choices(path="base_config.n_envs", source="file", values=[1, 8]),
         NumberRange(path=LEARNING_RATE, source="file", low=1e-4, high=1e-2, log=True),
     ]
-
-
-def test_paths_may_be_nested_as_set_nests_them():
     value = {"low": 0.5, "high": 1.0}
     assert read(nest("acer_config.gamma", value)) == read({"acer_config.gamma": value})
 
 
-def test_null_removes_a_dimension():
+def test_null_removes_a_dimension_and_its_source_is_the_layer_that_sets_it():
     assert read({LEARNING_RATE: None, "nn_config.units": None}) == []
     with pytest.raises(UserError, match="^file: tune.space: unknown setting acer_config.learnin$"):
         read({"acer_config.learnin": None})
-
-
-def test_the_source_of_a_dimension_is_the_layer_that_sets_it():
     space = {LEARNING_RATE: {"low": 1.0, "high": 2.0}}
     layers = [("file", {"tune": {"space": {}}}), ("--set", {"tune": {"space": space}})]
     assert read_space(space, layers)[0].source == "--set"
@@ -84,23 +69,21 @@ def test_the_error_for_a_dimension_is_one_line_with_its_source_and_path(value, e
     assert "\n" not in str(raised.value)
 
 
-def test_numbers_have_four_digits_and_stay_within_the_limits():
-    dimension = NumberRange(path="a.b", source="", low=0.00123456, high=1.0, log=True)
-    trial = Suggestions(0.123456)
-    assert dimension.sample(trial) == 0.1235
-    assert trial.calls == [("a.b", 0.00123456, 1.0, True)]
-    assert dimension.sample(Suggestions(0.00123457)) == 0.001235
-    assert NumberRange(path="a.b", source="", low=0.12349, high=1.0, log=False).sample(Suggestions(0.12344)) == 0.12349
+@pytest.mark.parametrize(
+    ("low", "log", "number", "expected"),
+    [
+        (0.00123456, True, 0.123456, 0.1235),
+        (0.00123456, True, 0.00123457, 0.001235),
+        (0.12349, False, 0.12344, 0.12349),
+    ],
+)
+def test_numbers_have_four_digits_and_stay_within_the_limits(low, log, number, expected):
+    trial = make_trial(number)
+    assert NumberRange(path="a.b", source="", low=low, high=1.0, log=log).sample(trial) == expected
+    trial.suggest_float.assert_called_once_with("a.b", low, 1.0, log=log)
 
 
 def test_choices_are_recorded_as_text_and_keep_their_values():
-    values = [[64, 64], None, True, {"a": 1.5}]
-    trial = Suggestions()
+    trial, values = make_trial(), [[64, 64], None, True, {"a": 1.5}]
     assert Choices(path="a.b", source="", values=values).sample(trial) == {"a": 1.5}
-    assert trial.calls == [("a.b", "[64, 64]", "null", "true", "{a: 1.5}")]
-
-
-@pytest.mark.parametrize(("key", "value"), [("seeds", 0), ("objective", "loss"), ("space", 3)])
-def test_the_section_is_checked(key, value):
-    with pytest.raises(UserError, match=f"^file: tune.{key} is {value!r}; "):
-        resolve([("file", {"tune": {key: value}})])
+    trial.suggest_categorical.assert_called_once_with("a.b", ["[64, 64]", "null", "true", "{a: 1.5}"])

@@ -1,15 +1,13 @@
 """Hybrid distributions equal torch's distributions and autograd, and samples follow them."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily
-from tests.distributions.oracles import DRAWS, gradient, random, within_noise
-from tests.oracles import close, softmax
+from tests.distributions.oracles import DRAWS, find_place, gradient, random, within_noise
+from tests.oracles import close
 
 SPACES = {
     "continuous": (2, ()),
@@ -19,11 +17,6 @@ SPACES = {
     "hybrid of three branches": (2, (2, 3, 2)),
 }
 every_space = pytest.mark.parametrize("family", [HybridFamily(*space) for space in SPACES.values()], ids=SPACES)
-
-
-def combinations(family):
-    """Return the indices of each combination, the last branch varying fastest."""
-    return list(product(*map(range, family.branches)))
 
 
 def theirs(family, statistics, place):
@@ -37,7 +30,8 @@ def theirs(family, statistics, place):
 def log_prob_of(family, statistics, place):
     """Return log pi(d) of one combination."""
     _, branches = theirs(family, statistics, place)
-    terms = [b.log_prob(torch.tensor(i)) for b, i in zip(branches, combinations(family)[place], strict=True)]
+    indices = np.unravel_index(place, family.branches) if branches else ()
+    terms = [b.log_prob(torch.tensor(i)) for b, i in zip(branches, indices, strict=True)]
     return sum(terms, torch.zeros(statistics.shape[:-1], dtype=statistics.dtype))
 
 
@@ -111,41 +105,43 @@ def test_the_noise_of_samples_is_standard_normal_for_every_combination():
     within_noise((shift[:, 0] * shift[:, 1]).mean(), 0, np.exp(-0.8))
 
 
+def take_parts(family, statistics, sample):
+    """Return log pi(d) [...], and the Gaussian N(u|d) [...] of the combinations of samples."""
+    place = find_place(family.branches, sample[..., family.n_continuous :]) if family.branches else None
+    place = torch.zeros(sample.shape[:-1], dtype=torch.int64) if place is None else place
+    each = [theirs(family, statistics, k)[0].base_dist for k in range(family.n_combinations)]
+    columns = place[..., None, None].expand(*place.shape, 1, family.n_continuous)
+    mean, std = (torch.stack([getattr(part, name) for part in each], -2) for name in ("mean", "stddev"))
+    gaussian = Independent(Normal(mean.gather(-2, columns).squeeze(-2), std.gather(-2, columns).squeeze(-2)), 1)
+    log_probs = torch.stack([log_prob_of(family, statistics, k) for k in range(family.n_combinations)], -1)
+    return log_probs.gather(-1, place.unsqueeze(-1)).squeeze(-1), gaussian
+
+
 @every_space
-def test_log_probabilities_are_sums_over_the_parts(family):
+def test_log_probabilities_are_those_of_the_parts_also_of_executed_actions(family):
     statistics, sample = some(family, 5, 4)
     behavior, _ = some(family, 5, 4, seed=7)
-    policy, places = family(statistics), family.find_combination(sample).squeeze(-1)
-    each = torch.stack([log_prob_of(family, statistics, place) for place in range(family.n_combinations)], -1)
-    close(policy.log_probs, each)
+    policy, u = family(statistics), sample[..., : family.n_continuous]
+    (log_d, gaussian), (other_log_d, other) = (take_parts(family, each, sample) for each in (statistics, behavior))
+    log_u, other_log_u = gaussian.log_prob(u), other.log_prob(u)
     close(policy.probs.sum(-1), torch.ones(5, 4).double())
-
-    def literal(of):
-        found = torch.zeros(5, 4).double()
-        for row, column in product(range(5), range(4)):
-            place = places[row, column].item()
-            numbers, _ = theirs(family, of[row, column], place)
-            found[row, column] = log_prob_of(family, of[row, column], place)
-            found[row, column] += (
-                numbers.log_prob(sample[row, column, : family.n_continuous]) if family.n_continuous else 0
-            )
-        return found
-
-    close(policy.log_prob(sample), literal(statistics))
-    close(policy.log_ratio(family(behavior), sample), literal(statistics) - literal(behavior))
+    close(policy.log_prob(sample), log_d + log_u)
+    close(policy.log_ratio(family(behavior), sample), log_d + log_u - other_log_d - other_log_u)
+    log_branches, log_values = policy.action_log_probs(sample)
+    close(log_branches, log_d)
+    close(log_values, log_u - (1 - u.tanh() ** 2).log().sum(-1))
 
 
 @every_space
-def test_log_probabilities_of_executed_actions_equal_squashed_gaussians(family):
-    statistics, sample = some(family, 30)
-    log_branches, log_values = family(statistics).action_log_probs(sample)
-    assert log_branches.shape == log_values.shape == (30,)
-    for row, place in enumerate(family.find_combination(sample)[:, 0].tolist()):
-        close(log_branches[row], log_prob_of(family, statistics[row], place))
-        gaussian, _ = theirs(family, statistics[row], place)
-        u = sample[row, : family.n_continuous]
-        expected = gaussian.log_prob(u) - (1 - u.tanh() ** 2).log().sum() if family.n_continuous else torch.zeros(())
-        close(log_values[row], expected.double())
+def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this_combination(family):
+    statistics = some(family, 30)[0].float()
+    mode = family.mode(statistics.numpy())
+    assert mode.dtype == np.float32 and mode.shape == (30, family.size)
+    _, branches = theirs(family, statistics, 0)
+    continuous, *indices = torch.from_numpy(mode).tensor_split([*range(family.n_continuous, family.size)], -1)
+    for branch, index in zip(branches, indices, strict=True):
+        assert index[:, 0].equal(branch.probs.argmax(-1).float())
+    close(continuous, take_parts(family, statistics, torch.from_numpy(mode))[1].mean)
 
 
 @every_space
@@ -191,25 +187,6 @@ def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
     found = policy.soft_policy_gradient(proposal, q(c) - cost, slope, of_numbers)
     assert found.shape == statistics.shape and found.abs().max() > 0.1
     close(found, gradient(value, statistics), atol=1e-8)
-
-
-@every_space
-def test_encoded_combinations_equal_encoded_samples(family):
-    _, sample = some(family, 40)
-    place, numbers = family.find_combination(sample), sample[:, : family.n_continuous].tanh()
-    encoded = family.encode(sample)
-    assert encoded.shape == (40, family.encoded_size) and place.shape == (40, 1)
-    assert [combinations(family)[k] for k in place[:, 0]] == [
-        tuple(map(int, row)) for row in sample[:, family.n_continuous :]
-    ]
-    codes = family.one_hot_combinations()
-    assert len(codes) == family.n_combinations
-    if family.branches:
-        close(codes[place[:, 0]].double(), encoded[:, family.n_continuous :])
-    if family.n_continuous:
-        each = family.encode_per_combination(numbers.unsqueeze(1).expand(-1, family.n_combinations, -1))
-        assert each.shape == (40, family.n_combinations, family.encoded_size) and each.dtype == numbers.dtype
-        close(each[torch.arange(40), place[:, 0]], encoded)
 
 
 @every_space
@@ -262,40 +239,6 @@ def test_uniform_actions_are_allowed_ones():
     np.testing.assert_allclose(probs, np.tile([0.5, 0, 0.5], (600, 1)), atol=1e-6)
 
 
-@every_space
-def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this_combination(family):
-    statistics = some(family, 30)[0].float()
-    mode = family.mode(statistics.numpy())
-    assert mode.dtype == np.float32 and mode.shape == (30, family.size)
-    for row, found in zip(statistics, torch.from_numpy(mode), strict=True):
-        _, branches = theirs(family, row, 0)
-        best = tuple(branch.probs.argmax().item() for branch in branches)
-        assert tuple(map(int, found[family.n_continuous :])) == best
-        if family.n_continuous:
-            close(found[: family.n_continuous], theirs(family, row, combinations(family).index(best))[0].mean)
-
-
-@every_space
-def test_noise_increases_every_std_and_mixes_every_branch(family):
-    before = some(family, 2, seed=5)[0].float().numpy()
-    kept = before.copy()
-    noisy = family.with_noise(before, np.float64([0.4, 0.0]))
-    np.testing.assert_array_equal(before, kept)
-    assert noisy.dtype == np.float32
-    width = family.n_combinations * family.n_continuous
-    np.testing.assert_array_equal(noisy[:, :width], before[:, :width])
-    np.testing.assert_allclose(
-        noisy[0, width : 2 * width], np.log(np.hypot(np.exp(before[0, width : 2 * width]), 0.4)), rtol=1e-5
-    )
-    np.testing.assert_allclose(noisy[1, : 2 * width], before[1, : 2 * width], atol=1e-6)
-    for mine, own in zip(
-        *(np.split(x[:, 2 * width :], np.cumsum(family.branches)[:-1], -1) for x in (noisy, before)), strict=True
-    ):
-        if family.branches:
-            np.testing.assert_allclose(softmax(mine[0]), 0.6 * softmax(own[0]) + 0.4 / len(own[0]), rtol=1e-5)
-            np.testing.assert_allclose(softmax(mine[1]), softmax(own[1]), rtol=1e-5)
-
-
 def test_forbidden_actions_have_no_effect_and_results_are_finite():
     family = HybridFamily(1, (3, 2))
     rows = some(family, 2)[0].float()
@@ -317,14 +260,5 @@ def test_forbidden_actions_have_no_effect_and_results_are_finite():
 
 def test_selected_rows_of_a_sample_are_the_sample_of_these_rows():
     whole = HybridFamily(1, (2,))(random(4, 2, 6)).rsample()
-    part = whole.select_rows(slice(1, 3))
-    for name in ("actions", "log_prob", "mean_offset"):
-        assert torch.equal(getattr(part, name), getattr(whole, name)[1:3])
-
-
-def test_too_many_combinations_and_an_empty_action_raise():
-    assert HybridFamily(1, (2,) * 9).n_combinations == 512
-    with pytest.raises(ValueError, match=r"513 combinations of discrete branches \[513\].*at most 512"):
-        HybridFamily(0, (513,))
-    with pytest.raises(ValueError, match="at least one"):
-        HybridFamily(0, ())
+    for name, value in vars(whole.select_rows(slice(1, 3))).items():
+        assert torch.equal(value, getattr(whole, name)[1:3])

@@ -1,53 +1,34 @@
-"""The environment folders of the project, and a loader of their Python files."""
+"""The environment folders of the project, a loader of their Python files, and a player of their simulators."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from algorithm.parts.env_folder import PROJECT_ENVS
 
 # Folders that a user adds to envs/ are not tested.
-FOLDERS = [
-    "atari/breakout",
-    "atari/pong",
-    "dm_control/cartpole_swingup",
-    "dm_control/cheetah_run",
-    "dm_control/humanoid_walk",
-    "exploration/deep_sea",
-    "exploration/noisy_tv",
-    "gym/acrobot",
-    "gym/cartpole",
-    "gym/frozen_lake",
-    "gym/lunar_lander",
-    "gym/lunar_lander_continuous",
-    "gym/mountain_car",
-    "gym/mountain_car_continuous",
-    "gym/pendulum",
-    "hybrid/parking",
-    "masked/coins",
-    "masked/lights",
-    "memory/cartpole_hidden_velocity",
-    "memory/minigrid_memory",
-    "memory/recall",
-    "minatar/breakout",
-    "minatar/space_invaders",
-    "minigrid/doorkey_5x5",
-    "minigrid/key_corridor_s3r1",
-    "minigrid/multiroom_n4_s5",
-    "mujoco/ant",
-    "mujoco/half_cheetah",
-    "mujoco/hopper",
-    "mujoco/humanoid",
-    "mujoco/inverted_pendulum",
-    "mujoco/walker2d",
-    "pybullet/inverted_pendulum",
-    "unity/3dball",
-    "unity/gridworld",
-    "unity/roller",
-    "visual/errand",
-]
+GROUPS = {
+    "atari": "breakout pong",
+    "dm_control": "cartpole_swingup cheetah_run humanoid_walk",
+    "exploration": "deep_sea noisy_tv",
+    "gym": "acrobot cartpole frozen_lake lunar_lander lunar_lander_continuous mountain_car mountain_car_continuous "
+    "pendulum",
+    "hybrid": "parking",
+    "masked": "coins lights",
+    "memory": "cartpole_hidden_velocity minigrid_memory recall",
+    "minatar": "breakout space_invaders",
+    "minigrid": "doorkey_5x5 key_corridor_s3r1 multiroom_n4_s5",
+    "mujoco": "ant half_cheetah hopper humanoid inverted_pendulum walker2d",
+    "pybullet": "inverted_pendulum",
+    "unity": "3dball gridworld roller",
+    "visual": "errand",
+}
+FOLDERS = [f"{group}/{name}" for group, names in GROUPS.items() for name in names.split()]
 FOLDERS_WITH_CODE = [name for name in FOLDERS if (PROJECT_ENVS / name / "env.py").is_file()]
 
 
@@ -63,3 +44,35 @@ def load(name: str, file: str = "env.py") -> ModuleType:
 def find_simulators() -> list[str]:
     """Return the folders whose env.py contains a simulator rather than a wrapper of a Gymnasium environment."""
     return [name for name in FOLDERS_WITH_CODE if load(name).make().spec is None]
+
+
+@dataclass
+class Episode:
+    """An episode from its first observation to its last one."""
+
+    observations: list[Any]
+    rewards: list[float]
+    info: dict[str, Any]
+
+    @property
+    def total(self) -> float:
+        """Return the episode return."""
+        return sum(self.rewards)
+
+
+def play(env: Any, select: Callable[[Any], Any], seed: int | None = None) -> Episode:
+    """Play an episode with the actions that `select` returns for its observations, until it terminates."""
+    obs, info = env.reset(seed=seed)
+    episode, terminated = Episode([obs], [], info), False
+    while not terminated:
+        obs, reward, terminated, truncated, episode.info = env.step(select(obs))
+        assert not truncated
+        episode.observations.append(obs)
+        episode.rewards.append(reward)
+    return episode
+
+
+def take(actions: Iterable[int]) -> Callable[[Any], int]:
+    """Return a function that returns the next of some actions, whatever the observation."""
+    remaining = iter(actions)
+    return lambda obs: int(next(remaining))

@@ -5,20 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.envs.folders import load
+from tests.envs.folders import load, play, take
 
 deep_sea = load("exploration/deep_sea")
-
-
-def play(env, actions):
-    """Return the rewards and the observations of an episode with these actions, which it ends."""
-    rewards, observations = [], [env.reset()[0]]
-    for action in actions:
-        obs, reward, terminated, truncated, _ = env.step(int(action))
-        rewards.append(reward)
-        observations.append(obs)
-    assert terminated and not truncated
-    return rewards, observations
 
 
 def find_best_actions(env):
@@ -48,22 +37,22 @@ def test_the_optimum_equals_dynamic_programming_for_every_size(size, mapping_see
     env = deep_sea.make(size=size, mapping_seed=mapping_seed)
     value, actions = find_best_actions(env)
     assert value == pytest.approx(deep_sea.mean_optimum()) == pytest.approx(0.99)
-    rewards, observations = play(env, actions)
-    assert sum(rewards) == pytest.approx(value)
-    np.testing.assert_allclose(rewards, [-0.01 / size] * (size - 1) + [1 - 0.01 / size])
-    np.testing.assert_array_equal(observations[:-1], [np.diag(row) for row in np.eye(size)])
-    assert not observations[-1].any()
+    episode = play(env, take(actions))
+    assert episode.total == pytest.approx(value)
+    np.testing.assert_allclose(episode.rewards, [-0.01 / size] * (size - 1) + [1 - 0.01 / size])
+    np.testing.assert_array_equal(episode.observations[:-1], [np.diag(row) for row in np.eye(size)])
+    assert not episode.observations[-1].any()
 
 
 def test_one_sequence_of_actions_has_the_reward_and_all_others_cost_their_steps_to_the_right():
     env, size = deep_sea.make(size=6), 6
     returns = []
     for actions in product(range(2), repeat=size):
-        rewards, observations = play(env, actions)
-        cells = [tuple(np.argwhere(obs)[0]) for obs in observations[:-1]]
+        episode = play(env, take(actions))
+        cells = [tuple(np.argwhere(obs)[0]) for obs in episode.observations[:-1]]
         n_right = sum(int(env.right[cell] == action) for cell, action in zip(cells, actions, strict=True))
-        assert sum(rewards) == pytest.approx(float(n_right == size) - 0.01 * n_right / size)
-        returns.append(sum(rewards))
+        assert episode.total == pytest.approx(float(n_right == size) - 0.01 * n_right / size)
+        returns.append(episode.total)
     assert sum(value > 0 for value in returns) == 1
     assert max(value for value in returns if value <= 0) == 0
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_own_variant, read_variant
-from algorithm.config.yaml_layers import read_yaml
+from algorithm.config.loader import check_effects, resolve
+from algorithm.config.yaml_layers import read_own_variant, read_variant, read_yaml
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import PROJECT_ENVS
 from tests.envs.folders import FOLDERS, FOLDERS_WITH_CODE, load

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.parts.env_folder import PROJECT_ENVS
 from algorithm.specs import ObsSpec
 from tests.envs.folders import FOLDERS, load

@@ -3,22 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.envs.folders import load
+from tests.envs.folders import load, play, take
 
 noisy_tv = load("exploration/noisy_tv")
-
-
-def play(env, actions):
-    """Return the rewards, the observations and the last info of an episode with these actions, until it ends."""
-    rewards, observations = [], [env.reset()[0]]
-    for action in actions:
-        obs, reward, terminated, truncated, info = env.step(int(action))
-        assert not truncated
-        rewards.append(reward)
-        observations.append(obs)
-        if terminated:
-            break
-    return rewards, observations, info
 
 
 def find_best_returns(env):
@@ -48,9 +35,10 @@ def test_the_optimum_equals_dynamic_programming(env_args):
 
 def test_the_shortest_walk_has_the_reward_and_does_not_watch():
     env = noisy_tv.make()
-    rewards, observations, info = play(env, [noisy_tv.RIGHT] * env.steps)
-    assert rewards == [0.0] * (env.length - 2) + [1.0]
-    assert info == {"watched": 0}
+    episode = play(env, take([noisy_tv.RIGHT] * env.steps))
+    observations = episode.observations
+    assert episode.rewards == [0.0] * (env.length - 2) + [1.0]
+    assert episode.info == {"watched": 0}
     np.testing.assert_array_equal([obs[: env.length] for obs in observations], np.eye(env.length))
     assert observations[0][env.length :].any()
     assert not any(obs[env.length :].any() for obs in observations[1:])
@@ -74,9 +62,9 @@ def test_random_actions_do_not_reach_the_reward():
 
 def test_watching_shows_every_other_picture_with_the_same_probability():
     env = noisy_tv.make(steps=6000, pictures=4)
-    rewards, observations, info = play(env, [noisy_tv.WATCH] * env.steps)
-    assert info == {"watched": env.steps} and not any(rewards)
-    numbers = [int((env.pictures == obs[env.length :]).all(1).argmax()) for obs in observations]
+    episode = play(env, lambda obs: noisy_tv.WATCH)
+    assert episode.info == {"watched": env.steps} and not any(episode.rewards)
+    numbers = [int((env.pictures == obs[env.length :]).all(1).argmax()) for obs in episode.observations]
     counts = np.zeros((4, 4))
     np.add.at(counts, (numbers[:-1], numbers[1:]), 1)
     assert not counts.diagonal().any()
@@ -85,10 +73,10 @@ def test_watching_shows_every_other_picture_with_the_same_probability():
 
 def test_all_other_steps_are_predictable_and_keep_the_picture():
     env = noisy_tv.make(length=3, steps=100)
-    _, observations, info = play(env, [noisy_tv.LEFT, noisy_tv.RIGHT, noisy_tv.WATCH, noisy_tv.LEFT] * 25)
-    assert info == {"watched": 0}
-    first, moved = observations[0], np.eye(3)[1].tolist() + [0] * noisy_tv.PIXELS
-    for step, obs in enumerate(observations[1:]):
+    episode = play(env, take([noisy_tv.LEFT, noisy_tv.RIGHT, noisy_tv.WATCH, noisy_tv.LEFT] * 25))
+    assert episode.info == {"watched": 0}
+    first, moved = episode.observations[0], np.eye(3)[1].tolist() + [0] * noisy_tv.PIXELS
+    for step, obs in enumerate(episode.observations[1:]):
         assert obs.tolist() == (first.tolist() if step % 4 in (0, 3) else moved)
 
 
@@ -97,9 +85,8 @@ def test_the_observations_are_a_small_set_that_is_the_same_in_every_environment(
     for seed in range(2):
         env, seen = noisy_tv.make(), set()
         for episode in range(40):
-            env.reset(seed=100 * seed + episode)
-            actions = [noisy_tv.WATCH] * 20 + [noisy_tv.RIGHT] * 40
-            seen |= {tuple(obs) for obs in play(env, actions)[1]}
+            actions = take([noisy_tv.WATCH] * 20 + [noisy_tv.RIGHT] * 40)
+            seen |= {tuple(obs) for obs in play(env, actions, seed=100 * seed + episode).observations}
         found.append(seen)
     assert found[0] == found[1]
     assert len(found[0]) == noisy_tv.LENGTH - 1 + noisy_tv.PICTURES

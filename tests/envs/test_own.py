@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.envs.folders import FOLDERS_WITH_CODE, find_simulators, load
+from tests.envs.folders import FOLDERS_WITH_CODE, find_simulators, load, play
 
 MASKED = [name for name in FOLDERS_WITH_CODE if name.startswith("masked/")]
 EPISODES = 30
@@ -54,38 +54,33 @@ def test_episodes_terminate_and_observations_are_in_the_space(name):
     env = ReplaceForbiddenActions(load(name).make())
     env.action_space.seed(0)
     for seed in range(EPISODES):
-        obs, _ = env.reset(seed=seed)
-        terminated, steps = False, 0
-        while not terminated:
-            assert env.observation_space.contains(obs)
-            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            steps += 1
-            assert not truncated
-            assert steps <= LONGEST.get(name, 24)
-        assert env.observation_space.contains(obs)
+        episode = play(env, lambda obs: env.action_space.sample(), seed)
+        assert all(env.observation_space.contains(obs) for obs in episode.observations)
+        assert len(episode.rewards) <= LONGEST.get(name, 24)
 
 
 @pytest.mark.parametrize("name", MASKED)
 def test_exactly_the_masked_actions_raise(name):
     env = ReplaceForbiddenActions(load(name).make())
     env.action_space.seed(0)
-    forbidden = 0
-    for seed in range(EPISODES):
-        env.reset(seed=seed)
-        terminated = False
-        while not terminated:
-            assert all(mask.any() for mask in env.mask)
-            for action in np.ndindex(*map(len, env.mask)):
-                taken = np.array(action) if len(action) > 1 else action[0]
-                if all(mask[a] for mask, a in zip(env.mask, action, strict=True)):
+    forbidden = []
+
+    def try_all(obs):
+        assert all(mask.any() for mask in env.mask)
+        for action in np.ndindex(*map(len, env.mask)):
+            taken = np.array(action) if len(action) > 1 else action[0]
+            if all(mask[a] for mask, a in zip(env.mask, action, strict=True)):
+                deepcopy(env.unwrapped).step(taken)
+            else:
+                forbidden.append(taken)
+                with pytest.raises(ValueError, match=r"more than|picked before"):
                     deepcopy(env.unwrapped).step(taken)
-                else:
-                    forbidden += 1
-                    with pytest.raises(ValueError, match=r"more than|picked before"):
-                        deepcopy(env.unwrapped).step(taken)
-            _, _, terminated, _, _ = env.step(env.action_space.sample())
+        return env.action_space.sample()
+
+    for seed in range(EPISODES):
+        play(env, try_all, seed)
         assert not any(mask.any() for mask in env.mask)
-    assert forbidden > EPISODES
+    assert len(forbidden) > EPISODES
 
 
 def exhaustive(env, actions, allowed):
@@ -143,18 +138,13 @@ def test_used_rows_and_columns_are_dark():
 
 def test_choosing_any_lit_light_is_not_optimal():
     module = load("masked/lights")
-    returns = []
-    for seed in range(300):
-        env = module.make()
-        obs, _ = env.reset(seed=seed)
-        total, over = 0.0, False
-        while not over:
-            allowed = np.outer(env.left[0], env.left[1])
-            place = np.unravel_index((allowed + obs["lit"] * allowed).argmax(), allowed.shape)
-            obs, reward, over, _, _ = env.step(np.array(place))
-            total += reward
-        returns.append(total)
-    assert np.mean(returns) < 0.92 * module.mean_optimum()
+    env = module.make()
+
+    def choose_lit(obs):
+        allowed = np.outer(env.left[0], env.left[1])
+        return np.array(np.unravel_index((allowed + obs["lit"] * allowed).argmax(), allowed.shape))
+
+    assert np.mean([play(env, choose_lit, seed).total for seed in range(300)]) < 0.92 * module.mean_optimum()
 
 
 def test_recall_shows_the_cue_once_and_rewards_the_answer_later():

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.envs.folders import load
+from tests.envs.folders import load, play
 
 parking = load("hybrid/parking")
 GRID = 0.0125  # positions and moves are multiples of this
@@ -38,30 +38,26 @@ def test_the_optimum_equals_dynamic_programming():
         np.testing.assert_allclose(value[inside], expected, atol=1e-9)
 
 
-def drive(env, gap):
-    """Drive straight to the target and park. Return the episode return and the number of steps."""
-    total, steps = 0.0, 0
-    while True:
-        near = abs(gap) <= parking.FUEL / parking.MISS + 1e-9
-        gear = parking.FORWARD if gap > 0 else parking.REVERSE
-        throttle = np.array([min(1.0, gap / parking.REACH[gear])], np.float32)
-        obs, reward, over, _, _ = env.step({"gear": parking.PARK if near else gear, "throttle": throttle})
-        total, steps, gap = total + reward, steps + 1, float(obs[1] - obs[0])
-        if over:
-            return total, steps
+def drive(obs):
+    """Drive straight to the target and park."""
+    gap = float(obs[1] - obs[0])
+    near = abs(gap) <= parking.FUEL / parking.MISS + 1e-9
+    gear = parking.FORWARD if gap > 0 else parking.REVERSE
+    throttle = np.array([min(1.0, gap / parking.REACH[gear])], np.float32)
+    return {"gear": parking.PARK if near else gear, "throttle": throttle}
 
 
 def test_driving_straight_reaches_the_optimum():
     env = parking.make()
     gears = set()
     for seed in range(300):
-        place, target, left = env.reset(seed=seed)[0]
+        episode = play(env, drive, seed)
+        place, target, left = episode.observations[0]
         assert left == 1 and -1 <= place <= 1 and -1 <= target <= 1
         gears.add(target > place)
-        total, steps = drive(env, float(target - place))
-        assert total == pytest.approx(parking.mean_optimum(), abs=1e-5)
+        assert episode.total == pytest.approx(parking.mean_optimum(), abs=1e-5)
         assert parking.optimum(float(target - place)) == pytest.approx(parking.mean_optimum(), abs=1e-5)
-        assert steps == 3
+        assert len(episode.rewards) == 3
     assert gears == {True, False}
 
 
@@ -77,15 +73,11 @@ def test_no_throttle_fits_all_distances(throttle):
 
 
 def test_after_the_last_step_the_car_is_parked_at_its_position():
-    env = parking.make()
-    env.reset(seed=0)
-    total = 0.0
-    for step in range(parking.STEPS):
-        obs, reward, over, _, _ = env.step({"gear": np.int64(2), "throttle": np.zeros(1, np.float32)})
-        assert over == (step == parking.STEPS - 1)
-        total += reward
+    episode = play(parking.make(), lambda obs: {"gear": np.int64(2), "throttle": np.zeros(1, np.float32)}, seed=0)
+    assert len(episode.rewards) == parking.STEPS
+    obs = episode.observations[-1]
     miss = abs(float(obs[1] - obs[0]))
-    assert total == pytest.approx(1 - parking.MISS * miss - parking.STEPS * parking.FUEL, abs=1e-6)
+    assert episode.total == pytest.approx(1 - parking.MISS * miss - parking.STEPS * parking.FUEL, abs=1e-6)
 
 
 def test_positions_are_limited():

@@ -9,16 +9,15 @@ from algorithm.distributions.categorical import CategoricalFamily
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.distributions.joint import JointFamily
 from algorithm.exploration.explorers import ActionRepeat
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec
+from tests.builders import make_role
 from tests.exploration.agents import Fixed, step_of
 from tests.oracles import softmax
-
-OBS = {"obs": ObsSpec((1,))}
 
 
 def test_a_lane_repeats_its_action_as_often_as_its_level_says():
     lanes, levels = 20_000, [0.7, 0.7]
-    explorer = ActionRepeat(Role(lanes, OBS, ActionSpec(branches=(3,))), levels)
+    explorer = ActionRepeat(make_role(lanes), levels)
     agent, memory = Fixed(CategoricalFamily(3), 0.0, 1.0, 2.0), np.zeros((lanes, 2))
     before = explorer.act(agent, step_of(range(lanes), first=True), memory)
     np.testing.assert_allclose(softmax(before.behavior), softmax([[0, 1, 2]] * lanes), rtol=1e-5)
@@ -32,7 +31,7 @@ def test_a_lane_repeats_its_action_as_often_as_its_level_says():
 
 
 def test_an_episode_starts_without_repetition_and_lanes_are_independent():
-    explorer = ActionRepeat(Role(3, OBS, ActionSpec(branches=(2,))), [0.0, 0.9])
+    explorer = ActionRepeat(make_role(3, actions=2), [0.0, 0.9])
     agent = Fixed(CategoricalFamily(2), 0.0, 0.0)
     explorer.act(agent, step_of([0, 1, 2], first=True), np.zeros((3, 0)))
     explorer.previous[:] = 1
@@ -47,7 +46,7 @@ def test_an_episode_starts_without_repetition_and_lanes_are_independent():
 
 
 def test_every_branch_is_repeated_separately():
-    explorer = ActionRepeat(Role(1, OBS, ActionSpec(branches=(2, 3))), [0.5, 0.5])
+    explorer = ActionRepeat(make_role(1, spec=ActionSpec(branches=(2, 3))), [0.5, 0.5])
     agent = Fixed(JointFamily((CategoricalFamily(2), CategoricalFamily(3))), 0.0, 0.0, 0.0, 0.0, 0.0)
     explorer.previous[:] = [1, 2]
     behavior = explorer.act(agent, step_of([0]), np.zeros((1, 0))).behavior
@@ -64,12 +63,12 @@ def test_a_forbidden_action_is_not_repeated():
 
 
 def test_the_mean_durations_of_actions_are_a_geometric_sequence_from_the_first_lane_to_the_last():
-    explorer = ActionRepeat(Role(4, OBS, ActionSpec(branches=(2,))), [0.5, 0.9375])
+    explorer = ActionRepeat(make_role(4, actions=2), [0.5, 0.9375])
     np.testing.assert_allclose(1 / (1 - explorer.lane_levels), [2, 4, 8, 16], rtol=1e-6)
 
 
 def test_added_lanes_have_levels_and_no_action_to_repeat_yet():
-    explorer = ActionRepeat(Role(2, OBS, ActionSpec(branches=(2,))), [0.0, 0.8])
+    explorer = ActionRepeat(make_role(2, actions=2), [0.0, 0.8])
     explorer.grow(4, 2)
     np.testing.assert_allclose(1 / (1 - explorer.lane_levels), [1, 5, 5**0.5, 5**0.25], rtol=1e-6)
     assert explorer.previous.shape == (4, 1)
@@ -87,4 +86,4 @@ def test_added_lanes_have_levels_and_no_action_to_repeat_yet():
 )
 def test_invalid_settings_are_refused(spec, levels, message):
     with pytest.raises(ValueError, match=message):
-        ActionRepeat(Role(2, OBS, spec), levels)
+        ActionRepeat(make_role(2, spec=spec), levels)

@@ -88,13 +88,13 @@ class NamespaceRun:
         """Return the ids of the processes of this run whose command line contains `part`."""
         return [
             pid
-            for pid in _list_descendants(self.process.pid)
+            for pid in list_descendants(self.process.pid)
             if part in _read(f"/proc/{pid}/cmdline").replace("\0", " ")
         ]
 
     def execute(self, *command: str) -> None:
         """Execute a command in the namespace of the first machine."""
-        first = _list_descendants(self.process.pid)[0]
+        first = list_descendants(self.process.pid)[0]
         subprocess.run(["nsenter", f"--target={first}", "--net", "--pid", "--mount", *command], check=True)
 
     def wait(self, seconds: float = 200) -> int:
@@ -103,7 +103,7 @@ class NamespaceRun:
 
     def kill(self) -> None:
         """Kill all processes, if they have not ended, and wait until the system has ended them."""
-        pids = _list_descendants(self.process.pid)
+        pids = list_descendants(self.process.pid)
         self.process.kill()
         self.process.wait()
         while any(_read(f"/proc/{pid}/cmdline") for pid in pids):
@@ -133,9 +133,10 @@ def start_run() -> Iterator[object]:
         run.kill()
 
 
-def _list_descendants(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
+    """Return the ids of all processes that a process has started, directly or not."""
     children = [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
-    return [*children, *(below for child in children for below in _list_descendants(child))]
+    return [*children, *(below for child in children for below in list_descendants(child))]
 
 
 def _read(path: str) -> str:

@@ -22,21 +22,26 @@ from algorithm.training.metrics import read_table
 BASE = {"env_name": "env.py", "n_envs": 2, "max_step": 600, "log_every": 100, "save_every": 300}
 AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}
 CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
-# Runs in which a test waits for something leave most of the processors to other processes.
-SLOW_CARTPOLE = """
-import time
+BROKEN = """
+import multiprocessing, os, sys, time
 import gymnasium
+import numpy as np
+from pathlib import Path
 
+class Broken(gymnasium.Wrapper):
+    steps = 0  # of all environments in this process
 
-class Slow(gymnasium.Wrapper):
     def step(self, action):
-        time.sleep(0.005)
-        return self.env.step(action)
-
+        Broken.steps += 1
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        {fault}
+        return obs, reward, terminated, truncated, info
 
 def make():
-    return Slow(gymnasium.make("CartPole-v1"))
+    return Broken(gymnasium.make("CartPole-v1"))
 """
+# Runs in which a test waits for something leave most of the processors to other processes.
+SLOW_CARTPOLE = BROKEN.format(fault="time.sleep(0.005)")
 OUT, ERR = "out.txt", "err.txt"
 ARGUMENTS = ["own/task", "-n", "a"]
 
@@ -145,6 +150,11 @@ class Run:
     def signal(self, number: int, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.pid, number)
 
+    def stop(self, number: int, group: bool = False) -> int:
+        """Send a signal to the process, or to its group. Return the exit status."""
+        self.signal(number, group)
+        return self.status()
+
     def status(self) -> int:
         """Wait for the end; return the exit status, or minus the signal that ended the process."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -156,3 +166,11 @@ class Run:
         except ProcessLookupError:
             return False
         return True
+
+
+def start_training(*arguments: str, **task) -> Run:
+    """Write the environment folder, as `write_task`, and start a run. Return it as soon as it trains."""
+    write_task(**task)
+    run = Run(*ARGUMENTS, *arguments)
+    run.wait_for("steps/s", 120)
+    return run

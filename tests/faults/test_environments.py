@@ -8,28 +8,8 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.training.learner import Learner
-from tests.faults.runs import ARGUMENTS, assert_playable, run_folder, saved_steps, write_task
+from tests.faults.runs import ARGUMENTS, BROKEN, assert_playable, run_folder, saved_steps, write_task
 
-BROKEN = """
-import os, sys, time
-import gymnasium
-import numpy as np
-
-class Broken(gymnasium.Wrapper):
-    steps = 0  # of all environments in this process
-
-    def step(self, action):
-        Broken.steps += 1
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        {fault}
-        return obs, reward, terminated, truncated, info
-
-def make():
-    return Broken(gymnasium.make("CartPole-v1"))
-"""
-
-
-EXIT_IN_BLUEPRINT = "import sys\ndef blueprint():\n    sys.exit()"
 EXIT_IN_ENCODER = """
 import sys
 from algorithm.networks import Blueprint, Vector
@@ -49,25 +29,6 @@ def train(capsys, fault: str, *arguments: str, **base) -> tuple[int, str, str]:
     streams = capsys.readouterr()
     assert "Traceback" not in streams.out + streams.err
     return status, streams.out, streams.err
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("if Broken.steps % 50 == 0: obs = obs * np.nan", "the observation 'obs' of lane 1 of role 'agent' is NaN"),
-        ("if Broken.steps % 51 == 0: reward = -np.inf", "the reward of lane 0 of role 'agent' is infinite"),
-    ],
-)
-def test_no_nan_or_infinite_value_is_stored(fault, message, capsys):
-    status, out, err = train(capsys, fault)
-    assert status == 0 and err == ""
-    assert message in out
-    lines = [line for line in out.splitlines() if "role 'agent'" in line]
-    assert len(lines) == 2 and "(10 faults of this kind so far)" in lines[1]
-    assert message in (run_folder().path / "faults.log").read_text()
-    with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
-        assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
-    assert run_folder().find_latest().counters.updates > 0
 
 
 SENSORS = """
@@ -105,6 +66,7 @@ make = Sensors
     [
         ("obs['speed'][1] = np.nan", "the observation 'speed' of lane 1 of role 'agent' is NaN"),
         ("obs['speed'][0] = -np.inf", "the observation 'speed' of lane 1 of role 'agent' is infinite"),
+        ("self.reward = -np.inf", "the reward of lane 1 of role 'agent' is infinite"),
         (
             "obs['action_mask'][3:] = 0",
             "the observation 'action_mask' of lane 1 of role 'agent' forbids every action of branch 1",
@@ -124,25 +86,16 @@ def test_a_faulty_sensor_or_mask_is_logged_and_excluded_from_training(fault, mes
     assert main.main(ARGUMENTS) == 0
     out, err = capsys.readouterr()
     logged = [line for line in out.splitlines() if "of role 'agent'" in line]
-    assert err == "" and len(logged) > 1 and all(message in line for line in logged)
+    assert err == "" and all(message in line for line in logged)
+    assert len(logged) == 2 and "(10 faults of this kind so far)" in logged[1]
     assert message in (run_folder().path / "faults.log").read_text()
     assert len(learned) > 20
+    with np.load(run_folder().find_latest().folder / "agent" / "replay.npz") as arrays:
+        assert all(np.isfinite(arrays[name]).all() for name in arrays.files if arrays[name].dtype.kind == "f")
     for rollout in learned:
         assert (rollout.reward[rollout.valid & (rollout.reward != 0)] == 1).all()  # bootstrap rows have reward 0
         assert all(np.isfinite(value).all() for value in rollout.obs.values())
         assert (np.maximum.reduceat(rollout.obs["action_mask"], [0, 3], axis=-1) == 1).all()
-
-
-def test_an_environment_that_raises_is_logged_in_one_line_and_in_faults_log(capsys):
-    status, out, err = train(capsys, "if Broken.steps == 100: raise OSError('connection lost')")
-    assert status == 0 and err == ""
-    logged = [line for line in out.splitlines() if "connection lost" in line]
-    assert len(logged) == 1
-    assert re.search(r"environment 1 raised OSError: connection lost \(\S+env\.py, line \d+\) in a step", logged[0])
-    assert f"(details: {run_folder().path / 'faults.log'})" in logged[0]
-    log = (run_folder().path / "faults.log").read_text()
-    assert "Traceback (most recent call last)" in log and "env.py" in log
-    assert max(saved_steps()) >= 600
 
 
 @pytest.mark.parametrize(
@@ -163,15 +116,19 @@ STOP = "class Stop(BaseException): pass"
 @pytest.mark.parametrize(
     ("kind", "fault", "error"),
     [
+        ("sync", "if Broken.steps == 100: raise OSError('connection lost')", "OSError: connection lost"),
         ("sync", "if Broken.steps == 100: sys.exit()", "SystemExit"),
         ("async", "if Broken.steps == 100: sys.exit()", "SystemExit"),
         ("async", f"{STOP}\n        if Broken.steps == 100: raise Stop('enough')", "Stop: enough"),
     ],
 )
-def test_what_is_no_exception_in_a_step_is_logged_like_one(kind, fault, error, capsys):
+def test_what_a_step_raises_is_logged_in_one_line_and_in_faults_log(kind, fault, error, capsys):
     status, out, err = train(capsys, fault, n_envs=1, env_args={"vectorization_mode": kind})
     assert status == 0 and err == ""
-    assert len(re.findall(rf"raised {error} \(\S*env\.py, line \d+\) in a step", out)) == 1
+    path = run_folder().path / "faults.log"
+    line = rf"raised {error} \(\S*env\.py, line \d+\) in a step.*\(details: {path}\)"
+    assert len(re.findall(line, out)) == 1
+    assert "Traceback (most recent call last)" in path.read_text() and "env.py" in path.read_text()
     assert max(saved_steps()) >= 600
 
 
@@ -211,11 +168,8 @@ NN = Path("envs/own/task/nn.py")
 @pytest.mark.parametrize(
     ("nn", "status", "message"),
     [
-        ("import sys\nsys.exit()", 2, ""),
-        (EXIT_IN_BLUEPRINT, 2, ""),
-        (EXIT_IN_ENCODER, 1, ""),
+        (EXIT_IN_ENCODER, 1, "sys.exit(None) was called"),
         (f"{STOP}\nraise Stop('enough')\n", 2, "Stop: enough"),
-        ("x = 1\nraise RuntimeError('no such luck')\n", 2, f"{NN}, line 2: RuntimeError: no such luck\n"),
     ],
 )
 def test_an_error_of_a_network_at_the_start_is_one_line(nn, status, message, capsys):
@@ -271,22 +225,6 @@ def test_repeated_runs_start_in_the_same_working_directory(capsys):
     assert Path.cwd() == here
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("if Broken.steps == 150: time.sleep(1000)", "environment 0 did not respond within 0.5 s"),
-        ("if Broken.steps == 150: os._exit(9)", "exit code 9"),
-    ],
-)
-def test_a_worker_process_that_hangs_or_exits_is_replaced_within_the_limit(fault, message, capsys):
-    args = {"n_envs": 1, "env_args": {"vectorization_mode": "async"}, "env_timeout": 0.5, "max_env_restarts": 1}
-    status, out, err = train(capsys, fault, **args)
-    assert status == 1
-    assert out.count(message) == 1 and err.count(message) == 1
-    assert err.count("\n") == 1 and "crashed 2 times" in err
-    assert_playable()
-
-
 LICENSED = """
 from pathlib import Path
 import gymnasium
@@ -329,20 +267,6 @@ def test_divergence_ends_the_run_and_keeps_the_last_checkpoint(capsys):
     assert_playable()
 
 
-FEW = """
-import gymnasium
-from pathlib import Path
-
-def make(limit):
-    with Path("made").open("a") as file:
-        file.write("x")
-    if len(Path("made").read_text()) > limit:
-        raise OSError(f"there are licenses for {limit}")
-    return gymnasium.make("CartPole-v1")
-"""
-
-
-def test_evaluation_environments_are_made_by_their_first_use(capsys):
-    write_task(FEW, n_envs=3, env_args={"limit": 3})
-    assert main.main([*ARGUMENTS, "--max_step", "300"]) == 0
-    assert Path("made").read_text() == "xxx"
+def test_evaluation_environments_are_made_by_their_first_use():
+    write_task(LICENSED, max_step=200)  # a third environment would not start
+    assert main.main(ARGUMENTS) == 0

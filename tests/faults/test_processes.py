@@ -1,5 +1,7 @@
-"""Training runs that are stopped or killed, or whose disk is full."""
+"""Training runs that are stopped or killed, whose disk is full, or whose output has no reader."""
 
+import csv
+import json
 import os
 import random
 import shutil
@@ -14,7 +16,16 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.cli.output import Output
-from tests.faults.runs import ARGUMENTS, CARTPOLE, Run, assert_playable, run_folder, saved_steps, wait_until, write_task
+from tests.faults.runs import (
+    ARGUMENTS,
+    BROKEN,
+    Run,
+    assert_playable,
+    saved_steps,
+    start_training,
+    wait_until,
+    write_task,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks processes and sends them signals")
 resource = pytest.importorskip("resource")
@@ -43,11 +54,8 @@ def test_a_run_resumes_after_kill_9_at_any_time():
 )
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
-    write_task(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
-    run.signal(number, group=number != signal.SIGTERM)  # a terminal signals the group
-    assert run.status() == status
+    run = start_training(n_envs=1, max_step=None, save_every=None, env_args={"vectorization_mode": kind})
+    assert run.stop(number, group=number != signal.SIGTERM) == status  # a terminal signals the group
     resume = "python main.py own/task -n a --resume"
     assert run.err.read_text() == f"{word}. Checkpoint saved in runs/own/task/a; resume with: {resume}\n"
     assert not run.has_processes()
@@ -56,11 +64,10 @@ def test_a_signal_ends_a_run_after_saving(number, status, word, kind):
 
 
 def test_a_run_whose_environments_take_turns_is_interrupted_and_resumed():
-    write_task(n_envs=3, env_groups=2, max_step=None, save_every=None, env_args={"vectorization_mode": "async"})
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
-    run.signal(signal.SIGINT, group=True)
-    assert run.status() == 130 and not run.has_processes()
+    run = start_training(
+        n_envs=3, env_groups=2, max_step=None, save_every=None, env_args={"vectorization_mode": "async"}
+    )
+    assert run.stop(signal.SIGINT, group=True) == 130 and not run.has_processes()
     (saved,) = saved_steps()
     assert main.main([*ARGUMENTS, "--resume", "--max_step", str(saved + 200)]) == 0
     assert max(saved_steps()) >= saved + 200
@@ -99,17 +106,14 @@ def test_a_run_in_training_is_not_resumed_or_replaced_but_can_be_read(capsys):
     assert main.main(["list"]) == 0
     assert "unfinished" in capsys.readouterr().out
     assert main.main(["export", *ARGUMENTS]) == 0
-    run.signal(signal.SIGKILL)
-    assert run.status() == -signal.SIGKILL
+    assert run.stop(signal.SIGKILL) == -signal.SIGKILL
     assert run.err.read_text() == ""
     assert main.main([*ARGUMENTS, "--resume", "--max_step", str(max(saved_steps()) + 50)]) == 0
     assert main.main([*ARGUMENTS, "--force", "--max_step", "100"]) == 0
 
 
 def test_several_signals_are_harmless():
-    write_task(max_step=None, save_every=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
+    run = start_training(max_step=None, save_every=None)
     for _ in range(5):
         run.signal(signal.SIGINT)
         time.sleep(0.002)
@@ -119,36 +123,20 @@ def test_several_signals_are_harmless():
 
 
 def test_a_second_signal_ends_a_hanging_step():
-    write_task("import time\n" + CARTPOLE.replace("gymnasium.make('CartPole-v1')", "Stuck()") + STUCK)
+    write_task(BROKEN.format(fault="if Broken.steps == 100: print('stuck', flush=True), time.sleep(1000)"))
     run = Run(*ARGUMENTS)
     run.wait_for("stuck")
     run.signal(signal.SIGTERM)
     time.sleep(2)  # the system delivers two signals as one if the process does not run in between
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143
     assert_playable()
-
-
-STUCK = """
-class Stuck(gymnasium.Wrapper):
-    def __init__(self):
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.steps = 0
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 100:
-            print("stuck", flush=True)
-            time.sleep(1000)
-        return self.env.step(action)
-"""
 
 
 def test_a_signal_before_the_first_step_leaves_no_run():
     write_task("import time\ndef make():\n    print('starting', flush=True)\n    time.sleep(1000)\n")
     run = Run(*ARGUMENTS)
     run.wait_for("starting")
-    run.signal(signal.SIGTERM)
-    assert run.status() == 143
+    assert run.stop(signal.SIGTERM) == 143
     assert run.err.read_text() == "Terminated. Nothing was saved: the run had no checkpoint yet.\n"
     assert not Path("runs").exists()
 
@@ -180,18 +168,6 @@ def test_a_signal_from_the_first_line_on_saves_nothing(monkeypatch, capsys):
     assert not Path("runs").exists()
 
 
-def test_a_truncated_checkpoint_is_reported_with_its_path(capsys):
-    write_task(max_step=400)
-    assert main.main(ARGUMENTS) == 0
-    weights = run_folder().find_latest().folder / "agent" / "weights.pt"
-    weights.write_bytes(weights.read_bytes()[:500])
-    capsys.readouterr()
-    main.main([*ARGUMENTS, "--run"])
-    streams = capsys.readouterr()
-    assert str(weights) in streams.err + streams.out
-    assert "Traceback" not in streams.err
-
-
 # Checkpoints of about 60 kB fill this disk within a few hundred steps.
 ON_A_SMALL_DISK = """
 mkdir -p runs && mount -t tmpfs -o size=400k none runs || exit 77
@@ -217,9 +193,7 @@ def test_a_full_disk_is_an_error_and_the_last_complete_checkpoint_remains():
 
 
 def test_a_file_size_limit_is_an_error_and_the_last_complete_checkpoint_remains():
-    write_task(save_every=100, max_step=None)
-    run = Run(*ARGUMENTS)
-    run.wait_for("steps/s")
+    run = start_training(save_every=100, max_step=None)
     wait_until(saved_steps)
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (1000, 1000))
     status = run.status()
@@ -232,3 +206,60 @@ def assert_disk_error(status: int, err: str) -> None:
     assert status == 1, err
     assert err.count("\n") == 1, err
     assert "space" in err.lower() or "disk" in err.lower()
+
+
+PRINTING = BROKEN.format(fault="print('a step', flush=True)")
+
+
+def assert_complete() -> None:
+    """Check that the run has finished, and that log.txt and metrics.csv are complete."""
+    folder = Path("runs/own/task/a")
+    log = (folder / "log.txt").read_text().splitlines()
+    assert log[0].startswith("training ") and log[-1].startswith("curves:")
+    with (folder / "metrics.csv").open(newline="") as file:
+        assert max(int(row["env_steps"]) for row in csv.DictReader(file)) >= 600
+    assert json.loads((folder / "result.json").read_text())["status"] == 0
+    assert_playable()
+
+
+def test_a_run_continues_if_its_reader_exits():
+    write_task(PRINTING)
+    command = [sys.executable, str(ROOT / "main.py"), *ARGUMENTS, "--logger_in_file"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(100) == 0
+    assert_complete()
+
+
+def test_worker_processes_continue_if_their_reader_exits():
+    write_task(PRINTING, n_envs=1, env_args={"vectorization_mode": "async"})
+    reading, writing = os.pipe()
+    run = Run(*ARGUMENTS, "--logger_in_file", out=writing)
+    os.close(writing)
+    os.read(reading, 10)
+    os.close(reading)
+    assert run.status() == 0
+    assert not Path("runs/own/task/a/faults.log").exists()
+    assert_complete()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_run_continues_if_standard_output_is_a_full_disk(arguments):
+    write_task(PRINTING)
+    with Path("/dev/full").open("w") as full:
+        assert Run(*ARGUMENTS, "--logger_in_file", *arguments, out=full.fileno(), err=full.fileno()).status() == 0
+    assert_complete()
+
+
+def test_json_is_written_if_standard_error_has_no_reader():
+    write_task()
+    reading, writing = os.pipe()
+    run = Run(*ARGUMENTS, "--logger_in_file", "--json", err=writing)
+    for end in (writing, reading):
+        os.close(end)
+    assert run.status() == 0
+    assert json.loads(run.out.read_text())["status"] == 0
+    assert_complete()

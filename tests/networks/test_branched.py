@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,9 +27,12 @@ from algorithm.networks import (
 from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.adapters.configs import config
 from tests.builders import make_reactor, random_rollout
-from tests.fakes import AnyAction, Skipping
-from tests.networks.test_actor_critic import Doubling, RunningSum, observations, tensors
-from tests.networks.test_memory import collected
+from tests.distributions.oracles import find_allowed
+from tests.fakes import AnyAction, RunningSum
+from tests.networks.test_actor_critic import Doubling, observations, tensors
+from tests.networks.test_memory import ADAPTERS as ACER_ADAPTERS
+from tests.networks.test_memory import BLUEPRINTS as ACER_BLUEPRINTS
+from tests.networks.test_memory import MEMORIES, collected, make_any_acer
 
 VALUES, LANES = 7, 5
 BRANCHES = {"one branch": (4,), "two branches": (3, 2)}
@@ -50,17 +54,9 @@ BLUEPRINTS = {
 WITHOUT_NUMPY = set(BLUEPRINTS) - {"linear", "layers", "noisy layers"}
 ADAPTERS = {
     "combinations": lambda: AnyAction(config("", 3, {"branches": [3, 2]})),
-    "lanes that skip ticks": lambda: Skipping(config("", 3, {})),
+    "lanes that skip ticks": ACER_ADAPTERS["lanes that skip ticks"],
 }
 every_network = pytest.mark.parametrize("name", BLUEPRINTS)
-
-
-class NoForward(nn.Module):
-    """A module that is neither layers nor a memory."""
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.size = size
 
 
 def make(name: str, branches=(3, 2), masked: bool = True, fraction: float = 0.1):
@@ -77,12 +73,13 @@ def make(name: str, branches=(3, 2), masked: bool = True, fraction: float = 0.1)
 
 
 def observe(branches, masked: bool, *rows: int) -> dict[str, np.ndarray]:
-    """Return random observations, with at least one allowed action of each branch if `masked`."""
+    """Return random observations with masks, if `masked`."""
     obs = observations({"obs": ObsSpec((3,))}, *rows)
     if masked:
         rng = np.random.default_rng(3)
         mask = rng.random((*rows, sum(branches))) < 0.5
         mask[..., np.cumsum((0, *branches[:-1]))] = True
+        mask[..., 0, : branches[0]] = False  # which has the effect of none forbidden
         obs[ACTION_MASK] = mask.astype(np.uint8)
     return obs
 
@@ -91,9 +88,7 @@ def compute_policy_by_combination(network, logits: np.ndarray, obs, branches) ->
     """Return (1 - e) softmax + e uniform over the allowed combinations, row by row."""
     probs = np.zeros(logits.shape)
     for row in np.ndindex(logits.shape[:-1]):
-        mask = obs[ACTION_MASK][row] if ACTION_MASK in obs else np.ones(sum(branches))
-        parts = np.split(mask, np.cumsum(branches)[:-1])
-        allowed = np.array([all(part[i] for part, i in zip(parts, each, strict=True)) for each in np.ndindex(branches)])
+        allowed = find_allowed(obs[ACTION_MASK][row] if ACTION_MASK in obs else np.ones(sum(branches)), branches)
         weights = np.where(allowed, np.exp(logits[row].astype(np.float64)), 0)
         e = network.uniform_fraction
         probs[row] = (1 - e) * weights / weights.sum() + e * allowed / allowed.sum()
@@ -137,17 +132,6 @@ def test_the_policy_is_mixed_with_the_allowed_combinations(name, fraction, branc
         np.testing.assert_allclose(actual, probs, rtol=0, atol=1e-6)
         assert (actual[probs == 0] == 0).all()
         assert not masked or (statistics[probs == 0] == MASKED_LOGIT).all()
-
-
-def test_a_branch_with_all_actions_forbidden_is_not_masked():
-    network = make("layers")
-    obs, none = observe((3, 2), True, LANES), np.zeros((LANES, 0), np.float32)
-    obs[ACTION_MASK][:, :3] = 0
-    free = {**obs, ACTION_MASK: obs[ACTION_MASK].copy()}
-    free[ACTION_MASK][:, :3] = 1
-    np.testing.assert_array_equal(network.act(obs, none)[0], network.act(free, none)[0])
-    expected = network(tensors(free), torch.zeros(LANES, 0))[0]
-    assert network(tensors(obs), torch.zeros(LANES, 0))[0].equal(expected)
 
 
 def test_the_masks_of_the_first_rows_of_longer_observations_are_used():
@@ -196,26 +180,41 @@ def test_the_memory_consists_of_the_stored_states_and_the_frames(name):
 
 
 @torch.no_grad()
-def unroll_statistics(agent, rollout):
+def compute_statistics(agent, rollout):
     """Return the statistics of the policy at the rows after the burn-in, as the loss computes them."""
     batch, network = rollout.convert(torch.from_numpy), agent.policy
-    logits = network.unroll(batch).logits[:-1]
-    return network.mix_with_uniform(network.mask_logits(logits, batch.drop_burn_in().obs)).numpy()
+    if isinstance(network, BranchedActorCritic):
+        logits = network.unroll(batch).logits[:-1]
+        return network.mix_with_uniform(network.mask_logits(logits, batch.drop_burn_in().obs)).numpy()
+    features = network.torso.unroll(batch.obs, batch.first, batch.memory, batch.burn_in)
+    return network.compute_outputs(features)[:-1, :, : agent.family.statistics_size].numpy()
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+KINDS = {"reactor": (make_reactor, BLUEPRINTS, ADAPTERS), "acer": (make_any_acer, ACER_BLUEPRINTS, ACER_ADAPTERS)}
+
+
+WITH_MEMORY = {*MEMORIES, "frame stack and gru", *(name for name in BLUEPRINTS if "memor" in name)}
+
+
 @pytest.mark.parametrize(
-    ("name", "burn_in"), [(name, rows) for name in BLUEPRINTS for rows in (0, 4) if "memor" in name or not rows]
+    ("kind", "name", "adapter", "burn_in"),
+    [
+        (kind, *case, rows)
+        for kind, (_, *places) in KINDS.items()
+        for case in product(*places)
+        for rows in ((0, 4) if case[0] in WITH_MEMORY else (0,))
+    ],
 )
-def test_learning_computes_the_statistics_of_acting(name, burn_in, adapter):
+def test_learning_computes_the_statistics_of_acting(kind, name, adapter, burn_in):
     """Collected rollouts and replayed sequences yield the statistics that actions were sampled from."""
-    agent, rollouts, replay = collected(BLUEPRINTS[name], ADAPTERS[adapter](), burn_in, make_reactor)
+    make_agent, blueprints, adapters = KINDS[kind]
+    agent, rollouts, replay = collected(blueprints[name], adapters[adapter](), burn_in, make_agent)
     batch = replay.sample(100)
     assert agent.schedule.burn_in == burn_in + agent.schedule.warmup_rows == batch.burn_in
     assert batch.memory.shape[1] == agent.stored_state_size
     for rollout in (*rollouts, batch):
         expected = rollout.drop_burn_in().behavior
-        np.testing.assert_allclose(unroll_statistics(agent, rollout), expected, atol=2e-6, rtol=1e-5)
+        np.testing.assert_allclose(compute_statistics(agent, rollout), expected, atol=2e-6, rtol=1e-5)
     assert np.std(batch.behavior, axis=(0, 1)).min() > 1e-3
 
 
@@ -263,20 +262,3 @@ def test_burn_in_rows_have_no_gradient():
         assert not gradient[:2].any()
         assert gradient[2:].any() == (output == "values")  # the gradient of the policy ends at the torso
         assert memory.grad is None
-
-
-@pytest.mark.parametrize(
-    ("parts", "why"),
-    [
-        (
-            {"body": Gru(4)},
-            "Gru made a GruMemory, which has no `forward`.*; a memory goes into memory=, and only Reactor",
-        ),
-        ({"policy": int}, "int made a value of type int; it must make a torch module"),
-        ({"critic": NoForward}, "NoForward made a NoForward, which has no `forward` and does not fit here$"),
-        ({"memory": Mlp(4)}, "Mlp made a LayerStack, which has no `step` and does not fit here$"),
-    ],
-)
-def test_a_module_that_does_not_fit_its_part_is_rejected(parts, why):
-    with pytest.raises(TypeError, match=why):
-        BranchedActorCritic(Blueprint(**parts), {"obs": ObsSpec((3,))}, make_flattened_family((3,)), 2, 1.0, 0.0)

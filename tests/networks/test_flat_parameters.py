@@ -71,23 +71,30 @@ def randomize(parameters: FlatParameters) -> None:
         flat.normal_()
 
 
-def test_modules_are_views_of_the_flat_tensors_and_keep_their_values():
+def test_modules_are_views_of_the_flat_tensors_also_after_loading():
     groups, targets, statistics = two_groups()
     before = [parameter.detach().clone() for module in groups.values() for parameter in module.parameters()]
     parameters = FlatParameters(groups, targets, statistics)
     assert_laid_out(parameters, groups, targets, statistics)
     assert torch.equal(parameters.vector, torch.cat([tensor.ravel() for tensor in before]))
     assert (parameters.vector.dtype, parameters.statistics.dtype) == (torch.float32, torch.float64)
-
-
-def test_loading_changes_values_and_moves_no_tensor():
-    parts = two_groups()
-    parameters, other = FlatParameters(*parts), FlatParameters(*two_groups())
+    obs, target = torch.ones(3, 4), targets["target"].network
+    assert torch.equal(target(obs), groups["critic"](obs)) and not target(obs).requires_grad
+    groups["critic"](obs).sum().backward()
+    where = parameters.group_slices["critic"]
+    assert parameters.gradient[where].tolist() == [3.0] * 10
+    assert not parameters.gradient[: where.start].any()
+    other, values = FlatParameters(*two_groups()), torch.randn(9, 5).double()
     randomize(other)
     parameters.load(other.state())
-    assert_laid_out(parameters, *parts)
+    assert_laid_out(parameters, groups, targets, statistics)
     for own, saved in zip(everything(parameters), everything(other), strict=True):
         assert torch.equal(own, saved)
+    other.statistics.zero_()
+    parameters.load(other.state())
+    statistics["states"].merge(values[:6])
+    statistics["states"].merge(values[6:])
+    np.testing.assert_allclose(statistics["states"].mean, values.mean(0))
 
 
 @pytest.mark.parametrize("encoder", [Vector(), Conv((4, 3, 1), units=8), ImpalaResNet((4,), units=8)])
@@ -112,25 +119,10 @@ def test_updates_change_values_and_move_no_tensor(optimizer, encoder):
         assert not torch.equal(old, new)
 
 
-def test_the_gradient_is_gathered_in_the_flat_tensor():
-    groups, targets, statistics = two_groups()
-    parameters = FlatParameters(groups, targets, statistics)
-    groups["critic"](torch.ones(3, 4)).sum().backward()
-    where = parameters.group_slices["critic"]
-    assert parameters.gradient[where].tolist() == [3.0] * 10
-    assert not parameters.gradient[: where.start].any()
-
-
 def test_a_parameter_of_two_groups_is_rejected_by_their_names():
     body = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"\['policy', 'critic'\]"):
         FlatParameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
-
-
-def test_a_parameter_used_twice_in_one_group_is_stored_once():
-    layer = nn.Linear(2, 2)
-    parameters = FlatParameters({"policy": nn.Sequential(layer, layer)}, {}, {})
-    assert len(parameters.vector) == 6
 
 
 def test_a_target_network_of_another_shape_is_rejected():
@@ -148,30 +140,32 @@ def test_the_source_of_a_target_network_must_be_contiguous():
         )
 
 
-def other_networks():
-    wider, narrower = two_groups(size=7), two_groups()
-    no_target = (narrower[0], {"average": narrower[1]["average"]}, narrower[2])
-    groups, targets, _ = two_groups()
-    return {
-        "policy": (wider, r"parameters 'policy' have 29 values where this network has 13"),
-        "missing target network": (no_target, r"target_networks 'target' are missing"),
-        "statistics": (
-            (groups, targets, {"returns": RunningMoments(), "states": RunningMoments(6)}),
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda groups, targets, statistics: two_groups(7), "'policy' have 29 values where this network has 13"),
+        (lambda groups, targets, statistics: (groups, {}, statistics), "target_networks 'target' are missing"),
+        (
+            lambda groups, targets, statistics: (groups, targets, {**statistics, "states": RunningMoments(6)}),
             "'states' have 13",
         ),
-    }
-
-
-@pytest.mark.parametrize("case", ["policy", "missing target network", "statistics"])
-def test_the_state_of_another_network_is_rejected_by_name_without_changes(case):
-    parts, message = other_networks()[case]
-    parameters, other = FlatParameters(*two_groups()), FlatParameters(*parts)
+    ],
+)
+def test_the_state_of_another_network_is_rejected_by_name_without_changes(changed, message):
+    parameters, other = FlatParameters(*two_groups()), FlatParameters(*changed(*two_groups()))
     randomize(other)
     before = everything(parameters)
     with pytest.raises(ValueError, match=message):
         parameters.load(other.state())
     for old, new in zip(before, everything(parameters), strict=True):
         assert torch.equal(old, new)
+
+
+def test_a_parameter_used_twice_in_one_group_is_stored_once():
+    layer = nn.Linear(2, 2)
+    parameters = FlatParameters({"policy": nn.Sequential(layer, layer)}, {}, {})
+    assert (len(parameters.vector), len(parameters.target_vector), len(parameters.statistics)) == (6, 0, 0)
+    parameters.load(parameters.state())
 
 
 def test_a_state_may_hold_more_names_than_are_needed():
@@ -202,17 +196,6 @@ def test_a_state_holds_everything_by_kind_and_name_and_is_a_copy():
     for kind, names in state.items():
         for name, value in names.items():
             assert torch.equal(value, before[kind][name])
-
-
-def test_loaded_statistics_continue():
-    parts, others = two_groups(), two_groups()
-    parameters, other = FlatParameters(*parts), FlatParameters(*others)
-    values = torch.randn(9, 5, dtype=torch.float64)
-    others[2]["states"].merge(values[:6])
-    parameters.load(other.state())
-    parts[2]["states"].merge(values[6:])
-    np.testing.assert_allclose(parts[2]["states"].mean, values.mean(0))
-    np.testing.assert_allclose(parts[2]["states"].std, values.std(0, correction=0))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.005, 0.3, 0.9, 1.0])
@@ -246,20 +229,6 @@ def test_a_target_network_shares_the_buffers_of_its_source():
     parameters.load({**parameters.state(), "statistics": {"obs": torch.arange(7.0)}})
     assert copy["moments"].mean.tolist() == [0, 1, 2]
     assert copy["moments"].count == 6
-
-
-def test_a_target_network_starts_as_its_source_and_has_no_gradient():
-    groups, targets, _ = parts = two_groups()
-    FlatParameters(*parts)
-    obs = torch.randn(5, 4)
-    assert torch.equal(targets["target"].network(obs), groups["critic"](obs))
-    assert not targets["target"].network(obs).requires_grad
-
-
-def test_target_networks_and_statistics_may_be_absent():
-    parameters = FlatParameters({"policy": nn.Linear(2, 1)}, {}, {})
-    assert (len(parameters.vector), len(parameters.target_vector), len(parameters.statistics)) == (3, 0, 0)
-    parameters.load(parameters.state())
 
 
 def test_statistics_are_float64_if_the_device_has_it():

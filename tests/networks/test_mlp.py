@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from algorithm.networks import Blueprint, Mlp, NoisyMlp
-from algorithm.networks.mlp import NoisyLinear, scale_noise
+from algorithm.networks.layers import NoisyLinear, scale_noise
 from algorithm.training.evaluator import _isolate_agent
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
@@ -115,15 +115,8 @@ def test_the_target_network_has_the_same_parameters_and_separate_noise():
 
 def test_acting_and_the_next_update_have_the_same_noise():
     agent, learner = noisy_agent()
-    statistics = acted(agent)
-    outputs = []
-    loss = agent.loss
-
-    def watched(rollout):
-        outputs.append(module(agent))
-        return loss(rollout)
-
-    agent.loss = watched
+    statistics, outputs, loss = acted(agent), [], agent.loss
+    agent.loss = lambda rollout: outputs.append(module(agent)) or loss(rollout)
     update(learner, random_rollout(np.random.default_rng(0)))
     np.testing.assert_allclose(outputs[0], statistics, atol=1e-6)
 
@@ -135,16 +128,3 @@ def test_networks_without_noisy_layers_draw_nothing():
     update(learner, random_rollout(np.random.default_rng(0)))
     assert torch.equal(torch.get_rng_state(), before)
     assert len(learner.noise.values) == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: NoisyMlp(), "NoisyMlp needs the units"),
-        (lambda: NoisyMlp(8, activation="swish"), "activation 'swish' is unknown"),
-        (lambda: NoisyMlp(8, std=0.0), "std is 0.0; it must be above 0"),
-    ],
-)
-def test_invalid_layers_are_rejected(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

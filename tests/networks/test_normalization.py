@@ -1,14 +1,26 @@
-"""Normalization layers against torch's and formulas written out; the passes and rows of their batch statistics."""
+"""Normalization layers against torch and formulas; their batch statistics; layers as one operation against autograd."""
 
 from __future__ import annotations
 
-import numpy as np
+import gc
+import weakref
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from algorithm.networks import batch_statistics
-from algorithm.networks.normalization import NORMS, BatchNorm, BatchRenorm, LayerNorm, RmsNorm, make_norm
+from algorithm.networks import Mlp, Residual, batch_statistics
+from algorithm.networks import layers as module
+from algorithm.networks.normalization import (
+    BatchNorm,
+    BatchRenorm,
+    LayerNorm,
+    RmsNorm,
+    can_fuse,
+    find_batch_norms,
+    make_norm,
+)
+from tests.builders import perturb
 
 SIZE = 5
 
@@ -16,18 +28,6 @@ SIZE = 5
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return 3 * torch.randn(*shape, SIZE, generator=generator) + torch.arange(SIZE)
-
-
-def perturbed(layer):
-    """Return a layer with other parameters and running statistics than the initial ones."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.normal_()
-        if isinstance(layer, BatchNorm):
-            layer.running[:SIZE].normal_()
-            layer.running[SIZE : 2 * SIZE].uniform_(0.5, 2)
-    return layer
 
 
 def commit(layer: BatchNorm) -> None:
@@ -57,7 +57,7 @@ def gradients(function, layer, x):
 
 
 def test_batch_norm_equals_torchs_in_both_modes():
-    layer, x = perturbed(BatchNorm(SIZE)), rows(7)
+    layer, x = perturb(BatchNorm(SIZE)), rows(7)
     other = torch_norm(layer)
 
     def batch(x):
@@ -73,7 +73,7 @@ def test_batch_norm_equals_torchs_in_both_modes():
 
 
 def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
-    layer = perturbed(BatchNorm(SIZE))
+    layer = perturb(BatchNorm(SIZE))
     valid = torch.tensor([True, False, True, True, False, True])
 
     def reference(x):
@@ -91,7 +91,7 @@ def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
 
 @pytest.mark.parametrize("norm", ["batch", "batch_renorm"])
 def test_invalid_rows_do_not_count(norm):
-    layer, x = perturbed(make_norm(norm, SIZE)), rows(4, 3)
+    layer, x = perturb(make_norm(norm, SIZE)), rows(4, 3)
     valid = torch.rand(4, 3, generator=torch.Generator().manual_seed(2)) < 0.6
     changed = torch.where(valid.unsqueeze(-1), x, 1e3 * rows(4, 3, seed=1))
     results = []
@@ -103,25 +103,17 @@ def test_invalid_rows_do_not_count(norm):
 
 
 def test_a_batch_without_valid_rows_commits_nothing():
-    layer = perturbed(BatchRenorm(SIZE))
+    layer = perturb(BatchRenorm(SIZE))
     with batch_statistics(torch.zeros(6, dtype=torch.bool), commits=True):
         y = layer(rows(6))
     assert y.isfinite().all()
     assert not layer.increment.any()
 
 
-def test_a_pass_that_does_not_commit_leaves_the_statistics():
-    layer = perturbed(BatchNorm(SIZE))
-    with batch_statistics(torch.ones(6, dtype=torch.bool)):
-        layer(rows(6))
-    layer(rows(6))
-    assert not layer.increment.any()
-
-
 @pytest.mark.parametrize("committed", [2, 3])
 def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
     """Algorithm 1 of Ioffe 2017 in float64, with standard deviations for which r and d reach their bounds."""
-    layer, x = perturbed(BatchRenorm(SIZE)), rows(8)
+    layer, x = perturb(BatchRenorm(SIZE)), rows(8)
     layer.warmup = 3
     with torch.no_grad():
         layer.running[SIZE : 2 * SIZE] = torch.tensor([1e-4, 1.0, 9.0, 2e4, 4.0])
@@ -155,23 +147,9 @@ def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
 
 def test_layer_norm_and_rms_norm_equal_torchs():
     x = rows(6)
-    layer, rms = perturbed(LayerNorm(SIZE)), perturbed(RmsNorm(SIZE))
+    layer, rms = perturb(LayerNorm(SIZE)), perturb(RmsNorm(SIZE))
     torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (SIZE,), layer.weight, layer.bias))
     torch.testing.assert_close(rms(x), nn.functional.rms_norm(x, (SIZE,), rms.weight, 1e-6))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_numpy_equals_torch_also_after_an_update(norm):
-    layer = perturbed(make_norm(norm, SIZE))
-    in_numpy, x = layer.numpy(), rows(6)
-    for _ in range(2):
-        np.testing.assert_allclose(in_numpy(x.numpy()), layer(x).detach(), rtol=1e-5, atol=1e-5)
-        with batch_statistics(torch.ones(6, dtype=torch.bool), commits=True):
-            layer(x)
-        if isinstance(layer, BatchNorm):
-            commit(layer)
-        with torch.no_grad():
-            layer.weight += 1
 
 
 def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
@@ -181,7 +159,7 @@ def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
         calls.append(1)
         return torch.tensor([True, False, True])
 
-    layer = perturbed(BatchNorm(SIZE))
+    layer = perturb(BatchNorm(SIZE))
     with batch_statistics(select):
         torch.nn.Linear(SIZE, 2)(rows(3))
         assert not calls
@@ -195,7 +173,7 @@ def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
 
 
 def test_blocks_nest_and_end_with_an_exception():
-    layer, x, valid = perturbed(BatchNorm(SIZE)), rows(6), torch.ones(6, dtype=torch.bool)
+    layer, x, valid = perturb(BatchNorm(SIZE)), rows(6), torch.ones(6, dtype=torch.bool)
     running = layer(x)
     with pytest.raises(ZeroDivisionError), batch_statistics(valid):
         batch = layer(x)
@@ -205,11 +183,12 @@ def test_blocks_nest_and_end_with_an_exception():
         raise ZeroDivisionError
     assert not torch.allclose(batch, running)
     torch.testing.assert_close(layer(x), running)
+    assert not layer.increment.any()  # no block commits
 
 
 def test_the_rows_of_an_input_are_found_by_its_shape():
     """All shapes of T rows and B columns, with more values for each row, and with fewer rows."""
-    layer, valid = perturbed(BatchNorm(SIZE)), torch.tensor([[True, False, True], [True, True, False]])
+    layer, valid = perturb(BatchNorm(SIZE)), torch.tensor([[True, False, True], [True, True, False]])
 
     def normalize(x, mask):
         with batch_statistics(mask):
@@ -229,3 +208,112 @@ def test_the_rows_of_an_input_are_found_by_its_shape():
     torch.testing.assert_close(normalize(many.flatten(0, 2), valid), normalize(many, repeated).flatten(0, 2))
     with pytest.raises(ValueError, match=r"rows \[3, 3\] does not fit batch statistics of rows \[2, 3\]"):
         normalize(rows(3, 3), valid)
+
+
+INPUTS = 5
+FACTORIES = {
+    "residual": Residual(8, 2, expansion=2, norm="batch"),
+    "residual, renormalized": Residual(8, 1, norm="batch_renorm", unit_weights=True),
+    "mlp": Mlp(16, 8, norm="batch"),
+    "mlp, renormalized": Mlp(16, norm="batch_renorm"),
+}
+ROWS = {"rows": (40,), "sequences": (5, 8)}
+STATISTICS = {"running": None, "all rows": 0.0, "valid rows": 0.3}  # the fraction of invalid rows
+
+
+@pytest.fixture(params=FACTORIES)
+def layers(request) -> nn.Module:
+    """Layers with other parameters and running statistics than the initial ones."""
+    torch.manual_seed(0)
+    module = perturb(FACTORIES[request.param](INPUTS))
+    for norm in find_batch_norms([module]):
+        norm.running[2 * norm.size :] = 10**6  # batch renormalization is warm
+    return module
+
+
+def make_inputs(*rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return 2 * torch.randn(*rows, INPUTS, generator=generator) + torch.arange(INPUTS)
+
+
+def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, commits: bool) -> list[Tensor]:
+    """Return outputs, gradients of the inputs alone and of everything, and increments.
+
+    Outputs and increments come from a pass without gradients, too.
+    """
+    valid = (
+        None if fraction is None else torch.rand(x.shape[:-1], generator=torch.Generator().manual_seed(3)) >= fraction
+    )
+
+    def run(inputs: Tensor) -> Tensor:
+        with batch_statistics(valid, commits=commits):
+            return layers(inputs)
+
+    x = x.clone().requires_grad_()
+    parameters = list(layers.parameters())
+    norms, results = find_batch_norms([layers]), []
+    for norm in norms:
+        norm.increment.zero_()
+    with torch.no_grad():
+        results += [run(x), *(norm.increment.clone() for norm in norms)]
+    outputs = run(x)
+    direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(5))
+    loss = (outputs * direction).sum()
+    results += [outputs.detach(), *torch.autograd.grad(loss, x, retain_graph=True)]
+    results += torch.autograd.grad(loss, parameters, retain_graph=True)
+    results += torch.autograd.grad(loss, [x, *parameters])
+    return results + [norm.increment.clone() for norm in norms]
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["kept", "committed"])
+@pytest.mark.parametrize("statistics", STATISTICS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_one_operation_has_the_numbers_of_modules(monkeypatch, layers, rows, statistics, commits):
+    x = make_inputs(*ROWS[rows])
+    fused = compute_results(layers, x, STATISTICS[statistics], commits)
+    monkeypatch.setattr(module, "can_fuse", lambda *args: False)
+    monkeypatch.setattr(module, "run_fused", None)  # raises if it is called
+    separate = compute_results(layers, x, STATISTICS[statistics], commits)
+    for ours, expected in zip(fused, separate, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
+
+
+def test_the_memory_of_a_pass_is_freed_without_garbage_collection(layers):
+    x = make_inputs(6)
+    gc.disable()
+    try:
+        with batch_statistics(torch.ones(6, dtype=torch.bool)):
+            outputs = layers(x)
+        node = weakref.ref(outputs)
+        del outputs
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_a_change_of_the_parameters_before_the_backward_pass_is_an_error(layers):
+    outputs = layers(make_inputs(6))
+    with torch.no_grad():
+        next(layers.parameters()).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+def test_modules_are_separate_where_they_cannot_be_fused(layers):
+    x, parameters = make_inputs(6), list(layers.parameters())
+    assert layers.fuses and can_fuse(x, parameters)
+    assert not can_fuse(x.to("meta"), parameters)
+    assert not can_fuse(x.double(), parameters)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not can_fuse(x, parameters)
+    layers.requires_grad_(False)
+    assert not can_fuse(x, parameters)
+    with torch.no_grad():
+        assert can_fuse(x, parameters)
+
+
+@pytest.mark.parametrize(
+    "factory", [Mlp(8), Mlp(8, norm="layer"), Mlp(8, norm="batch", activation="tanh"), Residual(8, norm="layer")]
+)
+def test_layers_without_batch_norms_and_relu_are_separate(factory):
+    assert not factory(INPUTS).fuses

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from algorithm.networks import Mlp, NoisyMlp
 from algorithm.networks.flat_parameters import FlatParameters
-from algorithm.networks.mlp import make_orthogonal_linear
-from algorithm.networks.passes import ManualStack, make_manual_stack
+from algorithm.networks.layers import make_orthogonal_linear
+from algorithm.networks.passes import ManualStack, make_manual_stacks
 
 SIZES = {"no layer": (5, (), 3), "narrow": (5, (8, 7), 2), "deep": (4, (16, 9, 8), 1), "wide": (23, (256, 256), 1)}
 ROWS = 160  # of which a product with 256 x 256 weights is large
@@ -31,8 +31,7 @@ class Network(nn.Module):
         return self.head(self.layers(x))
 
     def make_stack(self, **options: bool) -> ManualStack:
-        stack = make_manual_stack(self.layers, self.head, **options)
-        assert stack is not None
+        (stack,) = make_manual_stacks([(self.layers, self.head)], **options)
         return stack
 
 
@@ -91,18 +90,15 @@ def test_rows_without_gradient_change_nothing(n):
     assert_close(stack.differentiate(stack.run(x)[0], gradient), of_inputs)
 
 
-@pytest.mark.parametrize("layers", [Mlp(8, activation="tanh"), Mlp(8, norm="layer"), Mlp(8, norm="batch"), NoisyMlp(8)])
-def test_other_layers_remain_modules(layers):
-    assert make_manual_stack(layers(5), make_orthogonal_linear(8, 1, 1.0)) is None
-
-
-def test_another_dtype_remains_a_module():
-    assert make_manual_stack(nn.Identity(), make_orthogonal_linear(8, 1, 1.0).double()) is None
-
-
-def test_layers_that_are_trained_in_part_remain_modules():
+def test_other_layers_precisions_and_layers_that_are_trained_in_part_remain_modules():
+    supported, head = (Mlp(8)(5), make_orthogonal_linear(8, 1, 1.0)), make_orthogonal_linear(8, 1, 1.0)
+    assert len(make_manual_stacks([supported, supported])) == 2
+    others = [Mlp(8, activation="tanh"), Mlp(8, norm="layer"), Mlp(8, norm="batch"), NoisyMlp(8)]
+    cases = [(layers(5), head) for layers in others]
+    cases += [(nn.Linear(5, 8), head), (nn.Identity(), make_orthogonal_linear(8, 1, 1.0).double())]
     network = Network(*SIZES["narrow"])
     network.layers.layers[0].weight.requires_grad_(False)
-    assert make_manual_stack(network.layers, network.head) is None
+    for case in (*cases, (network.layers, network.head)):
+        assert make_manual_stacks([supported, case]) == []
     target = Mlp(8)(5).requires_grad_(False)
-    assert make_manual_stack(target, make_orthogonal_linear(8, 1, 1.0).requires_grad_(False))
+    assert make_manual_stacks([(target, make_orthogonal_linear(8, 1, 1.0).requires_grad_(False))])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -29,7 +28,9 @@ from algorithm.networks.precision import CPU, Placement
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, random_rollout_of, update
-from tests.networks.test_actor_critic import ONE, Doubling, RunningSum, observations, tensors
+from tests.distributions.oracles import find_allowed
+from tests.fakes import RunningSum
+from tests.networks.test_actor_critic import ONE, Doubling, observations, tensors
 
 # The same CPU for torch, another device for a placement.
 SEPARATE = Placement(learning=torch.device("cpu:0"), acting=CPU)
@@ -243,27 +244,21 @@ def observed(branches, masked) -> dict[str, np.ndarray]:
         obs[ACTION_MASK] = (rng.random((ROWS, sum(branches))) < 0.6).astype(np.uint8)
         for start, count in zip(np.cumsum((0, *branches[:-1])), branches, strict=True):
             obs[ACTION_MASK][np.arange(ROWS), start + rng.integers(count, size=ROWS)] = 1
+        obs[ACTION_MASK][:10, : branches[0]] = 0  # which has the effect of none forbidden
     return obs
 
 
-def as_written(policy, branches, obs, epsilon) -> np.ndarray:
-    """Return the probabilities of each branch, computed row by row and combination by combination."""
-    allowed = obs.get(ACTION_MASK, np.ones((ROWS, sum(branches))))
-    starts = np.cumsum((0, *branches[:-1]))
+def define_probabilities(policy, branches, obs, epsilon) -> np.ndarray:
+    """Return the probabilities of each branch, computed row by row."""
+    masks, probs = obs.get(ACTION_MASK, np.ones((ROWS, sum(branches)))), []
     with torch.no_grad():
-        values = policy.critics(policy.torso.encode({"obs": torch.from_numpy(obs["obs"])})).numpy()
-    probs = np.zeros((ROWS, sum(branches)))
-    for row in range(ROWS):
-        ranked = {}
-        for place, indices in enumerate(product(*map(range, branches))):
-            if all(allowed[row, start + index] for start, index in zip(starts, indices, strict=True)):
-                ranked[indices] = sum(critic[row, place] for critic in values) / len(values)
-        best = max(ranked, key=ranked.get)
-        for start, count, index in zip(starts, branches, best, strict=True):
-            free = allowed[row, start : start + count]
-            probs[row, start : start + count] = epsilon * free / free.sum()
-            probs[row, start + index] += 1 - epsilon
-    return probs
+        values = policy.critics(policy.torso.encode({"obs": torch.from_numpy(obs["obs"])})).mean(0).numpy()
+    for value, mask in zip(values, masks, strict=True):
+        best = np.unravel_index(np.where(find_allowed(mask, branches), value, -np.inf).argmax(), branches)
+        for allowed, index in zip(np.split(mask, np.cumsum(branches)[:-1]), best, strict=True):
+            free = allowed if allowed.any() else np.ones_like(allowed)
+            probs.append(epsilon * free / free.sum() + (1 - epsilon) * np.eye(len(free))[index])
+    return np.concatenate(probs).reshape(ROWS, -1)
 
 
 @every_kind
@@ -273,30 +268,7 @@ def test_it_takes_the_action_of_highest_mean_value_and_with_epsilon_any_action(b
     policy, obs = make(branches, epsilon, masked), observed(branches, masked)
     statistics, _ = policy.act(obs, np.zeros((ROWS, 0), np.float32))
     assert statistics.dtype == np.float32 and np.isfinite(statistics).all()
-    np.testing.assert_allclose(np.exp(statistics), as_written(policy, branches, obs, epsilon), atol=1e-6)
-
-
-@every_kind
-def test_a_branch_with_all_actions_forbidden_counts_as_unmasked(branches):
-    policy, obs = make(branches, 0.0, masked=True), observed(branches, True)
-    obs[ACTION_MASK][:, : branches[0]] = 0
-    free = {**obs, ACTION_MASK: obs[ACTION_MASK].copy()}
-    free[ACTION_MASK][:, : branches[0]] = 1
-    none = np.zeros((ROWS, 0), np.float32)
-    modes = [policy.family.mode(policy.act(seen, none)[0]) for seen in (obs, free)]
-    np.testing.assert_array_equal(*modes)
-
-
-def test_the_masks_of_the_first_rows_of_longer_observations_are_used():
-    policy, obs = make((3, 2), masked=True), observed((3, 2), True)
-    rows = {name: torch.from_numpy(value).view(10, 20, -1) for name, value in obs.items()}
-    features = policy.torso.encode({"obs": torch.from_numpy(obs["obs"])}).view(10, 20, -1)
-    whole = policy.select_best(features, rows)
-    assert whole.shape == (10, 20, 5)
-    assert torch.equal(policy.select_best(features[:4], rows), whole[:4])
-    assert torch.equal(
-        policy.select_best(features[-1:], {name: value[-1:] for name, value in rows.items()}), whole[-1:]
-    )
+    np.testing.assert_allclose(np.exp(statistics), define_probabilities(policy, branches, obs, epsilon), atol=1e-6)
 
 
 def test_its_memory_is_the_memory_of_its_torso():
@@ -304,6 +276,6 @@ def test_its_memory_is_the_memory_of_its_torso():
     obs, before = observed((3,), False), np.ones((ROWS, 8), np.float32)
     statistics, memory = policy.act(obs, before)
     assert policy.state_size == 8 and memory.shape == (ROWS, 8)
-    other, _ = policy.act(obs, memory)
+    other, _ = policy.act(obs, -9 * memory)
     assert (statistics != other).any()
     assert (statistics > MASKED_LOGIT / 2).all()

@@ -10,7 +10,8 @@ from algorithm.networks import Attention, Blueprint, Gru, Lstm, Mlp, Residual
 from algorithm.networks.precision import Placement
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_reactor, make_role, random_rollout, update
-from tests.networks.test_actor_critic import BLUEPRINTS, ONE, RunningSum, make, observations, tensors
+from tests.fakes import RunningSum
+from tests.networks.test_actor_critic import BLUEPRINTS, ONE, make, observations, tensors
 
 BF16 = Placement(precision=torch.bfloat16)
 TOLERANCE = 2**-7  # of one operation; bfloat16 has 8 bits

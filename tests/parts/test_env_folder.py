@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.cli.parser import parse_arguments
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     ORIGIN_FILE,
@@ -51,6 +50,14 @@ def call(command: str, capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.fixture
+def trained(outside, capsys) -> Path:
+    """Train the run `a` in the folder outside of ./envs; return this folder."""
+    assert main.main(["../my/task", "-n", "a"]) == 0
+    assert f"play it:    python main.py {outside} -n a --run" in capsys.readouterr().out
+    return outside
+
+
 def test_a_name_is_a_folder_below_envs():
     assert locate_environment("gym/cartpole") == "gym/cartpole"
     assert find_environment_folder("gym/cartpole") == PROJECT_ENVS / "gym/cartpole"
@@ -59,17 +66,12 @@ def test_a_name_is_a_folder_below_envs():
     assert get_run_group("gym/cartpole") == "gym/cartpole"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml", "../{here}/envs/mine/task"],
-)
-def test_a_path_below_envs_is_converted_to_the_name(text, tmp_path):
+def test_the_path_of_a_folder_below_envs_is_converted_to_its_name_unless_that_is_ambiguous(tmp_path):
     make(Path("envs/mine/task"))
-    assert locate_environment(text.format(here=tmp_path.name)) == "mine/task"
+    for text in ("./envs/mine/task", "envs/mine/task/", "./mine/task", "envs/mine/task/config.yaml"):
+        assert locate_environment(text) == "mine/task"
+    assert locate_environment(f"../{tmp_path.name}/envs/mine/task") == "mine/task"
     assert locate_environment(str(tmp_path / "envs/mine/task")) == "mine/task"
-
-
-def test_the_path_of_a_folder_of_the_project_is_converted_unless_the_name_is_ambiguous():
     path = (PROJECT_ENVS / "gym/cartpole").as_posix()
     assert locate_environment(path) == "gym/cartpole"
     make(Path("envs/gym/cartpole"))
@@ -97,71 +99,46 @@ def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_firs
     assert locate_environment("./my/task") == outside.as_posix()
 
 
-def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(outside, capsys):
-    printed = call("../my/task -n a", capsys)
-    assert (printed["status"], printed["run"]) == (0, "runs/my/task/a")
-    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{outside.as_posix()}\nformat 2\n"
-    assert call(f"{outside} --run", capsys)["evaluation"]["agent"]["mean"] == 10
+def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(trained, capsys):
+    assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{trained.as_posix()}\nformat 2\n"
+    assert call(f"{trained} --run", capsys)["evaluation"]["agent"]["mean"] == 10
     assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
-    assert main.main(["../my/task", "-n", "b"]) == 0
-    assert f"play it:    python main.py {outside} -n b --run" in capsys.readouterr().out
-    shutil.rmtree(outside)  # runs do not need the folder any more, by its path or by the path of their group
+    shutil.rmtree(trained)  # runs do not need the folder any more, by its path or by the path of their group
     assert call("../my/task -n a --run", capsys)["status"] == 0
     assert call("my/task -n a --run", capsys)["status"] == 0
 
 
-def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(outside, tmp_path, capsys):
-    assert main.main(["../my/task", "-n", "a"]) == 0
+def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(trained, tmp_path, capsys):
     other = make(tmp_path / "other" / "my" / "task")
-    capsys.readouterr()
     for arguments in ("--run -n a", "--resume -n a", "-n a", "-n a --force"):
         error = call(f"{other} {arguments}", capsys)["error"]
-        assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {outside.as_posix()}, not in {other}")
+        assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {trained.as_posix()}, not in {other}")
     assert "there is no run" in call(f"{other} --run", capsys)["error"]
     assert "there is no run" in call(f"list {other}", capsys)["error"]
-    assert main.main([str(other), "-n", "b"]) == 0
-    capsys.readouterr()
+    assert call(f"{other} -n b", capsys)["run"] == "runs/my/task/b"
     assert [run["run"] for run in call(f"list {other}", capsys)["runs"]] == ["runs/my/task/b"]
-    assert RunFolder.find(outside.as_posix(), None).given_path == Path("runs/my/task/a")
+    assert RunFolder.find(trained.as_posix(), None).given_path == Path("runs/my/task/a")
     assert len(call("list", capsys)["runs"]) == 2
 
 
-def test_a_folder_that_was_moved_keeps_its_runs(outside, tmp_path, capsys):
-    assert main.main(["../my/task", "-n", "a"]) == 0
+def test_a_folder_that_was_moved_keeps_its_runs_and_one_without_a_record_is_accepted(trained, tmp_path, capsys):
     moved = tmp_path / "elsewhere" / "my" / "task"
     moved.parent.mkdir(parents=True)
-    outside.rename(moved)
-    capsys.readouterr()
+    trained.rename(moved)
     assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
-
-
-def test_a_run_without_a_recorded_folder_is_accepted(outside, capsys):
-    assert main.main(["../my/task", "-n", "a"]) == 0
-    capsys.readouterr()
     for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
         damage(Path("runs/my/task/a", ORIGIN_FILE))
-        assert call("../my/task --run", capsys)["run"] == "runs/my/task/a"
+        assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
 
 
-@pytest.mark.parametrize("command", ["--run", "-n a --resume", "export", "report"])
-def test_a_run_folder_of_another_format_is_refused(outside, command, capsys):
-    assert main.main(["../my/task", "-n", "a"]) == 0
-    Path("runs/my/task/a", ORIGIN_FILE).write_text(f"{outside.as_posix()}\nformat 7\n")
-    capsys.readouterr()
-    words = ["../my/task", *command.split()]
-    assert main.main(words if command.startswith("-") else words[::-1]) == 2
-    assert (
-        "runs/my/task/a has format 7 of run folders, which another version of this program has"
-        in capsys.readouterr().err
-    )
+def test_a_run_folder_of_another_format_is_refused(trained, capsys):
+    Path("runs/my/task/a", ORIGIN_FILE).write_text(f"{trained.as_posix()}\nformat 7\n")
+    for command in ("../my/task --run", "../my/task -n a --resume", "export ../my/task", "report ../my/task"):
+        assert main.main(command.split()) == 2
+        error = "runs/my/task/a has format 7 of run folders, which another version of this program has"
+        assert error in capsys.readouterr().err
     assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
-
-
-def test_other_commands_find_the_folder_too(outside):
-    assert parse_arguments(["export", "../my/task"])[1].env == outside.as_posix()
-    assert parse_arguments(["doctor", "../my/task"])[1].env == outside.as_posix()
-    assert find_environment_folder(parse_arguments(["doctor", "../my/task"])[1].env) == outside
 
 
 @pytest.mark.parametrize(
@@ -169,6 +146,7 @@ def test_other_commands_find_the_folder_too(outside):
     [
         ("CartPole-v1", ["gym/cartpole"]),
         ("CartPole-v0", ["gym/cartpole"]),
+        ("LunarLander-v3", ["gym/lunar_lander", "gym/lunar_lander_continuous"]),
         ("cartpole", ["gym/cartpole"]),
         ("gym/cartpol", ["gym/cartpole"]),
         ("Pong", ["atari/pong"]),
@@ -182,6 +160,8 @@ def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
     assert main.main(["tune", text]) == 2
     assert advice in capsys.readouterr().err
     assert all(find_folder(folder) for folder in folders)
+    is_named = text in ("CartPole-v1", "LunarLander-v3", "InvertedPendulum-v5", "Pong")
+    assert find_folders_of_id(text) == (folders if is_named else [])
 
 
 @pytest.mark.parametrize(
@@ -210,25 +190,16 @@ def test_an_id_is_an_environment_unless_a_folder_has_its_name(outside):
     assert locate_environment("Any-v0") == Path("Any-v0").absolute().as_posix()
 
 
-def test_the_runs_of_an_id_have_a_folder_that_is_valid_on_every_system():
+def test_the_runs_of_an_id_have_a_valid_folder_and_are_told_apart_from_those_of_another():
     groups = {"Any-v0": "Any-v0", "a/Any-v0": "a/Any-v0", "a.b:Any-v0": "a.b/Any-v0", "a:b/Any-v0": "a/b/Any-v0"}
     assert {env_id: get_run_group(env_id) for env_id in groups} == groups
     for env_id in ("con:Any-v0", "nul/Any-v0", "..:Any-v0", f"{'x' * 101}:Any-v0"):
         with pytest.raises(UserError, match="not a valid folder for its runs"):
             get_run_group(env_id)
-
-
-def test_the_runs_of_two_ids_in_one_folder_are_told_apart():
     run = Path("runs/a/Any-v0/first")
     run.mkdir(parents=True)
     (run / ORIGIN_FILE).write_text("a:Any-v0\n")
     assert is_run_of(run, "a:Any-v0") and not is_run_of(run, "a/Any-v0")
-
-
-def test_folders_of_an_id_are_found():
-    assert find_folders_of_id("CartPole-v1") == ["gym/cartpole"]
-    assert find_folders_of_id("LunarLander-v3") == ["gym/lunar_lander", "gym/lunar_lander_continuous"]
-    assert find_folders_of_id("CartPole-v0") == []
 
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
@@ -238,14 +209,11 @@ def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
         assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
 
 
-def test_a_missing_folder_is_an_error_of_one_line(capsys):
+def test_a_missing_folder_and_a_missing_run_of_an_id_are_errors_of_one_line(capsys):
     assert main.main([str(Path("nothing").absolute())]) == 2
     assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
     assert main.main(["CartPole-v1", "--run"]) == 2
-    assert (
-        "there is no run under" in (line := capsys.readouterr().err)
-        and "train one with: python main.py CartPole-v1" in line
-    )
+    assert "train one with: python main.py CartPole-v1" in capsys.readouterr().err
 
 
 def test_an_unreadable_config_does_not_prevent_a_suggestion():

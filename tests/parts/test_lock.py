@@ -24,12 +24,18 @@ with FolderLock(Path(sys.argv[1]), "a"):
 """
 
 
+def run_python(code: str, argument: str) -> tuple[str, str]:
+    """Run code in another process, and return what it printed."""
+    command = [sys.executable, "-c", code, argument]
+    process = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return process.stdout, process.stderr
+
+
 @pytest.fixture
 def holder(tmp_path):
     """Start another process that holds the lock of tmp_path until its standard input ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline().strip() == b"held"
     yield process
     process.kill()
@@ -46,13 +52,6 @@ def test_the_process_that_holds_the_lock_is_named(tmp_path, holder):
         assert (tmp_path / ".lock").is_file()
 
 
-def test_the_lock_of_a_killed_process_is_released(tmp_path, holder):
-    holder.kill()  # without a chance to release the lock
-    holder.wait()
-    with FolderLock(tmp_path, "a"):
-        pass
-
-
 def test_a_lock_can_be_acquired_repeatedly(tmp_path):
     lock = FolderLock(tmp_path, "a")
     for _ in range(2):
@@ -60,10 +59,11 @@ def test_a_lock_can_be_acquired_repeatedly(tmp_path):
             pytest.fail("it was free")
 
 
-def test_a_lock_that_another_process_holds_is_found_without_waiting(tmp_path, holder):
+def test_a_lock_is_found_without_waiting_until_its_process_is_killed(tmp_path, holder):
     lock = FolderLock(tmp_path, "a")
     assert lock.is_held_elsewhere()
-    holder.communicate()
+    holder.kill()  # without a chance to release the lock
+    holder.wait()
     assert not lock.is_held_elsewhere()
     with lock:
         assert not lock.is_held_elsewhere()
@@ -80,9 +80,8 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, caplog, 
     for _ in range(2):
         with FolderLock(tmp_path, "a") as lock:
             assert not lock.is_held_elsewhere()
-    assert [line.partition(": ")[0] for line in caplog.messages] == [
-        "this system, or its file system, has no file locks"
-    ]
+    (line,) = caplog.messages
+    assert line.startswith("this system, or its file system, has no file locks: ")
 
 
 WITHOUT_FCNTL = """
@@ -92,19 +91,13 @@ import algorithm
 for module in pkgutil.walk_packages(algorithm.__path__, "algorithm."):
     if "__main__" not in module.name:
         __import__(module.name)
-from errno import ENOLCK, ENOSYS, EOPNOTSUPP
-from pathlib import Path
-from algorithm.parts.lock import FolderLock
-with FolderLock(Path(sys.argv[1]), "a"):
-    print("held")
 """
 
 
-def test_every_module_can_be_imported_without_fcntl(tmp_path):
-    command = [sys.executable, "-c", WITHOUT_FCNTL, str(tmp_path)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.stdout == "held\n", process.stderr
-    assert process.stderr.count("no file locks") == 1
+def test_every_module_can_be_imported_and_a_folder_is_locked_without_fcntl(tmp_path):
+    out, err = run_python(f"{WITHOUT_FCNTL}{HOLD}", str(tmp_path))
+    assert out == "held\n", err
+    assert err.count("no file locks") == 1
 
 
 PLANTS = {
@@ -160,26 +153,21 @@ def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def make_in_process(end):
-    """Make a folder in another process, which exits or is killed."""
-    process = subprocess.run([sys.executable, "-c", MAKE, end], cwd=ROOT, capture_output=True, text=True)
-    return process.stdout.strip()
-
-
 def make_old(folder):
     past = (folder / ".lock").stat().st_mtime - STARTING_SECONDS
     os.utime(folder / ".lock", (past, past))
 
 
-def test_the_folder_of_a_process_that_exits_is_removed(tmp_path):
-    assert make_in_process("exits").startswith(str(tmp_path))
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_folder_of_a_process_that_was_killed_is_removed_by_a_later_one(tmp_path):
-    make_in_process("killed")
+@pytest.mark.parametrize("has_user_numbers", [True, False])
+def test_the_folder_of_a_process_is_removed_when_it_exits_or_by_a_later_one(tmp_path, has_user_numbers, monkeypatch):
+    out, _ = run_python(MAKE, "exits")
+    assert out.startswith(str(tmp_path)) and not list(tmp_path.iterdir())
+    run_python(MAKE, "killed")
     (killed,) = tmp_path.iterdir()
+    if not has_user_numbers:
+        monkeypatch.delattr(os, "geteuid", raising=False)
     running = make_temporary_folder("samara-test-")
+    assert os.name == "nt" or running.stat().st_mode & 0o777 == 0o700
     make_old(running)
     (unlocked := tmp_path / "samara-test-1").mkdir()
     make_temporary_folder("samara-test-")
@@ -220,17 +208,3 @@ def test_folders_that_another_user_may_have_written_are_left_alone(tmp_path, mon
     assert victim.read_text() == "keep"
     assert linked.exists() and elsewhere.exists() and shared.exists()
     assert foreign.exists() == (user == 0)
-
-
-def test_a_folder_is_for_its_user_only():
-    folder = make_temporary_folder("samara-test-")
-    assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_system_without_user_numbers_has_temporary_folders(tmp_path, monkeypatch):
-    make_in_process("killed")
-    (killed,) = tmp_path.iterdir()
-    make_old(killed)
-    monkeypatch.delattr(os, "geteuid", raising=False)
-    make_temporary_folder("samara-test-")
-    assert not killed.exists()

@@ -38,15 +38,13 @@ def test_every_parameter_is_in_one_part(make, blueprint):
     for index, node in enumerate(network["nodes"]):
         assert all(source < index for source in node["inputs"])
         assert node["count"] * sum(layer["parameters"] for layer in node["layers"]) == node["parameters"]
-    assert [node["name"] for node in network["nodes"] if not node["inputs"] and not node["layers"]] == [
-        "obs",
-        "picture",
-    ]
+    sources = [node["name"] for node in network["nodes"] if not node["inputs"] and not node["layers"]]
+    assert sources == ["obs", "picture"]
     assert network["targets"].keys() == agent.target_networks.keys()
     json.dumps(network)
 
 
-def test_the_shapes_of_a_small_network():
+def test_the_shapes_of_a_small_network_and_the_number_of_equal_critics():
     network = describe_network(make_acer(make_role(size=3, actions=2), Blueprint(body=Mlp(16))))
     nodes = {node["name"]: node for node in network["nodes"]}
     assert nodes["obs"]["output"] == "3" and nodes["obs"]["type"] == "float32"
@@ -54,9 +52,6 @@ def test_the_shapes_of_a_small_network():
     (heads,) = [node for name, node in nodes.items() if "policy" in name]
     assert heads["output"] == "2 + 2" and [layer["shape"] for layer in heads["layers"]] == ["16 → 4"]
     assert network["parameters"] == (3 + 1) * 16 + (16 + 1) * 4
-
-
-def test_the_critics_of_sac_are_one_part_with_their_number():
     network = describe_network(make_sac(ensemble_q_num=3))
     (critics,) = [node for node in network["nodes"] if "critic" in node["name"]]
     assert critics["count"] == 3 and critics["parameters"] % 3 == 0

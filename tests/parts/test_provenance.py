@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from algorithm.config.loader import resolve
+from algorithm.config.sections import BaseConfig
 from algorithm.parts.provenance import (
     describe_machine,
     describe_provenance,
@@ -35,18 +36,14 @@ def checkout(tmp_path):
     return folder, (folder / ".git" / next((folder / ".git").glob("refs/heads/*"))).read_text().strip()
 
 
-def test_the_commit_is_taken_from_the_first_folder_in_a_checkout(checkout, tmp_path):
+def test_the_commit_is_taken_from_the_first_folder_in_a_checkout_if_git_exists(checkout, tmp_path, monkeypatch):
     folder, head = checkout
     assert find_commit(folder / "envs" / "mine") == head
     assert find_commit(tmp_path / "not there", tmp_path, folder) == head
     assert find_commit(tmp_path) is None
-
-
-def test_without_git_there_is_no_commit(checkout, monkeypatch):
-    folder, _ = checkout
     monkeypatch.setenv("PATH", "")
     assert find_commit(folder) is None
-    assert "commit" not in describe_provenance("mine/task", resolve([]).base, "default")
+    assert "commit" not in describe_provenance("mine/task", make_base(), "default")
 
 
 def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
@@ -57,30 +54,24 @@ def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
     assert set(read_versions("GYM")) - set(found) <= {"minigrid"}
 
 
+def make_base(**base) -> BaseConfig:
+    return resolve([("test", {"base_config": base})]).base
+
+
 def test_an_origin_names_the_run():
-    one = describe_provenance(
-        "mine/task", resolve([("test", {"base_config": {"algorithm": "sac", "seed": 4}})]).base, "large"
-    )
+    one = describe_provenance("mine/task", make_base(algorithm="sac", seed=4), "large")
     assert (one["environment"], one["algorithm"], one["variant"], one["seed"]) == ("mine/task", "SAC", "large", 4)
 
 
-@pytest.fixture
-def base():
-    return resolve([("test", {"base_config": {"env_name": "CartPole-v1", "seed": 3}})]).base
-
-
-def test_each_session_is_a_line(tmp_path, base):
+def test_each_session_is_a_line(tmp_path):
+    assert read_sessions(tmp_path, pytest.fail) == []  # of an earlier version
     (tmp_path / "environment.txt").write_text("gym/cartpole\n")
     for env_steps in (0, 500):
-        record_session(tmp_path, base, env_steps)
+        record_session(tmp_path, make_base(env_name="CartPole-v1", seed=3), env_steps)
     first, second = read_sessions(tmp_path, pytest.fail)
     assert (first["env_steps"], second["env_steps"], second["seed"]) == (0, 500, 3)
     assert first["versions"]["python"] == platform.python_version()
     assert first["machine"] == describe_machine() and first["started"].endswith("+00:00")
-
-
-def test_a_run_of_an_earlier_version_has_no_sessions(tmp_path):
-    assert read_sessions(tmp_path, pytest.fail) == []
 
 
 def test_the_name_of_the_machine_is_not_recorded():

@@ -1,4 +1,4 @@
-"""Places and names of run folders."""
+"""Run folders: places, names, roles and settings, whose changes in a resumed run are logged or rejected."""
 
 import json
 import time
@@ -7,19 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.config.loader import resolve
+from algorithm.config.loader import read_assignments, resolve
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
-from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
+from algorithm.parts.run_folder import RunFolder, find_changes, format_run_name, list_changes
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
+
+
+def make_folder(tmp_path, algorithm="ACER", **agent):
+    (tmp_path / "envs").mkdir()
+    base = {"env_name": "CartPole-v1", "n_envs": 2, "algorithm": algorithm}
+    tree = resolve([("test", {"base_config": base, f"{algorithm.lower()}_config": agent})]).tree
+    return RunFolder.create("some/task", tmp_path / "envs", "a", tree)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    source = tmp_path / "envs" / "some" / "task"
-    source.mkdir(parents=True)
-    (source / "config.yaml").write_text("default: {}\n")
-    (source / "nn.py").write_text("from algorithm.networks import Blueprint\nblueprint = Blueprint()\n")
-    return RunFolder.create("some/task", source, "a", resolve([]).tree)
+    return make_folder(tmp_path)
 
 
 @pytest.mark.parametrize("pattern", ["x_{time}", "x_<time>"])
@@ -32,18 +36,6 @@ def test_the_start_time_is_inserted_into_the_name(pattern):
 def test_a_name_must_be_a_plain_folder_name(name):
     with pytest.raises(UserError, match="plain folder name"):
         format_run_name(name, 0)
-
-
-def test_the_working_directory_is_searched_before_the_project(tmp_path, folder):
-    assert find_environment_folder("some/task").resolve() == tmp_path / "envs" / "some" / "task"
-    assert find_environment_folder("gym/cartpole").is_absolute()
-    with pytest.raises(UserError, match=r"no environment folder 'gym/cartpol'.*gym/cartpole"):
-        find_environment_folder("gym/cartpol")
-
-
-def test_a_run_is_not_overwritten(tmp_path, folder):
-    with pytest.raises(UserError, match="exists already"):
-        RunFolder.create("some/task", tmp_path / "envs" / "some" / "task", "a", {})
 
 
 def test_the_latest_run_is_found_without_a_name(folder):
@@ -83,24 +75,155 @@ def test_roles_of_another_version_are_an_error_of_one_line(folder):
         folder.read_roles()
 
 
+def resumed(folder, *assignments):
+    settings = folder.load_settings(("--set", read_assignments(list(assignments))))
+    return settings, list_changes(folder.read_last_settings(), settings)
+
+
+def test_without_changes_but_in_the_case_of_words_nothing_is_logged(folder):
+    settings, lines = resumed(folder)
+    assert lines == []
+    assert settings.tree == folder.load_settings().tree
+    assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
+
+
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("change", "line"),
     [
-        ("1/0", "ZeroDivisionError"),
-        ("x = 1", "expected `blueprint`"),
-        ("blueprint = 3", "expected `blueprint`"),
-        ("def blueprint(units): ...", "nn_config does not fit"),
+        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.003 -> 0.5"),
+        ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
+        ("base_config.device=cpu", "base_config.device: auto -> cpu"),
+        ("base_config.seed=3", "base_config.seed: 0 -> 3"),
+        ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
+        ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
+        ("goal.return=475", "goal.return: null -> 475"),
+        ("base_config.env_args={optimizer: 3}", "base_config.env_args.optimizer: null -> 3"),
+        ("ma_config={A: {acer_config: {gamma: 0.5}}}", "ma_config.A.acer_config.gamma: null -> 0.5"),
     ],
 )
-def test_an_invalid_nn_is_an_error_that_names_it(folder, code, message):
-    (folder.path / "nn.py").write_text(code)
-    with pytest.raises(UserError, match=message) as error:
-        folder.load_blueprint("nn.py", {})
-    assert "nn.py" in str(error.value)
+def test_each_changed_setting_is_logged_in_one_line(folder, change, line):
+    settings, lines = resumed(folder, change)
+    assert lines == [line]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert resumed(folder)[1] == []
 
 
-def test_a_blueprint_may_be_a_function_of_nn_config(folder):
-    (folder.path / "nn.py").write_text(
-        "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
-    )
-    assert folder.load_blueprint("nn.py", {"units": 5}).body.units == (5,)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "base_config.env_type=PROBE",
+        "base_config.env_name=Acrobot-v1",
+        "base_config.n_envs=4",
+        "base_config.nn=other.py",
+        "base_config.name=b",
+        "nn_config={units: 3}",
+        "replay_config.capacity=900",
+        "replay_config.sampler=lazy",
+        "replay_config.alpha=0.5",
+        "acer_config.rollout_length=30",
+        "acer_config.optimizer=rmsprop",
+        "acer_config={critic: state_value, estimator: vtrace}",
+        "acer_config.std=learned",
+        "acer_config.tanh_squash=true",
+        "base_config.unbounded_action_limit=2.0",
+        "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
+        "base_config.ignore_observations=[mission]",
+        "ma_config.A.acer_config.rollout_length=30",
+        "ma_config.A.agent=B",
+    ],
+)
+def test_changes_that_do_not_fit_the_saved_state_are_rejected(folder, change):
+    with pytest.raises(UserError, match=r" -> .* is not possible with --resume: the ") as error:
+        resumed(folder, change)
+    assert str(error.value).startswith(change.partition("=")[0])
+    assert resumed(folder)[1] == []
+
+
+RETURN_MAX = "the saved statistics of return_max contain the largest discounted sum of rewards"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "agent", "change", "reason"),
+    [
+        ("SAC", {}, "ensemble_q_num=3", "the saved networks have this number of critics"),
+        ("SAC", {}, "use_auto_alpha=false", "the saved temperatures are learned if this is true"),
+        ("SAC", {}, "init_log_alpha=-1.0", "the saved temperatures are learned ones"),
+        ("SAC", {}, "discrete_dqn_like=true", "the saved networks have a policy if this is false"),
+        ("REACTOR", {}, "critic=scalar", "the saved network has the outputs of this critic"),
+        ("REACTOR", {}, "n_atoms=21", "the saved critic has these atoms"),
+        ("REACTOR", {}, "v_min=-3.0", "the saved critic has these atoms"),
+        ("REACTOR", {}, "v_max=3.0", "the saved critic has these atoms"),
+        ("REACTOR", {}, "reward_normalization=null", RETURN_MAX),
+        ("REACTOR", {}, "reward_normalization=return_std", RETURN_MAX),
+        ("REACTOR", {}, "rollout_length=9", "the saved replay has rollouts of this length"),
+        ("REACTOR", {}, "optimizer=rmsprop", "the saved moments belong to this optimizer"),
+        ("ACER", {"trust_region": "efficient"}, "trust_region=full", ""),
+        ("ACER", {"trust_region": "full"}, "trust_region=efficient", ""),
+    ],
+)
+def test_what_the_saved_state_of_an_agent_would_not_fit_is_refused(tmp_path, algorithm, agent, change, reason):
+    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
+    message = rf"{path.partition('=')[0]}: .* is not possible with --resume: {reason}.*; train a new run instead$"
+    with pytest.raises(UserError, match=message):
+        resumed(folder, path)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "agent", "change", "before"),
+    [
+        ("REACTOR", {}, "loo_beta=one", None),
+        ("REACTOR", {}, "policy_gradient=truncated_importance", None),
+        ("REACTOR", {}, "distributional=recursive", None),
+        ("REACTOR", {}, "policy_uniform_fraction=0.2", None),
+        ("REACTOR", {}, "update_target_per_step=7", None),
+        ("REACTOR", {}, "sequence_length=20", None),
+        ("REACTOR", {"critic": "scalar"}, "v_max=3.0", "5.0"),
+        ("SAC", {"use_auto_alpha": False}, "init_log_alpha=-1.0", "-2.3"),
+        ("ACER", {"trust_region": "efficient"}, "trust_region=false", "efficient"),
+    ],
+)
+def test_other_settings_of_an_agent_may_change(tmp_path, algorithm, agent, change, before):
+    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
+    name, _, after = path.partition("=")
+    (line,) = resumed(folder, path)[1]
+    assert line.startswith(f"{name}: {before or ''}") and line.endswith(f" -> {after}")
+
+
+def test_changes_in_an_edited_config_of_the_run_are_found(folder):
+    text = folder.config_file.read_text()
+    folder.config_file.write_text("# mine\n" + text.replace("gamma: 0.99", "gamma: 0.9", 1))
+    settings, lines = resumed(folder)
+    assert lines == ["acer_config.gamma: 0.99 -> 0.9"]
+    folder.record_settings(settings.tree, env_steps=50)
+    assert folder.config_file.read_text().startswith("# mine\n")
+    assert resumed(folder)[1] == []
+    folder.config_file.write_text(text.replace("n_envs: 2", "n_envs: 3"))
+    with pytest.raises(UserError, match="n_envs: 2 -> 3"):
+        resumed(folder)
+
+
+def test_a_change_in_an_edited_config_must_have_an_effect(tmp_path):
+    folder = make_folder(tmp_path, "SAC")
+    folder.config_file.write_text(folder.config_file.read_text().replace("gamma: 0.99", "gamma: 0.9", 1))
+    with pytest.raises(UserError, match="^acer_config.gamma: 0.99 -> 0.9 is for algorithm ACER, not for SAC"):
+        resumed(folder)
+
+
+def test_sections_are_compared_key_by_key_and_a_mapping_with_a_list_as_a_whole():
+    old, new = {"goal": None, "a": {"b": 1}}, {"goal": {"return": 5, "step_budget": None}, "a": {"b": 1, "c": 2}}
+    assert list(find_changes(old, new)) == [("goal.return", None, 5), ("a.c", None, 2)]
+    assert list(find_changes(new, old)) == [("goal.return", 5, None), ("a.c", 2, None)]
+    short, long = {"explorer": {"noise": [0, 1]}}, {"explorer": {"noise": {"levels": [0, 1]}}}
+    assert list(find_changes(short, long)) == [("explorer.noise", [0, 1], {"levels": [0, 1]})]
+    assert list(find_changes(long, short)) == [("explorer.noise", {"levels": [0, 1]}, [0, 1])]
+    assert list(find_changes(long, {"explorer": {}})) == [("explorer.noise.levels", [0, 1], None)]
+
+
+def test_settings_recorded_after_the_resumed_checkpoint_are_removed(folder):
+    tree = folder.load_settings().tree
+    later = merge(tree, {"acer_config": {"gamma": 0.5}})
+    folder.record_settings(later, env_steps=500)
+    assert folder.read_last_settings() == later
+    folder.record_settings(tree, env_steps=300)  # its checkpoint of 500 was damaged
+    assert folder.read_last_settings() == tree == folder.load_settings().tree
+    assert [path.name for path in sorted((folder.path / "configs").iterdir())] == ["000000000000.yaml"]

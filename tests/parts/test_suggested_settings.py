@@ -1,4 +1,4 @@
-"""The rules that suggest settings: by the spaces, by the random play, and under settings that are given."""
+"""Initial settings: the play of random actions, and the rules, by spaces, by the play and under given settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 
 import tests.adapters.fragile  # noqa: F401  # registers an environment
-from algorithm import train
+from algorithm.adapters.adapter import EnvConfig
+from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
-from algorithm.parts.random_play import RandomPlay
-from algorithm.parts.suggested_settings import ProbeResult, add_suggestions, open_environment, suggest_settings
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.parts import suggested_settings
+from algorithm.parts.suggested_settings import (
+    ProbeResult,
+    RandomPlay,
+    add_suggestions,
+    draw_actions,
+    play_randomly,
+    suggest_settings,
+)
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from tests.builders import make_step
 
 VECTOR = {"obs": ObsSpec((3,))}
 IMAGE = {"obs": ObsSpec((1, 84, 84), "uint8", high=255)}
@@ -23,11 +32,6 @@ def suggest(obs=VECTOR, action=BUTTON, play=SEVERAL, given=None, env_name="CartP
     base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
     result = ProbeResult(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, play=play)
     return add_suggestions(result, None)
-
-
-def suggest_for(env_name):
-    roles, opened = open_environment("test", {"base_config": {"env_type": "GYM", "env_name": env_name}})
-    return suggest_settings(opened, roles, find_spec(env_name).reward_threshold)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +76,10 @@ def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected
     assert chosen == expected
 
 
-def test_a_separate_program_is_not_started():
-    suggested = suggest_settings({"base_config": {"env_type": "UNITY"}}, {"agent": Role(1, VECTOR, BUTTON)}, None)
-    assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
-    assert not suggested.notes
-
-
 def test_an_environment_that_was_not_probed_has_normalized_rewards():
-    tree = suggest(play=None).tree
-    assert tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in tree
+    suggested = suggest(play=None)
+    assert suggested.tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in suggested.tree
+    assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
 
 
 @pytest.mark.parametrize(
@@ -145,9 +144,12 @@ def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, t
 
 
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (5, 1), (10_000, None), (None, None)])
-def test_a_short_run_of_sac_starts_to_learn_early(max_step, starts):
-    tree = suggest(action=ActionSpec(1), given={"base_config": {"max_step": max_step}}).tree
-    assert tree["sac_config"].get("learning_starts") == starts
+@pytest.mark.parametrize("algorithm", ["SAC", "REACTOR"])
+def test_a_short_run_starts_to_learn_early(algorithm, max_step, starts):
+    tree = suggest(given={"base_config": {"algorithm": algorithm, "max_step": max_step}}).tree
+    section = tree.get(f"{algorithm.lower()}_config", {})
+    assert section.get("learning_starts") == starts
+    assert not {"reward_scale", "reward_normalization"} & set(section)  # both keep their own
 
 
 @pytest.mark.parametrize(
@@ -164,15 +166,6 @@ def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_r
     names = {name.removeprefix("learning_rate_") for name in tree["sac_config"] if name.startswith("learning_rate_")}
     assert names == expected
     resolve([("test", tree)])
-
-
-@pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (None, None)])
-def test_reactor_keeps_its_normalization_of_returns_and_starts_early_in_a_short_run(max_step, starts):
-    given = {"base_config": {"algorithm": "REACTOR", "max_step": max_step}}
-    tree = suggest(play=RandomPlay(rewards=np.array([5.0, -5.0]), terminations=1), given=given).tree
-    section = tree.get("reactor_config", {})
-    assert section.get("learning_starts") == starts
-    assert not {"reward_scale", "reward_normalization"} & set(section)
 
 
 def test_given_settings_are_kept_and_have_no_reason():
@@ -195,22 +188,67 @@ def test_given_settings_are_kept_and_have_no_reason():
     ],
 )
 def test_known_environments(env_name, algorithm, scale, repeats):
-    tree = suggest_for(env_name).tree
+    tree = suggest_settings("test", {"base_config": {"env_type": "GYM", "env_name": env_name}}).tree
+    assert tree["goal"]["return"] == find_spec(env_name).reward_threshold
     assert tree["base_config"]["algorithm"] == algorithm
     assert tree[f"{algorithm.lower()}_config"].get("reward_scale") == scale
     assert ("explorer" in tree) == repeats
 
 
-def test_a_run_without_a_folder_has_the_same_settings():
-    settings = {"base_config.max_step": 100, "goal": None, "base_config.evaluate_every": None}
-    result = train("Acrobot-v1", settings=settings)
-    text = (result.folder / "config.yaml").read_text()
-    assert "action_repeat" in text and "reward_scale: 0.05" in text
+def play(name, seed=0, **args):
+    return play_randomly(GymAdapter, EnvConfig(name=name, args=args), seed)
 
 
-def test_a_failure_of_the_environment_is_reported():
-    lines, args = [], {"vectorization_mode": "vector_entry_point"}
-    settings = {"base_config": {"max_step": 99, "max_env_restarts": 0, "env_args": args}}
-    with pytest.raises(Exception, match="a motor"):
-        train("Fragile-v0", settings=settings, log=lines.append)
-    assert sum("during a play of random actions" in line for line in lines) == 1
+def test_rewards_and_ends_of_episodes_are_counted():
+    cartpole = play("CartPole-v1")
+    assert cartpole.failure is None
+    assert cartpole.terminations == len(cartpole.episode_lengths) > 20
+    assert sum(cartpole.episode_lengths) <= len(cartpole.rewards) <= suggested_settings.MAX_STEPS
+    assert (cartpole.reward_size, cartpole.reward_frequency, cartpole.has_equal_rewards) == (1, 1, False)
+    car = play("MountainCar-v0")
+    assert set(car.episode_lengths) == {200} and not car.terminations and car.has_equal_rewards
+    lake = play("FrozenLake-v1")
+    assert lake.reward_frequency < 0.1 and not lake.has_equal_rewards
+
+
+def test_the_same_seed_repeats_the_probe():
+    one, other, different = (play("Pendulum-v1", seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.rewards, other.rewards)
+    assert one.episode_lengths == other.episode_lengths
+    assert not np.array_equal(one.rewards, different.rewards)
+
+
+def test_a_slow_environment_is_probed_for_a_limited_time(monkeypatch):
+    monkeypatch.setattr(suggested_settings, "MAX_SECONDS", 0.0)
+    short = play("CartPole-v1")
+    assert (len(short.rewards), short.steps, short.is_complete) == (1, 1, False)
+    assert short.failure == "the environment executed only 1 actions in 0 s"
+    monkeypatch.setattr(suggested_settings, "MIN_STEPS", 1)
+    assert play("CartPole-v1").failure is None
+
+
+def test_equal_rewards_count_after_an_episode_or_all_actions():
+    rewards = np.zeros(200)
+    assert not RandomPlay(rewards=rewards, steps=200).has_equal_rewards
+    assert RandomPlay(rewards=rewards, steps=200, episode_lengths=(90,)).has_equal_rewards
+    assert RandomPlay(rewards=rewards).has_equal_rewards
+
+
+def test_a_failure_or_a_reward_that_is_not_finite_ends_the_probe():
+    for reward in (np.nan, -np.inf):
+        failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
+        assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
+    failed = play("tests.adapters.fragile:Fragile-v0", vectorization_mode="vector_entry_point")
+    assert "a motor" in failed.failure and "\n" not in failed.failure
+    assert len(failed.rewards) == 2
+
+
+@pytest.mark.parametrize("mask", [[1, 0, 1, 0, 1], [0, 0, 0, 1, 1]])
+def test_random_actions_are_allowed_and_all_of_them_occur(mask):
+    step = make_step({ACTION_MASK: np.tile(np.array(mask, np.uint8), (500, 1))})
+    actions = draw_actions(ActionSpec(2, (3, 2)), step, np.random.default_rng(0))
+    assert actions.dtype == np.float32 and actions.shape == (500, 4)
+    assert np.abs(actions[:, :2]).max() <= 1 and actions[:, :2].std() == pytest.approx(3**-0.5, rel=0.1)
+    allowed = [index for index in range(3) if mask[index]] or [0, 1, 2]
+    assert set(actions[:, 2].astype(int)) == set(allowed)
+    assert set(actions[:, 3].astype(int)) == {index for index in range(2) if mask[3 + index]}

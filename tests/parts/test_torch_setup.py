@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from algorithm.config.loader import resolve
+from algorithm.config.loader import read_assignments, resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
-from algorithm.networks.precision import CPU, Placement
+from algorithm.networks.precision import Placement
 from algorithm.parts.torch_setup import (
     choose_placement,
     describe_placement,
@@ -17,14 +17,24 @@ from algorithm.parts.torch_setup import (
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer, make_role
 
-GPU = torch.device("cuda:0")
 SEEING = Role(2, {"camera": ObsSpec((3, 8, 8), "uint8")}, ActionSpec(branches=(2,)))
+NETWORKS = {"small": (make_role(), 8), "large": (make_role(), 1000), "images": (SEEING, 8)}  # role and units
 
 
-def placed(role=None, units=8, **base):
-    role = role or make_role()
+def place(network="small", *assignments) -> Placement:
+    """Return the placement of an agent with settings of base_config."""
+    role, units = NETWORKS[network]
     agent = make_acer(role, Blueprint(body=Mlp(units, units)))
-    return choose_placement(resolve([("test", {"base_config": base})]).base, agent, role)
+    settings = resolve([("test", read_assignments(list(assignments), section="base_config."))])
+    return choose_placement(settings.base, agent, role)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Let torch report no device but the processor."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
 
 @pytest.fixture
@@ -39,9 +49,8 @@ def two_gpus(monkeypatch):
 
 
 @pytest.fixture
-def apple(monkeypatch):
+def apple(monkeypatch, no_gpu):
     """Let torch report the device of Apple; it cannot be used."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: (major, minor) <= (13, 5))
 
@@ -55,22 +64,55 @@ def processor(request, monkeypatch):
     return request.param
 
 
-def test_a_precision_that_a_gpu_only_emulates_is_rejected(two_gpus):
-    assert placed(device="cuda:1", precision="bfloat16").precision == torch.bfloat16
-    assert placed(device="cuda:0").precision == torch.float32
-    wrong = r"precision is bfloat16, which cuda:0 \(an old one, no bfloat16\) only emulates.*use float32, or bfloat16_f"
-    with pytest.raises(UserError, match=wrong):
-        placed(device="cuda:0", precision="bfloat16")
-    assert placed(device="cuda:0", precision="bfloat16_forced").precision == torch.bfloat16
+# Machine, network and settings, with the devices that learn and act and the precision, or with the error.
+PLACEMENTS = """
+two_gpus small device=cuda:1 precision=bfloat16 | cuda:1 cpu bfloat16
+two_gpus small device=cuda:0 | cuda:0 cpu float32
+two_gpus small device=cuda:0 precision=bfloat16_forced | cuda:0 cpu bfloat16
+two_gpus small device=cuda:0 precision=bfloat16 | is bfloat16, which cuda:0 (an old one, no bfloat16) only emulates
+two_gpus small | cpu cpu float32
+two_gpus large | cuda cuda float32
+two_gpus images device=auto | cuda cuda float32
+two_gpus large device=cuda:0 | cuda:0 cuda:0 float32
+two_gpus images device=cuda:0 | cuda:0 cuda:0 float32
+two_gpus small device=cuda:0 inference_device=device | cuda:0 cuda:0 float32
+two_gpus large device=cuda:0 inference_device=cpu | cuda:0 cpu float32
+two_gpus images device=cuda:0 inference_device=CPU | cuda:0 cpu float32
+apple small | cpu cpu float32
+apple large | mps mps float32
+apple images | mps mps float32
+apple small device=MPS | mps cpu float32
+apple small device=mps precision=bfloat16 | bfloat16, which mps (no bfloat16) only emulates
+no_gpu large | cpu cpu float32
+no_gpu images inference_device=cpu | cpu cpu float32
+no_gpu small inference_device=device | cpu cpu float32
+no_gpu small device=mps | but torch finds no such device; use cpu or auto
+no_gpu small device=cuda | but torch finds no such device; use cpu or auto
+no_gpu small device=gpu | but torch finds no such device; use cpu or auto
+two_gpus small device=cuda:7 | but torch finds no such device; use cpu or auto
+"""
+
+
+@pytest.mark.parametrize("row", PLACEMENTS.strip().splitlines())
+def test_devices_and_precision_suit_the_machine_and_the_network(row, request):
+    given, expected = row.split(" | ")
+    machine, network, *assignments = given.split()
+    request.getfixturevalue(machine)
+    try:
+        found = place(network, *assignments)
+    except UserError as error:
+        assert expected in str(error)
+    else:
+        assert f"{found.learning} {found.acting} {found.precision}".replace("torch.", "") == expected
 
 
 def test_bfloat16_needs_a_processor_with_its_instructions_unless_it_is_forced(processor):
-    assert placed(precision="BFloat16_Forced").precision == torch.bfloat16
+    assert place("small", "precision=BFloat16_Forced").precision == torch.bfloat16
     if "avx2" in processor:
         with pytest.raises(UserError, match=r"bfloat16, which cpu \(.*no bfloat16\) only emulates"):
-            placed(precision="bfloat16")
+            place("small", "precision=bfloat16")
     else:
-        assert placed(precision="bfloat16").precision == torch.bfloat16
+        assert place("small", "precision=bfloat16").precision == torch.bfloat16
 
 
 def test_an_older_torch_reports_the_instructions_of_x86(monkeypatch):
@@ -87,54 +129,3 @@ def test_a_device_is_described_with_its_bfloat16(processor, two_gpus):
     assert line.startswith("learning and acting on cpu (") and described in line
     separate = Placement(learning=torch.device("cuda:1"))
     assert describe_placement(separate) == "learning on cuda:1 (an old one, bfloat16), acting on cpu"
-
-
-@pytest.mark.parametrize(("machine", "accelerator"), [("two_gpus", "cuda"), ("apple", "mps")])
-def test_auto_is_the_accelerator_for_images_and_large_networks(request, machine, accelerator):
-    request.getfixturevalue(machine)
-    for role, units, learning in ((None, 8, "cpu"), (None, 1000, accelerator), (SEEING, 8, accelerator)):
-        assert placed(role, units).learning == placed(role, units, device="auto").learning == torch.device(learning)
-
-
-def test_the_device_of_apple_can_be_set(apple):
-    found = placed(device="MPS")
-    assert (found.learning, found.acting) == (torch.device("mps"), CPU)
-    with pytest.raises(UserError, match=r"bfloat16, which mps \(no bfloat16\) only emulates"):
-        placed(device="mps", precision="bfloat16")
-
-
-def test_auto_is_the_cpu_without_an_accelerator(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert placed(SEEING, 1000).learning == CPU
-
-
-@pytest.mark.parametrize("name", ["mps", "cuda", "gpu", "cuda:7"])
-def test_a_device_that_torch_does_not_find_is_rejected(name, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UserError, match="but torch finds no such device; use cpu or auto"):
-        placed(device=name)
-
-
-@pytest.mark.parametrize(
-    ("role", "units", "inference_device", "acting"),
-    [
-        (None, 8, "auto", CPU),
-        (None, 1000, "auto", GPU),
-        (SEEING, 8, "auto", GPU),
-        (None, 8, "device", GPU),
-        (None, 1000, "cpu", CPU),
-        (SEEING, 8, "CPU", CPU),
-    ],
-    ids=str,
-)
-def test_small_networks_act_on_the_cpu_by_default(two_gpus, role, units, inference_device, acting):
-    found = placed(role, units, device="cuda:0", inference_device=inference_device)
-    assert (found.learning, found.acting) == (GPU, acting)
-
-
-@pytest.mark.parametrize("inference_device", ["auto", "cpu", "device"])
-def test_an_agent_that_learns_on_the_cpu_acts_there(inference_device):
-    found = placed(inference_device=inference_device)
-    assert found.learning == found.acting == CPU

@@ -1,6 +1,7 @@
 """The code in the folder of an environment, and networks of a program that are written as an nn.py."""
 
 import inspect
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -63,6 +64,13 @@ def test_a_dataclass_whose_annotations_are_text(tmp_path):
     assert module.__name__ not in sys.modules  # since other processes could not import it by this name
 
 
+def test_a_blueprint_may_be_a_function_of_nn_config():
+    Path("nn.py").write_text(
+        "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
+    )
+    assert load_blueprint(Path(), "nn.py", {"units": 5}).body.units == (5,)
+
+
 OBSERVATIONS = {
     "a": FrameStack(3, Vector(scale=(1.0, 0.5))),
     "b[0]": Conv((16, 3, 1), (8, 3, 2), units=None, activation="tanh"),
@@ -97,18 +105,13 @@ def make_custom(size: int) -> None:
     """A factory that is a function."""
 
 
-def describe(value: object) -> object:
-    """Return what makes two factories equal."""
-    if isinstance(value, dict):
-        return {name: describe(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(describe, value))
-    return (type(value), describe(vars(value))) if hasattr(value, "__dict__") and not callable_name(value) else value
+def describe(blueprint: Blueprint) -> str:
+    """Return a text that is equal for equal blueprints: the class and the attributes of each part."""
 
+    def list_attributes(part: object) -> object:
+        return part.__qualname__ if hasattr(part, "__qualname__") else [type(part).__qualname__, vars(part)]
 
-def callable_name(value: object) -> bool:
-    """Return whether a value is a function or a class."""
-    return hasattr(value, "__name__")
+    return json.dumps(blueprint, default=list_attributes)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from algorithm.population.exchange import (
     DrawWeights,
     WeightDistribution,
     choose_parents,
-    find_least_selected,
-    is_evolution_due,
     rank_members,
     select_elites,
 )
@@ -67,6 +65,12 @@ def make_evolver(clock: Clock, spaces: SettingSpaces = RATE, length=3, best=0.5,
     return DrawWeights(spaces, config, clock)
 
 
+def restore(evolver: DrawWeights, returns, selected=None, seconds: float = 0.0) -> None:
+    """Restore the returns since the last draw, the number of draws in which members were elites, and the time."""
+    state = {"returns": list(map(list, returns)), "selected": selected or [0] * len(returns), "counts": {}}
+    evolver.restore(state | {"seconds": seconds})
+
+
 def make_rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
 
@@ -112,10 +116,6 @@ class TestParents:
         parents = choose_parents(returns, 0.25, make_rng())
         assert parents[0] in (6, 7) and parents[1] in (6, 7) and parents[2:] == [2, 3, 4, 5, 6, 7]
 
-    def test_all_failed(self):
-        with pytest.raises(ValueError, match="all members have failed"):
-            choose_parents([None, None], 0.25, make_rng())
-
 
 class TestCopies:
     EXCHANGE = CopyBest(RATE, make_config(exchange_fraction=0.25, perturb_factors=[1.2], resample_probability=0.25))
@@ -131,9 +131,7 @@ class TestCopies:
         assert self.EXCHANGE.plan(rows, make_rng()) == self.EXCHANGE.plan(rows, make_rng())
 
 
-class TestCrossEntropy:
-    """Known answers of the cross-entropy method."""
-
+class TestDraws:
     @pytest.mark.parametrize(
         ("returns", "fraction", "min_length", "elites"),
         [
@@ -141,7 +139,7 @@ class TestCrossEntropy:
             ([[1.0, 9.0], [6.0], [0.0]], 0.5, 1, [1, 0]),  # ranked by their mean
             ([[1.0], [5.0], [3.0], [4.0]], 0.1, 1, [1, 3]),  # at least two
             ([[1.0, 1.0], [9.0], [2.0, 2.0], []], 0.5, 2, [2, 0]),  # with enough returns
-            ([[1.0], []], 1.0, 0, [0]),
+            ([[1.0], []], 1.0, 1, [0]),
         ],
     )
     def test_elites(self, returns, fraction, min_length, elites):
@@ -150,25 +148,30 @@ class TestCrossEntropy:
     @pytest.mark.parametrize(
         ("counts", "min_length", "minutes", "is_due"),
         [
-            ([50, 50, 0], 2, 100.0, False),  # a member without returns blocks the step
-            ([5, 0], 0, 100.0, False),
-            ([50, 51], 2, 0.0, True),
-            ([2, 49], 2, 3.0, True),
-            ([2, 49], 2, 2.9, False),
-            ([1, 49], 2, 3.0, False),
-            ([50], 2, 0.0, False),
+            ([50, 50, -1], 2, 100.0, False),  # a member without returns blocks the step
+            ([5, -1], 1, 100.0, False),
+            ([49, 50], 2, 0.0, True),  # with the returns of this interval
+            ([1, 48], 2, 3.0, True),
+            ([1, 48], 2, 2.9, False),
+            ([0, 48], 2, 3.0, False),
         ],
     )
-    def test_when_a_step_is_due(self, counts, min_length, minutes, is_due):
-        assert is_evolution_due(counts, 50, min_length, minutes, minutes_required=3.0) is is_due
+    def test_when_a_draw_is_due(self, counts, min_length, minutes, is_due):
+        evolver = make_evolver(Clock(), length=50, min_length=min_length)
+        restore(evolver, [[1.0] * count for count in counts], seconds=60 * minutes)
+        rows = make_rows(*(None if count < 0 else 1.0 for count in counts))
+        assert bool(evolver.plan(rows, make_rng()).elites) is is_due
 
-    def test_the_least_selected_member(self):
-        assert find_least_selected([6, 6, 0, 4], 4) == 2
-        assert find_least_selected([6, 6, 1, 4], 4) is None  # the mean is 4.25
-        assert find_least_selected([60, 60, 0, 40], -1) is None
+    @pytest.mark.parametrize(
+        ("selected", "threshold", "removed"),
+        [([5, 5, 0, 4], 4, True), ([5, 5, 1, 4], 4, False), ([60, 60, 0, 40], -1, False)],  # then the mean is 4, 4.25
+    )
+    def test_the_least_selected_member(self, selected, threshold, removed):
+        evolver = make_evolver(Clock(), KIND, length=1, min_length=1, worst=threshold)
+        restore(evolver, [[1.0]] * 4, selected)
+        state = evolver.plan(make_rows(0.0, 0.0, 0.0, 0.0, kinds="cccc"), make_rng())
+        assert ["c" not in member.settings["kind"] for member in state.members] == [False, False, removed, False]
 
-
-class TestDraws:
     def test_weights_are_drawn_when_every_member_has_enough_returns(self):
         evolver, rows = make_evolver(Clock()), make_rows(1.0, 5.0, 3.0, 4.0)
         states = [evolver.plan(rows, make_rng()) for _ in range(6)]

@@ -61,7 +61,7 @@ def test_a_folder_on_another_machine_has_what_a_run_needs(source):
     assert list_files(target) == {
         name: content for name, content in expected.items() if name not in missing | {".lock", "roles.json.new"}
     }
-    assert files.has_code and list(files.checkpoints) == [100, 300]
+    assert "nn.py" in files.others and list(files.checkpoints) == [100, 300]
     target.find_latest().check()
     assert target.find_best().folder.name == "000000000100"
 

@@ -22,7 +22,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member as member_module
 from algorithm.population.member import MemberFailed, MemberReply
 from algorithm.population.member_fleet import MemberFleet
-from algorithm.processes.process_host import ProcessHost
+from algorithm.processes.host import ProcessHost
 from tests.population import members
 from tests.population.members import CONFIG, DRAWS, train_quickly
 from tests.prepared_processes import PREPARED

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.population import runner
 from algorithm.population.exchange import CopyBest
 from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState, find_best
 from algorithm.population.member import MemberFailed
@@ -43,7 +45,7 @@ class Interrupted(Exception):
     """The interruption of a population by a test."""
 
 
-def make_population(path, fleet, max_step: int = 300, transfer=lambda state: None, lines=None, goal=None):
+def make_population(path, fleet, max_step: int = 300, lines=None, goal=None):
     folder = PopulationFolder(path, 4)
     if not folder.state_path.exists():
         plans = [MemberPlan(parent=k, settings={"rate": float(k)}) for k in range(1, 5)]
@@ -53,7 +55,19 @@ def make_population(path, fleet, max_step: int = 300, transfer=lambda state: Non
     tree = {"base_config": {"max_step": max_step, "seed": 0}, "population_config": config}
     settings = resolve([("test", tree if goal is None else {**tree, "goal": {"return": goal}})])
     log = (lines if lines is not None else []).append
-    return Population(folder, settings, fleet.train, CopyBest(SPACES, settings.population), transfer, log)
+    return Population(folder, settings, CopyBest(SPACES, settings.population), fleet.train, log)
+
+
+@pytest.fixture(autouse=True)
+def transfers(monkeypatch) -> list[PopulationState]:
+    """Transfer no checkpoints. Return a list that receives the states with which they would be."""
+    states: list[PopulationState] = []
+    monkeypatch.setattr(runner, "transfer_checkpoints", lambda folder, base, log, state: states.append(state))
+    return states
+
+
+def list_parents(state: PopulationState) -> list[int]:
+    return [member.parent for member in state.members]
 
 
 def read_rows(folder) -> list[dict]:
@@ -94,16 +108,9 @@ def test_a_member_that_dies_is_restarted(tmp_path):
 
 
 @pytest.mark.parametrize("failures, is_final", [([4, 4], False), ([4], True)])
-def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, failures, is_final):
-    copies = []
-    population = make_population(
-        tmp_path,
-        FakeFleet(failures, is_final=is_final),
-        max_step=200,
-        transfer=lambda state: copies.append(([member.parent for member in state.members], state.interval)),
-    )
-    population.run()
-    assert copies == [([1, 2, 3, 3], 2)]
+def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, transfers, failures, is_final):
+    make_population(tmp_path, FakeFleet(failures, is_final=is_final), max_step=200).run()
+    assert [(list_parents(state), state.interval) for state in transfers] == [([1, 2, 3, 3], 2)]
     assert read_rows(tmp_path)[3]["return"] is None and read_rows(tmp_path)[7]["parent"] == 3
 
 
@@ -168,17 +175,14 @@ def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, int
     assert read_rows(other) == expected and len(fleet.tasks) == 12 - interrupted_at
 
 
-def test_an_interrupted_exchange_is_repeated(tmp_path):
-    def interrupt(state):
-        raise Interrupted
-
-    states = []
-    with pytest.raises(Interrupted):
-        make_population(tmp_path, FakeFleet(), transfer=interrupt).run()
-    population = make_population(tmp_path, FakeFleet(), max_step=200, transfer=states.append)
+def test_an_interrupted_exchange_is_repeated(tmp_path, transfers, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(runner, "transfer_checkpoints", Mock(side_effect=Interrupted))
+        make_population(tmp_path, FakeFleet()).run()
+    population = make_population(tmp_path, FakeFleet(), max_step=200)
     population.exchange.plan = None  # the plan is not made again, since it may depend on the time
     population.run()
-    assert [(state.interval, [member.parent for member in state.members]) for state in states] == [(2, [4, 2, 3, 4])]
+    assert [(state.interval, list_parents(state)) for state in transfers] == [(2, [4, 2, 3, 4])]
     assert population.folder.read_state().is_transferred
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
+import traceback
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from functools import partial
+from itertools import zip_longest
 from unittest import mock
 
 import numpy as np
@@ -20,17 +21,12 @@ from algorithm.auxiliaries.prediction import Prediction
 from algorithm.auxiliaries.settings import PredictionSettings
 from algorithm.errors import LearnerUnreachable
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, flat_parameters
-from algorithm.processes.averaging_learner import (
-    AveragingLearner,
-    LearnerConnection,
-    close_connection,
-    find_interface,
-    learn_round,
-)
+from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_connection, find_interface
+from algorithm.processes.learners import learn_round
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.batch_scheduler import BatchScheduler, OnPolicyScheduler
+from algorithm.training.components import run_updates
 from algorithm.training.learner import Learner
-from algorithm.training.updates import run_updates
 from tests.builders import (
     PassThrough,
     make_a2c,
@@ -159,26 +155,43 @@ def learn(learner, scheduler, rollout):
 
 def collect(learner):
     """Return copies of the parameters, statistics and moments."""
-    moments = [step.optimizer.moments for step in learner._steps]
+    moments = [optimizer.moments for optimizer in learner.optimizers]
     return torch.cat([learner.parameters.all_parameters, learner.parameters.statistics, *moments]).clone()
 
 
-def exchange_numbers(connection):
-    values = VALUES[connection.rank]
-    moments = [
-        connection.merge_moments(len(own), np.mean(own) if own else 0.0, np.std(own, ddof=1) if len(own) > 1 else 0.0)
-        for own in (values, values[:1], [] if connection.rank else values, [])
-    ]
-    return connection.gather(connection.rank, 1 / 3), moments
+def assert_same(connection, *tensors):
+    """Check that all learners have the same tensors."""
+    for tensor in tensors:
+        first = tensor.clone()
+        connection.broadcast(first, 0)
+        assert first.equal(tensor)
 
 
-def average_updates(connection):
+def is_same(connection, tensor):
+    """Return whether all learners have the same tensor."""
+    first = tensor.clone()
+    connection.broadcast(first, 0)
+    return connection.gather(first.equal(tensor)).all()
+
+
+def numbers_are_exchanged_in_float64(connection):
+    assert connection.gather(connection.rank, 1 / 3).tolist() == [[0, 1 / 3], [1, 1 / 3]]
+    for parts in (VALUES, [values[:1] for values in VALUES], [VALUES[0], []], [[], []]):
+        own, merged = parts[connection.rank], [value for part in parts for value in part]
+        mean, std = np.mean(own) if own else 0.0, np.std(own, ddof=1) if len(own) > 1 else 0.0
+        expected = (len(merged), np.mean(merged), np.std(merged, ddof=1)) if merged else (0, 0, 0)
+        assert connection.merge_moments(len(own), mean, std) == pytest.approx(expected, rel=1e-14)
+
+
+def updates_equal_those_of_one_learner_with_the_whole_batches(connection, name):
     with float64():
-        results = {name: train(name, make_learner(name, connection), PARTS[connection.rank]) for name in EQUAL}
-        return results, {name: train(name, make_learner(name)) for name in EQUAL} if connection.rank == 0 else None
+        trained = train(name, make_learner(name, connection), PARTS[connection.rank])
+        assert_same(connection, trained)
+        assert trained.dtype == torch.float64
+        torch.testing.assert_close(trained, train(name, make_learner(name)), rtol=0, atol=1e-6)
 
 
-def follow_with_fewer_batches(connection):
+def a_learner_without_a_batch_follows_the_others(connection):
     """The learners have 3 and 1 batches, then none and 2; the policy of SAC learns in every second update."""
     with float64():
         learner, alone = make_learner("sac", connection), make_learner("sac")
@@ -199,10 +212,12 @@ def follow_with_fewer_batches(connection):
                 with fixed_noise(columns):
                     update(alone, make_rollout("sac", alone, 10 * turn + number, columns))
         alone._counts[1] = learner.rows_seen
-        return collect(learner), collect(alone), counts, errors
+        assert_same(connection, collect(learner))
+        torch.testing.assert_close(collect(learner), collect(alone), rtol=0, atol=1e-9)
+        assert (counts, errors) == (([3, 0, 0], [1, 1, 1]), ([1, 2, 0], [4, 4, 4]))[connection.rank]
 
 
-def follow_with_fewer_minibatches(connection):
+def a_step_is_that_of_the_minibatches_of_all_learners(connection):
     """Learner 0 has one column: one minibatch in each of two epochs. Learner 1 has four columns, and two minibatches.
 
     One learner makes the same updates with both minibatches as one.
@@ -220,10 +235,12 @@ def follow_with_fewer_minibatches(connection):
             ]
             for parts in zip_longest(*minibatches):
                 update(alone, prepared.take_columns(np.concatenate([part.lane for part in parts if part is not None])))
-        return collect(learner), collect(alone), learner.updates
+        assert learner.updates == 5 * 2 * 2
+        assert_same(connection, collect(learner))
+        torch.testing.assert_close(collect(learner), collect(alone), rtol=0, atol=1e-9)
 
 
-def merge_running_statistics(connection):
+def the_running_statistics_are_those_of_all_rollouts(connection):
     """Each learner observes rollouts of 4 lanes; one learner of 8 lanes observes them in the same order."""
 
     def make(lanes):
@@ -240,79 +257,87 @@ def merge_running_statistics(connection):
             alone.observe(replace(rollout, lane=rollout.lane + 4 * rank))
     learner.observe(rollouts[1] if connection.rank == 1 else None)
     alone.observe(replace(rollouts[1], lane=rollouts[1].lane + 4))
-    statistics = [each.parameters.statistics.clone() for each in (learner, alone)]
-    return *statistics, learner.rows_seen, alone.rows_seen, learner._compute_progress()
+    assert learner.parameters.statistics.equal(alone.parameters.statistics) and learner.parameters.statistics.any()
+    assert learner.rows_seen == alone.rows_seen
+    assert learner._compute_progress() == alone.rows_seen / 1000
 
 
-def average_batch_statistics(connection):
-    learner = AveragingLearner(
-        make_acer(blueprint=Blueprint(body=Residual(6, 1))), make_role(), {}, None, connection=connection
-    )
+def make_plain_learner(connection, agent=None, **options):
+    """Return a connected learner of ACER, or of another agent, with its batch."""
+    learner = AveragingLearner(agent or make_acer(), make_role(), {}, None, connection=connection, **options)
+    return learner, random_rollout_of(learner.agent, make_role(), connection.rank)
+
+
+def make_update(learner, batch):
+    learner.average_gradients(batch, learner.compute_gradients(batch))
+    learner.apply_gradients()
+
+
+def the_statistics_of_batches_are_averaged(connection):
+    learner, batch = make_plain_learner(connection, make_acer(blueprint=Blueprint(body=Residual(6, 1))))
     columns = learner.parameters.batch_statistics_slices["acer"]  # those of the average policy follow them
-    batch, before = random_rollout(np.random.default_rng(connection.rank)), learner.parameters.batch_statistics.clone()
-    report = learner.compute_gradients(batch)
-    own = learner.parameters.increments.clone()
+    before, report = learner.parameters.batch_statistics[columns].clone(), learner.compute_gradients(batch)
+    own, rows = learner.parameters.increments[columns].clone(), int(batch.valid.sum())
     learner.average_gradients(batch, report)
     learner.apply_gradients()
-    after = learner.parameters.batch_statistics.clone()
-    return before[columns], own[columns], batch.valid.sum(), after[columns]
+    after, (weighted, total) = learner.parameters.batch_statistics[columns], (rows * own, torch.tensor([float(rows)]))
+    assert not is_same(connection, own) and not is_same(connection, total)
+    for tensor in (weighted, total):
+        connection.sum(tensor)
+    torch.testing.assert_close(after, before + weighted / total)
+    assert_same(connection, after)
 
 
-def skip_bad_gradient(connection):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
-    batch, states, skipped = random_rollout(np.random.default_rng(connection.rank)), [collect(learner)], []
+def all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite(connection):
+    learner, batch = make_plain_learner(connection)
+    before, skipped = collect(learner), []
     for bad_rank in (1, 0, None):
         report = learner.compute_gradients(batch)
         if connection.rank == bad_rank:
             learner.parameters.gradient[7] = torch.nan
         learner.average_gradients(batch, report)
         learner.apply_gradients()
-        states.append(collect(learner))
+        assert collect(learner).equal(before) == (bad_rank is not None)
         skipped.append((learner.skipped_updates, learner.consecutive_skips))
-    return states, skipped
+    assert skipped == [(1, 1), (2, 2), (2, 0)]
+    assert_same(connection, collect(learner))
 
 
-def end_epochs_together(connection):
+def the_epochs_end_by_the_divergence_over_all_rows(connection):
     """The mean excess over 1 and 3 rows is above 0 or not, whatever each learner has."""
-    learner = AveragingLearner(make_ppo(normalize_advantages=False), make_role(), {}, None, connection=connection)
+    learner, _ = make_plain_learner(connection, make_ppo(normalize_advantages=False))
     column = random_rollout(np.random.default_rng(0), rows=(1, 3)[connection.rank], columns=1)
     batch = replace(column, first=np.zeros_like(column.first))
-    return [
-        learner.average_gradients(batch, LossResult(dict, dict, kl_excess=excess[connection.rank]))
-        for excess in ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
-    ]
+    excesses = ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
+    reports = [LossResult(dict, dict, kl_excess=excess[connection.rank]) for excess in excesses]
+    assert [learner.average_gradients(batch, report) for report in reports] == [False, False, True, True, True]
 
 
-def repair_different_parameters(connection):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection, check_every=3)
-    batch, records = random_rollout(np.random.default_rng(connection.rank)), []
-    handler = mock.Mock(level=logging.WARNING, handle=lambda record: records.append(record.getMessage()))
-    logging.getLogger("algorithm.processes.averaging_learner").addHandler(handler)
-    states = []
+def different_parameters_are_replaced(connection):
+    learner, batch = make_plain_learner(connection, synchronize_every=3)
+    equal = []
     for number in range(6):
         if number == 1 and connection.rank == 1:
             learner.parameters.vector[3] += 1e-6
-        learner.average_gradients(batch, learner.compute_gradients(batch))
-        learner.apply_gradients()
-        states.append(collect(learner))
-    return states, records
+        make_update(learner, batch)
+        equal.append(is_same(connection, collect(learner)))
+    assert equal == [True, False, True, True, True, True]
 
 
-def reset_together(connection):
-    learner = AveragingLearner(make_sac(reset_every=2, reset_shrink=0.5), make_role(), {}, None, connection=connection)
+def a_reset_has_the_same_new_parameters_in_all_learners(connection):
+    learner, batch = make_plain_learner(connection, make_sac(reset_every=2, reset_shrink=0.5))
     torch.manual_seed(10 + connection.rank)
-    batch = random_rollout_of(learner.agent, make_role(), connection.rank)
-    vectors, states = [learner.parameters.vector.clone()], []
+    steps = []
     for _ in range(3):
-        learner.average_gradients(batch, learner.compute_gradients(batch))
-        learner.apply_gradients()
-        vectors.append(learner.parameters.vector.clone())
-        states.append(collect(learner))
-    return vectors, states
+        before = learner.parameters.vector.clone()
+        make_update(learner, batch)
+        assert_same(connection, collect(learner))
+        steps.append((learner.parameters.vector - before).abs().max())
+    assert steps[1] > 10 * steps[0] and steps[1] > 10 * steps[2]  # the second one is the reset
 
 
-def restore_from_learner_0(connection):
-    learner = AveragingLearner(make_acer(), make_role(), {}, None, connection=connection)
+def a_restored_state_is_copied_from_learner_0(connection):
+    learner, _ = make_plain_learner(connection)
     if connection.rank == 0:
         alone = Learner(make_acer(), make_role(), {}, None)
         for seed in range(3):
@@ -322,159 +347,80 @@ def restore_from_learner_0(connection):
         learner.parameters.load(alone.parameters.state())
         learner.restore(alone.state())
     learner.synchronize()
-    return collect(learner), learner.updates, learner.rows_seen
+    assert_same(connection, collect(learner), torch.from_numpy(learner._counts))
+    assert learner.updates == 3 and learner.rows_seen > 0
 
 
-SCENARIOS = [
-    exchange_numbers,
-    average_updates,
-    follow_with_fewer_batches,
-    follow_with_fewer_minibatches,
-    merge_running_statistics,
-    average_batch_statistics,
-    skip_bad_gradient,
-    end_epochs_together,
-    repair_different_parameters,
-    reset_together,
-    restore_from_learner_0,
-]
+def the_others_raise_an_error_in_time(connection, folder):
+    """Learner 1 hangs, and then ends."""
+    rank = connection.rank
+    for fault, limit in (("hangs", 4.0), ("ends", 2.0)):
+        close_connection()
+        connection = LearnerConnection(f"file://{folder}/{fault}", rank=rank, size=SIZE, timeout=2)
+        start, noticed = time.monotonic(), folder / f"{fault}-noticed"
+        if rank == 1 and fault == "ends":
+            return
+        while rank == 1 and not noticed.exists():
+            time.sleep(0.05)
+        if rank == 0:
+            with pytest.raises(LearnerUnreachable) as error:
+                connection.gather(1.0)
+            assert time.monotonic() - start < limit
+            assert str(error.value).startswith(
+                "learner 0 of 2 cannot continue: another learner has ended, or did not answer within 2 s; "
+                "resume from the last checkpoint ("
+            )
+            noticed.touch()
+
+
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (
+        numbers_are_exchanged_in_float64,
+        a_learner_without_a_batch_follows_the_others,
+        a_step_is_that_of_the_minibatches_of_all_learners,
+        the_running_statistics_are_those_of_all_rollouts,
+        the_statistics_of_batches_are_averaged,
+        all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite,
+        the_epochs_end_by_the_divergence_over_all_rows,
+        different_parameters_are_replaced,
+        a_reset_has_the_same_new_parameters_in_all_learners,
+        a_restored_state_is_copied_from_learner_0,
+    )
+} | {name: partial(updates_equal_those_of_one_learner_with_the_whole_batches, name=name) for name in EQUAL}
+FAULTS = the_others_raise_an_error_in_time.__name__
 
 
 def run_member(folder, rank):
-    """Run all scenarios as one of two learners, and save their results; then hang, then end."""
+    """Run all scenarios as one of two learners, and write the end of each: its failure, or an empty text."""
     torch.set_num_threads(1)
-
-    def meet(name, timeout):
-        return LearnerConnection(f"file://{folder}/{name}", rank=rank, size=SIZE, timeout=timeout)
-
-    connection = meet("scenarios", 60)
-    results = {scenario.__name__: scenario(connection) for scenario in SCENARIOS}
-    close_connection()
-    for fault in ("hangs", "ends"):
-        connection, start = meet(fault, 2), time.monotonic()
-        if rank == 1 and fault == "ends":
-            torch.save(results, folder / "1.pt")
-            os._exit(0)
-        noticed = folder / f"{fault}-noticed"
-        if rank == 1:
-            while not noticed.exists():
-                time.sleep(0.05)
-        else:
-            with pytest.raises(LearnerUnreachable) as error:
-                connection.gather(1.0)
-            results[fault] = str(error.value), time.monotonic() - start
-            noticed.touch()
-        close_connection()
-    torch.save(results, folder / "0.pt")
+    connection = LearnerConnection(f"file://{folder}/scenarios", rank=rank, size=SIZE, timeout=60)
+    for name, scenario in {**SCENARIOS, FAULTS: partial(the_others_raise_an_error_in_time, folder=folder)}.items():
+        end = folder / f"{name}-{rank}"
+        try:
+            scenario(connection)
+        except BaseException:
+            end.write_text(traceback.format_exc())
+            os._exit(1)  # the other learner cannot continue either
+        end.write_text("")
+    os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Return the results of both learners, by rank and scenario."""
+def folder(tmp_path_factory):
+    """Run all scenarios in both learners. Return the folder with their ends."""
     folder = tmp_path_factory.mktemp("learners")
     processes = [PREPARED.Process(target=run_member, args=(folder, rank)) for rank in range(SIZE)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(250)
-    assert [process.exitcode for process in processes] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
+    return folder
 
 
-def get(results, scenario):
-    return [each[scenario.__name__] for each in results]
-
-
-def test_numbers_are_exchanged_in_float64(results):
-    for numbers, (all_moments, first_moments, of_one, none) in get(results, exchange_numbers):
-        assert numbers.tolist() == [[0, 1 / 3], [1, 1 / 3]]
-        values = np.concatenate(VALUES)
-        assert all_moments == pytest.approx((5, values.mean(), values.std(ddof=1)), rel=1e-14)
-        assert first_moments == pytest.approx((2, 0.5, np.std([3, -2], ddof=1)), rel=1e-14)
-        assert of_one == pytest.approx((3, np.mean(VALUES[0]), np.std(VALUES[0], ddof=1)), rel=1e-14)
-        assert none == (0, 0, 0)
-
-
-@pytest.mark.parametrize("name", EQUAL)
-def test_updates_equal_those_of_one_learner_with_the_whole_batches(results, name):
-    (first, alone), (second, _) = get(results, average_updates)
-    assert first[name].equal(second[name])
-    assert first[name].dtype == torch.float64
-    torch.testing.assert_close(first[name], alone[name], rtol=0, atol=1e-6)
-
-
-def test_a_learner_without_a_batch_follows_the_others(results):
-    (first, alone, *counts), (second, _, *other_counts) = get(results, follow_with_fewer_batches)
-    assert first.equal(second)
-    torch.testing.assert_close(first, alone, rtol=0, atol=1e-9)
-    assert counts == [[3, 0, 0], [1, 1, 1]]  # reports of each rollout, and columns of TD errors
-    assert other_counts == [[1, 2, 0], [4, 4, 4]]
-
-
-def test_a_step_is_that_of_the_minibatches_of_all_learners(results):
-    (first, alone, updates), (second, _, _) = get(results, follow_with_fewer_minibatches)
-    assert updates == 5 * 2 * 2
-    assert first.equal(second)
-    torch.testing.assert_close(first, alone, rtol=0, atol=1e-9)
-
-
-def test_the_running_statistics_are_those_of_all_rollouts(results):
-    for statistics, expected, rows, expected_rows, progress in get(results, merge_running_statistics):
-        assert statistics.equal(expected) and statistics.any()
-        assert rows == expected_rows
-        assert progress == rows / 1000
-
-
-def test_the_statistics_of_batches_are_averaged(results):
-    (before, first, n_first, after), (_, second, n_second, other_after) = get(results, average_batch_statistics)
-    assert n_first != n_second and not first.equal(second)
-    expected = before + (n_first * first + n_second * second) / (n_first + n_second)
-    torch.testing.assert_close(after, expected)
-    assert after.equal(other_after)
-
-
-def test_all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite(results):
-    for states, skipped in get(results, skip_bad_gradient):
-        assert states[0].equal(states[1]) and states[0].equal(states[2])
-        assert not states[0].equal(states[3])
-        assert skipped == [(1, 1), (2, 2), (2, 0)]
-    (first, _), (second, _) = get(results, skip_bad_gradient)
-    assert first[3].equal(second[3])
-
-
-def test_the_epochs_end_by_the_divergence_over_all_rows(results):
-    assert get(results, end_epochs_together) == [[False, False, True, True, True]] * 2
-
-
-def test_different_parameters_are_found_and_replaced(results):
-    (first, messages), (second, other_messages) = get(results, repair_different_parameters)
-    assert [one.equal(other) for one, other in zip(first, second, strict=True)] == [True, False, True, True, True, True]
-    (message,) = messages
-    assert message.startswith("after update 3 the parameters of learners [1] differ from those of learner 0")
-    assert not other_messages
-
-
-def test_a_reset_has_the_same_new_parameters_in_all_learners(results):
-    (vectors, first), (_, second) = get(results, reset_together)
-    assert all(one.equal(other) for one, other in zip(first, second, strict=True))
-    steps = [(after - before).abs().max() for before, after in pairwise(vectors)]
-    assert steps[1] > 10 * steps[0] and steps[1] > 10 * steps[2]  # the second one is the reset
-
-
-def test_a_restored_state_is_copied_from_learner_0(results):
-    (first, *counts), (second, *other_counts) = get(results, restore_from_learner_0)
-    assert first.equal(second) and counts == other_counts
-    assert counts[0] == 3 and counts[1] > 0
-
-
-@pytest.mark.parametrize(("fault", "limit"), [("hangs", 4.0), ("ends", 2.0)])
-def test_the_others_raise_an_error_in_time(results, fault, limit):
-    message, seconds = results[0][fault]
-    assert message.startswith(
-        "learner 0 of 2 cannot continue: another learner has ended, or did not answer within 2 s; "
-        "resume from the last checkpoint ("
-    )
-    assert seconds < limit
+@pytest.mark.parametrize("scenario", [*SCENARIOS, FAULTS])
+def test_two_learners(scenario, folder):
+    assert [(folder / f"{scenario}-{rank}").read_text() for rank in range(SIZE)] == ["", ""]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="interfaces are found on Linux")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import nullcontext
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,24 +13,27 @@ import torch
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
+from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
-from algorithm.processes.cluster import ClusterFleet
+from algorithm.processes.cluster import check_actors_on_resume
 from algorithm.processes.host import Failure, ServiceSpec
-from algorithm.processes.service import pack_weights
+from algorithm.processes.service import WeightReceiver, pack_weights
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.runs import build
 from algorithm.runs.run_requests import RunRequest, resume_run
 from algorithm.tools.reports.report_files import make_report
 from algorithm.tools.reports.run_data import read_run
+from algorithm.training.learner import Learner
 from algorithm.training.metrics import read_table
-from tests.checkpointing.test_resume import SETTINGS, train_run
+from tests.builders import make_acer, make_role, random_rollout, update
+from tests.checkpointing.test_resume import SETTINGS, new_run, train_run
 from tests.processes.inline_host import InlineHost, fail_calls
-from tests.processes.test_workers_runtime import new_run
-from tests.test_learning import PROBE, evaluate_states
+from tests.test_learning import CONVERGING, PROBE, SECTIONS, read_values, restore
 from tests.unity_player.launcher import make_player
 
+LEARNERS = Learner, WeightReceiver
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
 
 
@@ -44,6 +48,29 @@ def train(tmp_path, name, *layers, lines=None):
 
 def on_ray(**cluster):
     return {"base_config": {"runtime": "RAY"}, "cluster_config": cluster}
+
+
+@pytest.fixture
+def run_cluster(hosts, tmp_path, monkeypatch):
+    """Return a function that trains a run of the chain on a cluster, given settings of base_config and of the cluster.
+
+    It returns its folder, result, rows of metrics, logged lines, host, and the rollouts that were learned from.
+    """
+    rollouts, lines, run_updates = [], [], cluster.run_updates
+
+    def record(components, rollout, record_update):
+        rollouts.append(rollout)
+        run_updates(components, rollout, record_update)
+
+    def run(*layers, base=MappingProxyType({}), **cluster_settings):
+        layers = SETTINGS, CHAIN, *layers, {"base_config": {**base}}, on_ray(**{"actors": 2, **cluster_settings})
+        _, folder, result = train(tmp_path, "run", *layers, lines=lines)
+        rows = read_table(folder.path / "metrics.csv").rows
+        return SimpleNamespace(folder=folder, result=result, rows=rows, lines=lines, host=hosts[0], rollouts=rollouts)
+
+    monkeypatch.setattr(cluster, "run_updates", record)
+    run.rollouts = rollouts
+    return run
 
 
 def read_weights(folder):
@@ -64,27 +91,26 @@ def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_pa
 
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_values_are_learned_through_lag(lag, hosts, tmp_path):
-    layer = {
-        "base_config": {"env_name": "leak", "max_step": 6_000},
-        "acer_config": {"learning_rate": 0.01, "learning_rate_schedule": "linear"},
-    }
-    settings, folder, _ = train(
-        tmp_path, "run", PROBE, layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag)
-    )
+    section = {"gamma": 0.9, **SECTIONS["ACER"], **CONVERGING}
+    layer = {"base_config": {**PROBE, "env_name": "leak", "max_step": 6_000}, "acer_config": section}
+    settings, folder, _ = train(tmp_path, "run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
     rows = read_table(folder.path / "metrics.csv").rows
     assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
-    q, _ = evaluate_states(settings, folder)
+    q = read_values("ACER", *restore(settings, folder), section).numpy()
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
 
 
 KINDS = [
-    "acer, prioritized, gru, iterations",
-    "acer, continuous, noisy and normalized",
-    "sac, noisy layers",
-    "reactor, lazy, memories of policy and critic",
-    "a2c, rnd",
-    "ppo, curiosity, recurrent",
+    "gru, last action and episodic bonus",
+    "prioritized, with repeated actions",
+    "continuous, noisy and normalised",
+    "noisy layers",
+    "sac, hybrid and recurrent",
+    "reactor, lazy, memories of policy and critic, skipping",
+    "rnd of actions, novel actions, sac",
+    "a2c, hybrid and recurrent",
+    "ppo, recurrent and skipping",
 ]
 
 
@@ -110,16 +136,12 @@ def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, 
         ({"cluster_config": {"actors": 3}}, None),
     ],
 )
-def test_a_run_on_a_cluster_keeps_its_environments(changes, message, hosts, tmp_path, monkeypatch):
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
-    monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
-    with ExitStack() as stack:
-        if message:
-            stack.enter_context(
-                pytest.raises(UserError, match=f"{message}: the saved run has .* cluster_config.actors=2")
-            )
-        _, settings = stack.enter_context(resume_run(RunRequest(env="test", layers=[("test", changes)]), print))
-        assert settings.cluster.actors == 3
+def test_a_run_on_a_cluster_keeps_its_environments(changes, message):
+    last = resolve([("test", on_ray(actors=2))]).tree
+    settings = resolve([("test", on_ray(actors=2)), ("test", changes)])
+    error = pytest.raises(UserError, match=f"{message}: the saved run has .* cluster_config.actors=2")
+    with error if message else nullcontext():
+        check_actors_on_resume(last, settings)
 
 
 def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path, monkeypatch):
@@ -159,32 +181,18 @@ def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(host
     assert folder.find_latest().lanes("3DBall") == (24, 24)
 
 
-def record_rollouts(monkeypatch):
-    """Return a list that receives every rollout that is learned from."""
-    rollouts, run_updates = [], cluster.run_updates
-
-    def record(components, rollout, record_update):
-        rollouts.append(rollout)
-        run_updates(components, rollout, record_update)
-
-    monkeypatch.setattr(cluster, "run_updates", record)
-    return rollouts
-
-
-def test_rollouts_of_one_version_are_joined_without_a_replay(hosts, tmp_path, monkeypatch):
-    rollouts = record_rollouts(monkeypatch)
-    base = {"base_config": {"algorithm": "A2C"}}
-    train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=3, max_lag=0))
-    for update, rollout in enumerate(rollouts):
+def test_rollouts_of_one_version_are_joined_without_a_replay(run_cluster):
+    run = run_cluster(base={"algorithm": "A2C"}, actors=3, max_lag=0)
+    for number, rollout in enumerate(run.rollouts):
         assert sorted(rollout.lane) == list(range(9))
-        assert set(rollout.version) == {update}
-    assert hosts[0].n_put == len(rollouts)
+        assert set(rollout.version) == {number}
+    assert run.host.n_put == len(run.rollouts)
 
 
 @pytest.mark.parametrize("algorithm", ["ACER", "SAC"])
-def test_a_rollout_is_first_copied_into_the_replay(algorithm, hosts, tmp_path, monkeypatch):
+def test_a_rollout_is_first_copied_into_the_replay(algorithm, run_cluster, monkeypatch):
     """The arrays of a rollout are views of shared memory, and those that arrive are those that are added."""
-    delivered, rollouts, fetch = [], record_rollouts(monkeypatch), InlineHost.fetch
+    delivered, fetch = [], InlineHost.fetch
 
     def record(self, ticket):
         reply = fetch(self, ticket)
@@ -192,33 +200,28 @@ def test_a_rollout_is_first_copied_into_the_replay(algorithm, hosts, tmp_path, m
         return reply
 
     monkeypatch.setattr(InlineHost, "fetch", record)
-    train(tmp_path, "run", SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}}, on_ray(actors=2))
+    rollouts = run_cluster(base={"algorithm": algorithm}).rollouts
     assert len(rollouts) > 5
     addresses = {rollout.obs["obs"].ctypes.data for rollout in delivered}
     assert all(rollout.obs["obs"].ctypes.data in addresses for rollout in rollouts)
 
 
-LARGER = {"base_config": {"max_step": 400}, "replay_config": {"capacity": 400}}
-
-
 @pytest.mark.parametrize(("actors", "lost"), [(2, [1]), (4, [1, 3])], ids=["one of two", "two of four"])
-def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, lost, hosts, tmp_path, monkeypatch):
-    rollouts, lines = record_rollouts(monkeypatch), []
+def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, lost, run_cluster, monkeypatch):
     monkeypatch.setattr(InlineHost, "lost", {(index, 0, 3) for index in lost})  # their third requests
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, LARGER, on_ray(actors=actors), lines=lines)
-    assert hosts[0].started["Actor"] == [*((index, 0) for index in range(actors)), *((index, 1) for index in lost)]
-    logged = (folder.path / "faults.log").read_text()  # lines of one kind are shown once, and then counted
+    run = run_cluster({"replay_config": {"capacity": 400}}, base={"max_step": 400}, actors=actors)
+    assert run.host.started["Actor"] == [*((index, 0) for index in range(actors)), *((index, 1) for index in lost)]
+    logged = (run.folder.path / "faults.log").read_text()  # lines of one kind are shown once, and then counted
     for index in lost:
         message = (
             rf"env step [\d,]+: actor {index} ended \(killed\): about [1-9]\d env steps are lost, "
             "and another actor replaces it"
         )
         assert re.search(message, logged), logged
-    assert any("ended (killed)" in line for line in lines)
+    assert any("ended (killed)" in line for line in run.lines)
     # The rollouts that continue the previous one have its last observation as their first one.
-    last = {}
-    breaks = 0
-    for rollout in rollouts:
+    last, breaks = {}, 0
+    for rollout in run.rollouts:
         for column, lane in enumerate(rollout.lane):
             if rollout.continues_previous[column]:
                 np.testing.assert_array_equal(rollout.obs["obs"][0, column], last[lane])
@@ -226,36 +229,33 @@ def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, l
                 breaks += 1
             last[lane] = rollout.obs["obs"][-1, column]
     assert breaks == 3 * (actors + len(lost))
-    rows = read_table(folder.path / "metrics.csv").rows
-    assert float(rows[-1]["cluster/restarts"]) == len(lost)
-    assert float(rows[-1]["cluster/lost_env_steps"]) > 0
-    assert len({id(rollout.obs["obs"]) for rollout in rollouts}) == len(rollouts)
+    assert float(run.rows[-1]["cluster/restarts"]) == len(lost)
+    assert float(run.rows[-1]["cluster/lost_env_steps"]) > 0
+    assert len({id(rollout.obs["obs"]) for rollout in run.rollouts}) == len(run.rollouts)
 
 
 @pytest.mark.parametrize(("algorithm", "in_flight"), [("ACER", 1), ("ACER", 3), ("A2C", 1), ("PPO", 2)])
 def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
-    algorithm, in_flight, hosts, tmp_path, monkeypatch
+    algorithm, in_flight, run_cluster, monkeypatch
 ):
-    rollouts, counts = record_rollouts(monkeypatch), []
-    call = InlineHost.call
+    counts, call = [], InlineHost.call
 
     def count(self, handle, method, *arguments):
         if method == "open":
             return call(self, handle, method, *arguments)
         actor, _ = handle.key
-        learned = sum(any(lane // 3 == actor for lane in rollout.lane) for rollout in rollouts)
+        learned = sum(any(lane // 3 == actor for lane in rollout.lane) for rollout in run_cluster.rollouts)
         counts.append(handle.n_calls - learned)  # the first call opened the environments
         return call(self, handle, method, *arguments)
 
     monkeypatch.setattr(InlineHost, "call", count)
-    base = {"base_config": {"algorithm": algorithm}}
     lag = in_flight - 1 if algorithm != "ACER" else None
-    train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2, rollouts_in_flight=in_flight, max_lag=lag))
+    run_cluster(base={"algorithm": algorithm}, rollouts_in_flight=in_flight, max_lag=lag)
     assert len(counts) > 10
     assert max(counts) == in_flight
 
 
-def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
+def test_actors_are_served_between_updates(run_cluster, monkeypatch):
     """Collections that arrive during updates are followed by requests with the weights before them."""
     events, is_learning = [], []
     run_updates, call, wait, put = cluster.run_updates, InlineHost.call, InlineHost.wait, InlineHost.put
@@ -276,40 +276,37 @@ def test_actors_are_served_between_updates(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(InlineHost, "wait", wait_late)
     monkeypatch.setattr(InlineHost, "call", lambda *each: events.append(each[2]) or call(*each))
     monkeypatch.setattr(InlineHost, "put", lambda *each: events.append("put") or put(*each))
-    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+    run_cluster()
     during = [part.partition(" end")[0].split() for part in " ".join(events).split("begin")[1:]]
     assert any("collect" in part for part in during) and not any("put" in part for part in during)
 
 
-def test_a_silent_actor_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
-    lines = []
+def test_a_silent_actor_is_replaced_after_the_time_limit(run_cluster, monkeypatch):
     monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})
     monkeypatch.setattr(cluster, "DISPLAY_INTERVAL", 0.01)
-    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, timeout=0.1), lines=lines)
-    assert hosts[0].started["Actor"] == [(0, 0), (0, 1)]
-    assert [line for line in lines if "actor 0 has not replied for 0.1 s (cluster_config.timeout)" in line]
+    run = run_cluster(actors=1, timeout=0.1)
+    assert run.host.started["Actor"] == [(0, 0), (0, 1)]
+    assert [line for line in run.lines if "actor 0 has not replied for 0.1 s (cluster_config.timeout)" in line]
 
 
-def test_replacements_are_limited(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {(0, 0, 2), (1, 0, 3)})
-    base = {"base_config": {"max_env_restarts": 1}}
-    with pytest.raises(EnvironmentCrashed, match=r"after 1 others \(base_config.max_env_restarts is 1\)"):
-        train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
+@pytest.mark.parametrize(
+    ("lost", "max_env_restarts", "message", "last"),
+    [
+        ({(0, 0, 2), (1, 0, 3)}, 1, r"after 1 others \(base_config.max_env_restarts is 1\)", (0, 1)),
+        ({(1, replacements, 1) for replacements in range(9)}, None, "actor 1 .*before its first result", (1, 2)),
+    ],
+)
+def test_replacements_are_limited(lost, max_env_restarts, message, last, run_cluster, hosts, monkeypatch):
+    monkeypatch.setattr(InlineHost, "lost", lost)
+    with pytest.raises(EnvironmentCrashed, match=message):
+        run_cluster(base={"max_env_restarts": max_env_restarts})
+    assert hosts[0].started["Actor"][-1] == last
 
 
-def test_an_actor_that_never_collects_is_not_replaced_forever(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(InlineHost, "lost", {(1, replacements, 1) for replacements in range(9)})
-    base = {"base_config": {"max_env_restarts": None}}
-    with pytest.raises(EnvironmentCrashed, match="actor 1 .*before its first result"):
-        train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
-    assert hosts[0].started["Actor"][-1] == (1, 2)
-
-
-def test_the_exception_of_an_actor_ends_the_run(hosts, tmp_path, monkeypatch):
-    failure = Failure(ZeroDivisionError("in step"), "its traceback")
-    fail_calls(monkeypatch, failure, lambda ticket: ticket[2] == 3)
+def test_the_exception_of_an_actor_ends_the_run(run_cluster, monkeypatch):
+    fail_calls(monkeypatch, Failure(ZeroDivisionError("in step"), "its traceback"), lambda ticket: ticket[2] == 3)
     with pytest.raises(ZeroDivisionError, match="in step") as raised:
-        train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=2))
+        run_cluster()
     assert "its traceback" in str(raised.value.__cause__)
 
 
@@ -330,24 +327,13 @@ def test_a_service_with_other_roles_than_those_before_it_does_not_start():
         supervisor.wait_for_start()
 
 
-def test_rollouts_above_the_lag_limit_are_dropped_and_counted(hosts, tmp_path, monkeypatch):
-    rollouts = record_rollouts(monkeypatch)
-    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1, rollouts_in_flight=3, max_lag=1))
-    rows = read_table(folder.path / "metrics.csv").rows
-    dropped = float(rows[-1]["cluster/dropped_env_steps"])
-    assert 0 < dropped < result.counters.env_steps
-    assert max(float(row["cluster/lag_max"] or 0) for row in rows) == 2
-    broken = [rollout for rollout in rollouts[1:] if not rollout.continues_previous.all()]
+def test_rollouts_above_the_lag_limit_are_dropped_and_counted(run_cluster):
+    run = run_cluster(actors=1, rollouts_in_flight=3, max_lag=1)
+    assert 0 < float(run.rows[-1]["cluster/dropped_env_steps"]) < run.result.counters.env_steps
+    assert max(float(row["cluster/lag_max"] or 0) for row in run.rows) == 2
+    broken = [rollout for rollout in run.rollouts[1:] if not rollout.continues_previous.all()]
     assert broken
     assert all(not rollout.continues_previous.any() for rollout in broken)
-
-
-def test_lag_without_a_replay_needs_a_limit_that_allows_it():
-    layers = {"base_config": {"runtime": "RAY", "algorithm": "PPO"}}
-    for limit in (None, 1):
-        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=limit))]))
-    with pytest.raises(UserError, match="set max_lag to at least 1"):
-        ClusterFleet.check(resolve([("test", layers), ("test", on_ray(rollouts_in_flight=2, max_lag=0))]))
 
 
 @pytest.mark.parametrize("address", ["here", "ray://host:1", "host:port", ""])
@@ -381,77 +367,38 @@ def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_
     assert result.counters.env_steps >= 300
 
 
-def test_the_learner_computes_errors_that_depend_on_its_records(hosts, tmp_path):
+def test_the_learner_computes_errors_that_depend_on_its_records(run_cluster):
     """The rewards of `episodic` follow from a memory of episodes, which only the learner has."""
-    layer = {"auxiliaries": {"episodic": {}}}
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, on_ray(actors=2))
-    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
+    run = run_cluster({"auxiliaries": {"episodic": {}}}, ERRORS)
+    with np.load(run.folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         assert np.abs(arrays[f"records/{TD_ERROR}"]).max() > 0 and "records/episodic" in arrays
 
 
-def test_a_run_on_a_cluster_has_a_report(hosts, tmp_path):
-    base = {"base_config": {"evaluate_every": 40, "log_every": 20}}
-    _, folder, result = train(tmp_path, "run", SETTINGS, CHAIN, base, on_ray(actors=2))
-    assert result.evaluation
-    page = make_report(read_run(folder.path))
+def test_a_run_on_a_cluster_has_a_report(run_cluster):
+    run = run_cluster(base={"evaluate_every": 40, "log_every": 20})
+    assert run.result.evaluation
+    page = make_report(read_run(run.folder.path))
     assert all(f'data-column="cluster/{name}"' in page for name in ("lag", "queue", "actor_waiting"))
 
 
-# Its observations are normalized; those of a probe are one-hot, and are not.
-CARTPOLE = {"base_config": {"algorithm": "A2C", "env_type": "GYM", "env_name": "CartPole-v1"}}
+@pytest.mark.parametrize("with_targets", [False, True])
+def test_parameters_statistics_and_counters_arrive_bit_for_bit(with_targets):
+    role, blueprint = make_role(), Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(8))
+    source, receiver = (kind(make_acer(role, blueprint, seed), role, {}, None) for seed, kind in enumerate(LEARNERS))
+    batch = random_rollout(np.random.default_rng(0))
+    source.observe(batch)
+    update(source, batch)
+    packed = pack_weights(source, with_targets)
+    packed.setflags(write=False)
+    receiver.load_weights(packed)
+    assert packed.dtype == np.float32 and source.parameters.statistics.dtype == torch.float64
+    for name in ("vector", "batch_statistics", "statistics", *(["all_parameters"] if with_targets else [])):
+        assert getattr(receiver.parameters, name).equal(getattr(source.parameters, name))
+    assert (receiver.updates, receiver.rows_seen) == (1, batch.valid.sum())
 
 
-@pytest.fixture
-def normalizing(tmp_path):
-    """Let the network of runs below `tmp_path` normalize observations."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "nn.py").write_text(
-        "from algorithm.networks import Blueprint, Mlp, Vector\n"
-        "blueprint = Blueprint(encoders={'*': Vector(normalize=True)}, body=Mlp(8))\n"
-    )
-
-
-def test_statistics_of_all_actors_are_merged(hosts, tmp_path, monkeypatch, normalizing):
-    rollouts = record_rollouts(monkeypatch)
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=2))
-    rows = np.concatenate([rollout.obs["obs"][:-1][rollout.valid] for rollout in rollouts]).astype(np.float64)
-    assert {lane // 3 for rollout in rollouts for lane in rollout.lane} == {0, 1}
-    saved = folder.find_latest().weights("agent")["statistics"]
-    (statistics,) = [values.numpy() for name, values in saved.items() if name.startswith("obs/")]
-    deviations = ((rows - rows.mean(0)) ** 2).sum(0)
-    expected = np.concatenate([rows.mean(0), deviations, [len(rows)]])
-    np.testing.assert_allclose(statistics, expected, rtol=1e-9)
-    # Each actor has the statistics of a version of the learner, and so of both actors.
-    for handle in hosts[0].handles:
-        received = handle.service.training.by_role["agent"].learner.parameters.statistics.numpy()
-        assert len(rows) / 2 < received[-1] <= len(rows)
-
-
-def test_an_actor_receives_parameters_and_statistics_bit_for_bit(hosts, tmp_path, normalizing):
-    train(tmp_path, "run", SETTINGS, CARTPOLE, on_ray(actors=1, max_lag=0))
-    (handle,) = hosts[0].handles
-    learner = handle.service.training.by_role["agent"].learner
-    packed = pack_weights(learner.parameters, with_targets=False)
-    assert packed.dtype == np.float32
-    assert learner.parameters.statistics.dtype == torch.float64
-    assert learner.parameters.statistics.abs().sum() > 0
-
-    changed = packed.copy()
-    changed[: len(learner.parameters.vector)] += 1
-    changed.view(np.uint32)[-1] ^= 1  # a high bit of the last statistic
-    changed.setflags(write=False)
-    learner.receive(changed, 7, 11)
-    assert (learner.updates, learner.rows_seen) == (7, 11)
-    np.testing.assert_array_equal(
-        pack_weights(learner.parameters, with_targets=False).view(np.uint32), changed.view(np.uint32)
-    )
-
-
-def test_columns_of_rollouts_are_joined(hosts, tmp_path, monkeypatch):
-    rollouts = record_rollouts(monkeypatch)
-    train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
-    first, second = rollouts[:2]
+def test_columns_of_rollouts_are_joined():
+    first, second = (random_rollout(np.random.default_rng(seed), columns=3) for seed in range(2))
     joined = Rollout.join_columns([first, second])
     for part, columns in ((first, np.arange(3)), (second, np.arange(3, 6))):
         taken = joined.take_columns(columns)

@@ -1,4 +1,4 @@
-"""The contract of hosts, for processes of this machine and for Ray."""
+"""The contract of hosts, for processes of this machine and for Ray; the start of Ray on a busy machine, and signals."""
 
 import os
 import signal
@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithm.processes.host import Failure, ServiceLost, ServiceSpec
-from algorithm.processes.process_host import ProcessHost
-from algorithm.training.signals import Terminated, raise_on_stop_signals
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.errors import UserError
+from algorithm.processes import ray_host
+from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
+from algorithm.training.signals import DeferredSignals, Terminated, raise_on_stop_signals
 from tests.faults.namespaces import ROOT, WITH_LOOPBACK, find_obstacle
 from tests.prepared_processes import PREPARED
 
@@ -63,9 +65,7 @@ def host(request):
     if request.param == "processes":
         made = ProcessHost(PREPARED)
     else:
-        from algorithm.processes.ray_host import RayHost
-
-        made = RayHost(address="local", local_cpus=4, uses_tokens=False)
+        made = ray_host.RayHost(address="local", local_cpus=4, uses_tokens=False)
     with closing(made):
         yield made
 
@@ -109,7 +109,6 @@ def test_calls_are_executed_in_their_order_each_once(host, handle):
 def test_a_value_reaches_every_call_that_refers_to_it(host, handle):
     values = [{"a": np.full(3, float(number))} for number in range(4)]
     references = [host.put(value) for value in values]
-    values[0]["a"][:] = 7  # after it was put
     order = [0, 1, 0, 2, 0, 3, 1, 1, 0]
     tickets = [host.call(handle, "add", references[number], 0.5) for number in order]
     for count, (number, ticket) in enumerate(zip(order, tickets, strict=True), 1):
@@ -205,6 +204,87 @@ def test_a_signal_while_the_host_waits_is_raised_by_it(host, handle):
         timer.start()
         host.wait([ticket], 0.4)
     timer.join()
+
+
+class StartingRay:
+    """Ray, whose first starts raise `errors`, one each."""
+
+    def __init__(self, *errors: Exception):
+        self.errors, self.calls = list(errors), []
+
+    def init(self, **options):
+        self.calls.append("init")
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+
+
+LATE = Exception("The current node timed out during startup.")  # as Ray raises it after 30 s
+
+
+def test_a_cluster_that_starts_late_is_started_again():
+    ray = StartingRay(LATE, LATE)
+    ray_host._connect(ray, ray_host.LOCAL, 2)
+    assert ray.calls == ["init", "shutdown"] * 2 + ["init"]
+
+
+def test_a_cluster_that_does_not_start_in_time_is_one_line(monkeypatch):
+    monkeypatch.setattr(ray_host, "START_SECONDS", 0.0)
+    ray = StartingRay(LATE, LATE)
+    with pytest.raises(EnvironmentStartError, match=r"Ray has not started within 0 s; the machine is busy.*timed out"):
+        ray_host._connect(ray, ray_host.LOCAL, 2)
+    assert ray.calls == ["init", "shutdown"]
+
+
+def test_other_errors_are_not_tried_again():
+    ray = StartingRay(ConnectionError("refused"))
+    with pytest.raises(UserError, match=r"there is no Ray cluster to connect to: ConnectionError: refused"):
+        ray_host._connect(ray, "auto", 2)
+    assert ray.calls == ["init"]
+
+
+class CompiledRay:
+    """Ray, whose calls receive signals, and raise a SystemError instead of the exception of a handler."""
+
+    def __init__(self, *numbers: int):
+        self.numbers = numbers
+
+    def put(self, value):
+        try:
+            for number in self.numbers:
+                signal.raise_signal(number)
+        except BaseException as error:
+            raise SystemError("returned a result with an exception set") from error
+        return value
+
+    get = put
+
+    def wait(self, tickets, timeout):
+        return self.put(tickets), []
+
+
+def call_ray(method: str, *numbers: int):
+    host = ray_host.RayHost.__new__(ray_host.RayHost)
+    host._ray = CompiledRay(*numbers)
+    return getattr(host, method)([1], *([2.0] if method == "wait" else []))
+
+
+@pytest.mark.parametrize("method", ["put", "wait", "fetch"])
+def test_a_call_of_ray_raises_the_exception_of_a_signal(method):
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), raise_on_stop_signals():
+        call_ray(method, signal.SIGTERM, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert call_ray(method) == [1]
+
+
+def test_a_signal_that_is_deferred_does_not_end_a_call_of_ray():
+    with pytest.raises(Terminated), DeferredSignals() as signals:
+        assert call_ray("wait", signal.SIGTERM) == [1] and signals.is_pending
+        with pytest.raises(Terminated):
+            call_ray("wait", signal.SIGTERM)  # the second is raised at once
 
 
 @pytest.mark.slow

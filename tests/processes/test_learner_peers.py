@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from algorithm.checkpointing.manifest import Manifest
-from algorithm.config.loader import resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import check_effects, resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error
-from algorithm.processes.cluster import ClusterFleet
 from algorithm.processes.fleet import list_learner_notes
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
-from tests.checkpointing.test_resume import SETTINGS, content
-from tests.processes.learner_process import MixedHost, VisibleLearner, pack_learner
+from tests.checkpointing.test_resume import SETTINGS, content, new_run
+from tests.processes.inline_host import MixedHost, VisibleLearner, pack_learner
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
-from tests.processes.test_workers_runtime import new_run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,7 +80,7 @@ def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path)
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
 
 
-RESUMED = ["acer, prioritized, gru, iterations", "a2c, rnd"]
+RESUMED = ["gru, last action and episodic bonus", "a2c, hybrid and recurrent"]
 
 
 def resume(folder, max_step, learners, **cluster_settings):
@@ -159,12 +156,14 @@ def test_the_number_of_learners_is_described():
 
 
 def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", max_step=400, max_iter=None, save_every=100)
+    folder = new_run(
+        tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", max_step=400, max_iter=None, save_every=100
+    )
     call = MixedHost.call
 
     def kill_and_call(self, handle, method, *arguments):
         if method == "learn" and self.learner_calls.count("learn") == 5:
-            handle._process.kill()
+            handle.process.kill()
         return call(self, handle, method, *arguments)
 
     with monkeypatch.context() as patch:
@@ -193,7 +192,7 @@ class FailingLearner(VisibleLearner):
 
 def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(learners, "LearnerService", FailingLearner)
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=None, evaluate_every=None)
     with pytest.raises(LearnerUnreachable, match="learner 1 ended .ZeroDivisionError: .*; resume from") as raised:
         resume(folder, 400, 2)
     assert "1 // 0" in str(raised.value.__cause__)
@@ -201,7 +200,7 @@ def test_the_exception_of_a_learner_ends_the_run(hosts, tmp_path, monkeypatch):
 
 
 def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=None)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=None)
     original = build.DivergenceDetector.count_update
 
     def fail(self):
@@ -219,7 +218,7 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, tmp_path, monkeypatch):
-    folder = new_run(tmp_path, "run", "a2c, rnd", runtime="RAY", save_every=100)
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", save_every=100)
     if rank:
         monkeypatch.setattr(learners, "LearnerService", LearnerWithFullDisk)
     else:
@@ -249,30 +248,6 @@ class LearnerWithFullDisk(VisibleLearner):
         learners.write_experience = fail_once(learners.write_experience)
         self.save = super().save
         return learners.LearnerService.save(self)
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (on_ray(learners=2, actors=3), "cluster_config.actors is 3, .* set actors to 4"),
-        (
-            on_ray(learners=2) | {"acer_config": {"batch_size": 5}},
-            "acer_config.batch_size is 5, .* set batch_size to 6",
-        ),
-        (
-            on_ray(learners=2) | {"acer_config": {"trust_region": "full"}},
-            "acer_config.trust_region full is not for several learners: use efficient or off",
-        ),
-        (on_ray(learners=2, gpus_per_learner=1), "but base_config.device is auto: set device to cuda"),
-        (
-            {"base_config": {"runtime": "RAY", "device": "cuda"}, "cluster_config": {"learners": 2}},
-            "base_config.device is cuda, but the other learners learn on CPUs",
-        ),
-    ],
-)
-def test_settings_that_several_learners_do_not_support_are_refused(layer, message):
-    with pytest.raises(UserError, match=message):
-        ClusterFleet.check(resolve([("test", layer)]))
 
 
 @pytest.mark.parametrize(

@@ -1,109 +1,314 @@
-"""Runs with workers: one worker equals the local runtime, and several save, restore and merge everything."""
+"""Workers: learners that share parameters (in real processes), and runs, which save, restore and merge everything.
+
+One worker equals the local runtime.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from algorithm.agents.agent import select_statistics_rows
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import merge
-from algorithm.errors import UserError
 from algorithm.exploration.explorers import ActionNoise
+from algorithm.networks import Blueprint, Mlp, Residual, Vector
+from algorithm.networks.normalization import find_batch_norms
 from algorithm.parts.run_folder import RunFolder
+from algorithm.processes.workers import SharedLearner, SharedMemory
 from algorithm.runs.build import train
-from tests.builders import make_role
-from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, rows, train_run
+from algorithm.training.learner import Learner
+from algorithm.training.rewards import RewardNormalizer
+from tests.builders import make_acer, make_role, random_rollout, update
+from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, new_run, rows, train_run
+from tests.prepared_processes import PREPARED
+from tests.training.test_auxiliary_set import WithEncoder
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="workers need the locks of POSIX"),
     pytest.mark.usefixtures("prepared_workers"),
 ]
-NN = """
-from algorithm.networks import Blueprint, Gru, Mlp, NoisyMlp, Vector
-blueprint = Blueprint(encoders={{"*": Vector(normalize={normalize})}}, body={body}{memory})
-"""
-PROBE = {"env_type": "PROBE", "env_name": "chain"}
-ANY_ACTION = {"env_type": "tests.fakes:AnyAction", "env_name": "any"}
-SHORT = {"rollout_length": 8}
-CURIOSITY = {"curiosity": {"units": 8}}
-RUNS = {
-    "acer, goal and evaluation": {
-        "base_config": {"env_type": "PROBE", "env_name": "choice", "evaluate_every": 50, "evaluate_greedy": False},
-        "acer_config": {"reward_normalization": "return_std"},
-        "goal": {"return": 0.85},  # reached by chance in training, and not in every evaluation
-    },
-    "acer, continuous, noisy and normalized": {
-        "base_config": {**ANY_ACTION, "env_args": {"continuous": 2}},
-        "acer_config": {"std": "learned"},
-        "explorer": {"action_noise": [0.0, 0.4]},
-        "normalize": True,
-    },
-    "acer, prioritized, gru, iterations": {
-        "base_config": {**PROBE, "observe_previous": ["action"], "max_iter": 30, "max_step": None},
-        "replay_config": {"capacity": 150, "sampler": "prioritized", "beta_increment_per_sampling": 0.02},
-        "acer_config": {"burn_in_step": 3},
-        "memory": "Gru(6)",
-    },
-    "sac, noisy layers": {
-        "base_config": {**PROBE, "algorithm": "SAC", "evaluate_every": 50, "evaluate_greedy": False},
-        "body": "NoisyMlp(8)",
-    },
-    "reactor, lazy, memories of policy and critic": {
-        "base_config": {**PROBE, "algorithm": "REACTOR", "evaluate_every": 50},
-        "replay_config": {"capacity": 300, "sampler": "lazy"},
-        "reactor_config": {"burn_in_step": 2},
-        "memory": "Gru(6), policy=Gru(5), critic=Gru(4)",
-    },
-    "a2c, normalized": {
-        "base_config": {**PROBE, "algorithm": "A2C"},
-        "a2c_config": {**SHORT, "reward_normalization": "return_std"},
-        "normalize": True,
-    },
-    "a2c, rnd": {
-        "base_config": {**ANY_ACTION, "algorithm": "A2C", "env_args": {"branches": [3]}},
-        "a2c_config": SHORT,
-        "auxiliaries": {"rnd": {"units": 8, "warmup_steps": 50}},
-    },
-    "bandit": {
-        "base_config": {"env_type": "PROBE", "env_name": "choice", "algorithm": "A2C"},
-        "a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03},
-    },
-    "ppo": {"base_config": {**PROBE, "algorithm": "PPO"}, "ppo_config": {**SHORT, "epochs": 2, "minibatches": 3}},
-    "acer, curiosity": {"base_config": PROBE, "auxiliaries": CURIOSITY, "normalize": True},
-    "sac, curiosity": {"base_config": {**PROBE, "algorithm": "SAC"}, "auxiliaries": CURIOSITY},
-    "a2c, curiosity": {
-        "base_config": {**PROBE, "algorithm": "A2C"},
-        "a2c_config": SHORT,
-        "auxiliaries": {"curiosity": {"units": 8, "features": "agent"}},
-    },
-    "ppo, curiosity, recurrent": {
-        "base_config": {**PROBE, "algorithm": "PPO"},
-        "ppo_config": {**SHORT, "epochs": 2, "minibatches": 1},
-        "auxiliaries": CURIOSITY,
-        "memory": "Gru(6)",
-    },
-}
+STEPS = 100
+RATE = 2.0**-10  # so that theta - 200 rate g is exact in float32
 
 
-def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
-    own = dict(RUNS[kind])
-    source = tmp_path / "envs" / "fake" / "task"
-    source.mkdir(parents=True, exist_ok=True)
-    memory = f", memory={own.pop('memory')}" if "memory" in own else ""
-    body, normalize = own.pop("body", "Mlp(8)"), own.pop("normalize", False)
-    (source / "nn.py").write_text(NN.format(body=body, normalize=normalize, memory=memory))
-    tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
-    return RunFolder.create("fake/task", source, name, tree)
+def subtract_gradient(optimizer, rate):
+    optimizer.vector.sub_(optimizer.gradient, alpha=RATE)
+    return True
+
+
+def make_learner(memory, lock="full", return_bound=None, body=None, **changes):
+    role = make_role()
+    agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=body or Mlp(8)), **changes)
+    if return_bound:
+        agent.reward_transform = replace(
+            agent.reward_transform, reward_normalization="return_max", return_bound=return_bound
+        )
+    return SharedLearner(agent, role, {}, None, memory=memory, lock=lock)
+
+
+def everything(learner):
+    """Return copies of all shared tensors."""
+    return [shared.clone() for shared, _ in learner._memory._tensors]
+
+
+def run(target, *arguments, count=2):
+    processes = [PREPARED.Process(target=target, args=(*arguments, number)) for number in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    return [process.exitcode for process in processes]
+
+
+def descend(memory, lock, number):
+    torch.set_num_threads(1)
+    learner = make_learner(memory, lock)
+    for optimizer in learner.optimizers:
+        optimizer.step = partial(subtract_gradient, optimizer)
+    for _ in range(STEPS):
+        learner.parameters.gradient.fill_(1.0)
+        learner.apply_gradients()
+
+
+def test_steps_of_two_processes_add_up():
+    memory = SharedMemory(2)
+    learner = make_learner(memory, max_grad_norm=1e9)
+    learner.parameters.vector.copy_(torch.round(learner.parameters.vector))
+    start = learner.parameters.vector.clone()
+    assert run(descend, memory, "full") == [0, 0]
+    assert learner.parameters.vector.equal(start - 2 * STEPS * RATE)
+    assert learner.updates == 2 * STEPS
+    assert learner.skipped_updates == 0
+
+
+def adam(memory, lock, number):
+    torch.set_num_threads(1)
+    learner = make_learner(memory, lock)
+    for seed in range(STEPS):
+        batch = random_rollout(np.random.default_rng([number, seed]))
+        learner.observe(batch)
+        update(learner, batch)
+
+
+@pytest.mark.parametrize("lock", ["full", "gradients", "none"])
+def test_shared_adam_stays_finite(lock):
+    memory = SharedMemory(2)
+    learner = make_learner(memory, lock)
+    before = learner.parameters.vector.clone()
+    assert run(adam, memory, lock) == [0, 0]
+    assert all(tensor.isfinite().all() for tensor in everything(learner) if tensor.is_floating_point())
+    assert not learner.parameters.vector.equal(before)
+    (steps,) = [optimizer.steps for optimizer in learner.optimizers]
+    assert 0 < steps <= 2 * STEPS
+    assert learner.skipped_updates == 0
+    learner.synchronize()
+    rows = sum(int(random_rollout(np.random.default_rng([n, s])).valid.sum()) for n in (0, 1) for s in range(STEPS))
+    (count,) = [buffer for name, buffer in learner.agent.policy.named_buffers() if name.endswith("count")]
+    if lock == "full":
+        assert (steps, learner.updates) == (2 * STEPS, 2 * STEPS)
+        assert learner.rows_seen == rows == count
+    elif lock == "gradients":  # statistics are merged under the lock
+        assert learner.rows_seen == rows == count
+
+
+def rewards_of_process(number):
+    """Return a rollout with rewards of 1000 for process 0, and of 1 for process 1."""
+    record = random_rollout(np.random.default_rng(number))
+    record.reward = np.where(record.valid, (1000, 1)[number], 0).astype(np.float32)
+    return record
+
+
+def observe_in_turn(memory, lock, barrier, number):
+    learner = make_learner(memory, lock, return_bound=5.0)
+    for turn in range(2):
+        barrier.wait(60)
+        if turn == number:
+            learner.observe(rewards_of_process(number))
+
+
+@pytest.mark.parametrize("lock", ["full", "gradients", "none"])
+def test_the_largest_return_of_all_processes_is_kept(lock):
+    memory = SharedMemory(2)
+    learner = make_learner(memory, lock, return_bound=5.0)
+    assert run(observe_in_turn, memory, lock, PREPARED.Barrier(2)) == [0, 0]
+    learner.synchronize()
+    moments = learner.reward_normalizer.moments
+    alone = RewardNormalizer(learner.agent.reward_transform, make_role().lanes)
+    alone.observe(rewards_of_process(0))
+    assert moments.largest.equal(alone.moments.largest) and moments.largest > 1000
+    assert moments.count == sum(rewards_of_process(number).valid.sum() for number in range(2))
+
+
+@pytest.mark.parametrize("body", [Mlp(8), Residual(6, 1, unit_weights=True)])
+def test_a_learner_that_shares_nothing_with_others_equals_a_plain_one(body):
+    """After each update, the parameters of the modules are those in shared memory, bit for bit."""
+    shared, role = make_learner(SharedMemory(1), body=body), make_role()
+    plain = Learner(make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=body)), role, {}, None)
+    for seed in range(20):
+        batch = random_rollout(np.random.default_rng(seed))
+        for learner in (shared, plain):
+            learner.observe(batch)
+            update(learner, batch)
+    for kind, tensors in plain.parameters.state().items():
+        for name, tensor in tensors.items():
+            assert shared.parameters.state()[kind][name].equal(tensor)
+    modules = torch.cat([parameter.flatten() for parameter in shared.agent.policy.parameters()])
+    assert modules.equal(shared.parameters.vector)
+    assert shared.state().keys() == plain.state().keys()
+    for name, tensor in plain.state().items():
+        assert shared.state()[name].equal(tensor)
+
+
+def learn_statistics(memory, lock, number):
+    torch.set_num_threads(1)
+    learner = make_learner(memory, lock, body=Residual(6, 1))
+    for seed in range(10):
+        update(learner, random_rollout(np.random.default_rng(10 * number + seed)))
+
+
+def test_processes_share_the_statistics_of_batches():
+    """Each commits 10 batches with the weight 0.01, to the mean of the input."""
+    memory = SharedMemory(2)
+    learner = make_learner(memory, body=Residual(6, 1))
+    assert run(learn_statistics, memory, "full") == [0, 0]
+    learner.synchronize()
+    shared = learner.parameters.batch_statistics
+    first, *_ = norms = find_batch_norms([learner.agent.policy])
+    assert torch.cat([norm.running for norm in norms]).equal(shared[: sum(2 * norm.size for norm in norms)])
+    rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(20)]
+    rows = [select_statistics_rows(rollout.convert(torch.from_numpy)).numpy() for rollout in rollouts]
+    means = [rollout.obs["obs"][valid].mean(0) for rollout, valid in zip(rollouts, rows, strict=True)]
+    np.testing.assert_allclose(first.running[: first.size], 0.01 * np.sum(means, 0), atol=2e-3)
+
+
+def make_two_steps(memory):
+    learner = make_learner(memory)
+    for _ in range(2):
+        update(learner, random_rollout(np.random.default_rng(0)))
+    return learner
+
+
+def die_in_a_step(memory, number):
+    learner = make_two_steps(memory)
+    learner.agent.update_targets = lambda update: os.kill(os.getpid(), signal.SIGKILL)  # after the step
+    update(learner, random_rollout(np.random.default_rng(0)))
+
+
+def die_in_statistics(memory, number):
+    learner = make_learner(memory)
+    learner.parameters.publish_statistics = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    learner.observe(random_rollout(np.random.default_rng(0)))
+
+
+def test_a_step_whose_process_is_killed_is_undone_and_the_lock_is_released():
+    memory = SharedMemory(1)
+    learner = make_learner(memory)
+    assert run(die_in_a_step, memory, count=1) == [-signal.SIGKILL]
+    changed = everything(learner)
+    learner.synchronize()
+    expected = everything(make_two_steps(SharedMemory(1)))
+    assert not all(one.equal(other) for one, other in zip(changed, expected, strict=True))
+    assert all(one.equal(other) for one, other in zip(everything(learner), expected, strict=True))
+    assert learner.updates == 2
+
+
+def test_statistics_whose_process_is_killed_are_undone():
+    memory = SharedMemory(1)
+    learner = make_learner(memory)
+    before = everything(learner)
+    assert run(die_in_statistics, memory, count=1) == [-signal.SIGKILL]
+    learner.synchronize()
+    assert all(one.equal(other) for one, other in zip(everything(learner), before, strict=True))
+    assert learner.rows_seen == 0
+
+
+def test_an_exception_in_a_change_undoes_it():
+    memory = SharedMemory(1)
+    tensor = memory.place(torch.zeros(3))
+    with pytest.raises(RuntimeError, match="stop"), memory.change():
+        tensor.fill_(1)
+        raise RuntimeError("stop")
+    with memory.lock():
+        assert not tensor.any()
+
+
+def spoil(memory, number):
+    learner = make_learner(memory)
+    batch = random_rollout(np.random.default_rng(0))
+    for _ in range(5):
+        learner.compute_gradients(batch)
+        learner.parameters.gradient[number] = np.nan
+        learner.apply_gradients()
+
+
+@pytest.mark.parametrize("lock", ["full", "none"])
+def test_a_gradient_with_nan_changes_no_shared_parameter(lock):
+    memory = SharedMemory(1)
+    learner = make_learner(memory, lock)
+    before = learner.parameters.all_parameters.clone()
+    assert run(spoil, memory, count=1) == [0]
+    assert learner.parameters.all_parameters.equal(before)
+    assert (learner.skipped_updates, learner.consecutive_skips) == (5, 5)
+
+
+def make_frozen(memory, seed):
+    """Return a learner with an auxiliary whose networks depend on a seed, and its network that is never trained."""
+    role = make_role()
+    agent, auxiliary = make_acer(role), WithEncoder()
+    torch.manual_seed(seed)
+    return SharedLearner(agent, role, {"own": auxiliary}, None, memory=memory, lock="full"), auxiliary.frozen
+
+
+def train_with_frozen(memory, expected, number):
+    torch.set_num_threads(1)
+    learner, frozen = make_frozen(memory, seed=number + 1)
+    for seed in range(3):
+        update(learner, random_rollout(np.random.default_rng([number, seed])))
+    sys.exit([parameter.tolist() for parameter in frozen.parameters()] != expected)
+
+
+def test_processes_share_networks_that_are_never_trained():
+    memory = SharedMemory(2)
+    learner, frozen = make_frozen(memory, seed=0)
+    before = learner.parameters.vector.clone()
+    expected = [parameter.tolist() for parameter in frozen.parameters()]
+    assert run(train_with_frozen, memory, expected) == [0, 0]
+    assert not learner.parameters.vector.equal(before)
+    learner.synchronize()
+    assert [parameter.tolist() for parameter in frozen.parameters()] == expected
+
+
+KINDS = [
+    "goal and evaluation",
+    "continuous, noisy and normalised",
+    "gru, last action and episodic bonus",
+    "prioritized, with repeated actions",
+    "sac, hybrid and recurrent",
+    "curiosity about features of the agent and repeated noise, sac, hybrid",
+    "reactor, lazy, memories of policy and critic, skipping",
+    "a2c, hybrid and recurrent",
+    "ppo, recurrent and skipping",
+    "batch statistics, frame stack, gru and curiosity",
+    "episodic bonus by embeddings, ppo and skipping",
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
-    [(kind, "full") for kind in RUNS if kind != "bandit"]
-    + [("a2c, normalized", "gradients"), ("a2c, normalized", "none")],
+    [
+        *((kind, "full") for kind in KINDS),
+        ("a2c, hybrid and recurrent", "gradients"),
+        ("a2c, hybrid and recurrent", "none"),
+    ],
 )
 def test_one_worker_equals_the_local_runtime(kind, lock, tmp_path):
     local = new_run(tmp_path, "local", kind)
@@ -142,7 +347,7 @@ def without_times(folder: RunFolder) -> list[dict[str, str]]:
 
 
 def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
-    straight = new_run(tmp_path, "straight", "a2c, normalized")
+    straight = new_run(tmp_path, "straight", "probe", algorithm="A2C")  # without a schedule that ends at max_step
     end = train_run(straight)
     changing = copy_shortened(straight, "changing", 2)
     for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
@@ -166,7 +371,7 @@ def two_workers(tmp_path_factory):
         folder = new_run(
             path,
             "two",
-            "acer, continuous, noisy and normalized",
+            "continuous, noisy and normalised",
             runtime="WORKERS",
             n_workers=2,
             max_step=400,
@@ -244,25 +449,17 @@ def test_noise_levels_are_spread_over_all_workers():
     np.testing.assert_allclose(levels, np.linspace(0, 1, 6), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"device": "cuda"}, "base_config.device is cuda, but the workers of runtime WORKERS learn on the CPU"),
-        (
-            {"env_type": "UNITY"},
-            "runtime WORKERS is not for env_type UNITY, whose environments are separate processes",
-        ),
-    ],
-)
-def test_what_workers_do_not_support_is_refused(settings, message, tmp_path):
-    folder = new_run(tmp_path, "a", "ppo", runtime="WORKERS", **settings)
-    with pytest.raises(UserError, match=message):
-        train(folder.load_settings(), folder, lambda line: None)
-
-
 def test_workers_without_a_lock_solve_a_bandit(tmp_path):
-    base = {"runtime": "WORKERS", "worker_lock": "none", "max_step": 3_000, "save_every": None, "seed": 1}
-    folder = new_run(tmp_path, "bandit", "bandit", **base)
+    base = {
+        "env_name": "choice",
+        "runtime": "WORKERS",
+        "worker_lock": "none",
+        "max_step": 3_000,
+        "evaluate_every": None,
+    }
+    folder = new_run(tmp_path, "bandit", "probe", algorithm="A2C", **base, save_every=None, seed=1)
+    layer = {"a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03}}
+    folder.record_settings(folder.load_settings(("test", layer)).tree, 0)
     result = train(folder.load_settings(), folder, lambda line: None)
     moments = folder.find_latest().learner_state("agent")["moments/actor_critic"]
     assert moments.isfinite().all() and 0 < float(moments[-1]) <= result.counters.updates

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from algorithm.replay import IN_MEMORY, Replay, ReplaySize, UniformSampler, compute_replay_size, make_file_allocator
-from algorithm.rollout import Rollout
+from algorithm.replay.ring import WIDE_ROW_BYTES
 from algorithm.specs import ActionSpec, ObsSpec, Role
+from tests.builders import random_rollout
 from tests.doubles import EncodedLanes, assert_intact, find_starts
 from tests.replay.samplers import each_shape, replay_of
 
@@ -26,9 +27,11 @@ def drawn(replay: Replay, batches: int, batch: int = 64) -> Counter:
     return Counter(start for _ in range(batches) for start in find_starts(replay.sample(batch)))
 
 
+@pytest.mark.parametrize("wide_row_bytes", [WIDE_ROW_BYTES, 1], ids=["rows are narrow", "rows are wide"])
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 @each_shape
-def test_every_complete_sequence_is_drawn_after_any_writes_and_no_other(shape, loss):
+def test_every_complete_sequence_is_drawn_after_any_writes_and_no_other(shape, loss, wide_row_bytes, monkeypatch):
+    monkeypatch.setattr("algorithm.replay.ring.WIDE_ROW_BYTES", wide_row_bytes)
     replay, lanes, rng = replay_of(**shape), EncodedLanes(3, shape["chunk"]), np.random.default_rng(1)
     sequences, n_batches = replay.sequences, 0
     for _ in range(25):
@@ -73,30 +76,6 @@ def test_sequences_of_one_batch_are_drawn_independently():
     assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
 
 
-def test_a_single_complete_sequence_among_many_breaks_is_found():
-    replay, lanes = replay_of(capacity=150, lanes=1, chunk=3, length=6), EncodedLanes(1, 3)
-    for _ in range(20):
-        replay.add(lanes.rollout(0, lost=[0]))
-    replay.add(lanes.rollout(0))
-    for _ in range(10):
-        replay.add(lanes.rollout(0, lost=[0]))
-    assert replay.sample(4) is None  # the row after the break overwrote the successor of the sixth row
-    replay.add(lanes.rollout(0))
-    assert set(find_starts(replay.sample(50))) == lanes.list_starts(replay.ring.rows, 6)
-    assert len(lanes.list_starts(replay.ring.rows, 6)) == 1
-
-
-def test_nothing_is_drawn_before_there_is_a_complete_sequence():
-    replay, lanes = replay_of(length=7), EncodedLanes(3, 5)
-    assert replay.sample(2) is None
-    replay.add(lanes.rollout(0, 1, 2))
-    assert replay.sample(2) is None
-    replay.add(lanes.rollout(0, lost=[0]))
-    assert replay.sample(2) is None
-    replay.add(lanes.rollout(1))
-    assert {lane for lane, _ in find_starts(replay.sample(50))} == {1}
-
-
 @pytest.mark.parametrize("warmup_rows", [0, 3, 6])
 def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_are_stored(warmup_rows):
     replay, lanes = (
@@ -105,6 +84,7 @@ def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_ar
     )
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
     batch = replay.sample(200)
+    assert batch.weight.dtype == np.float32 and (batch.weight == 1).all()
     known = np.array(find_starts(batch)) + [0, warmup_rows]
     np.testing.assert_array_equal(batch.memory, known)
     np.testing.assert_array_equal(batch.version, 10 * known[:, 1])
@@ -128,17 +108,6 @@ def test_rows_counts_the_readable_rows_of_all_lanes():
     for _ in range(9):
         replay.add(lanes.rollout(0, 0, 2))
     assert replay.rows == 38  # one of the twenty rows of a full lane is reserved for the last successor
-
-
-def test_burn_in_rows_come_first():
-    replay, lanes = replay_of(length=3, burn_in=2), EncodedLanes(3, 5)
-    replay.add(lanes.rollout(0, 1, 2))
-    batch = replay.sample(8)
-    assert (len(batch), batch.burn_in) == (5, 2)
-    learned = batch.drop_burn_in()
-    assert (len(learned), learned.burn_in) == (3, 0)
-    assert_intact(learned)
-    assert [time + 2 for _, time in find_starts(batch)] == [time for _, time in find_starts(learned)]
 
 
 def test_stored_values_do_not_change_by_other_writes_and_draws():
@@ -273,24 +242,9 @@ def test_the_size_is_computed_before_anything_is_written(memory):
     eye = ObsSpec((4, 9, 9), "uint8", env_shape=(9, 9, 4), high=255)
     role = Role(3, {"eye": eye, "v": ObsSpec((5,))}, ActionSpec(branches=(6,)))
     replay = replay_of(capacity=200, chunk=8, length=10, stored_state_size=memory)
-    rows, lanes = 8, np.arange(3)
-    one = np.zeros((rows, 3), np.float32)
-    replay.add(
-        Rollout(
-            obs={"eye": np.zeros((rows + 1, 3, 4, 9, 9), np.uint8), "v": np.zeros((rows + 1, 3, 5), np.float32)},
-            first=np.zeros((rows + 1, 3), bool),
-            raw_action=one[..., None],
-            reward=one,
-            alive=one == 0,
-            behavior=np.zeros((rows, 3, 6), np.float32),
-            memory=np.zeros((3, memory), np.float32),
-            lane=lanes,
-            continues_previous=lanes > 3,
-            weight=np.ones(3, np.float32),
-            index=lanes,
-            version=lanes,
-        )
-    )
+    rollout = random_rollout(np.random.default_rng(0), rows=8, columns=3, size=5, actions=6)
+    obs = {"eye": np.zeros((9, 3, 4, 9, 9), np.uint8), "v": rollout.obs["obs"]}
+    replay.add(replace(rollout, obs=obs, memory=np.zeros((3, memory), np.float32)))
     size = compute_replay_size(200, role, 8, memory, statistics_size=6)
     arrays = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
     assert size == ReplaySize(replay.ring.rows * 3, sum(value.nbytes for value in arrays.values()))

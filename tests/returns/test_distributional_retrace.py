@@ -1,7 +1,11 @@
-"""Distributional Retrace equals a double loop over rows and horizons, and its mean is the scalar Retrace target."""
+"""Distributional Retrace equals a double loop over rows and horizons, and its mean is the scalar Retrace target.
+
+The projection equals the sum of hat functions over all pairs of a position and an atom.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -112,15 +116,14 @@ def test_the_gradient_of_the_cross_entropy_with_negative_entries_is_softmax_minu
 
 
 def list_atoms(support):
+    return np.linspace(support.v_min, support.v_max, support.n_atoms)
+
+
+def compute_hats(support, position):
+    """Return h_i(y) = [1 - |clip(y, v_min, v_max) - z_i| / Dz]_+ of each atom [..., N], for positions y [...]."""
     distance = (support.v_max - support.v_min) / (support.n_atoms - 1)
-    return [support.v_min + i * distance for i in range(support.n_atoms)]
-
-
-def add(target, atoms, weight, y):
-    """Add weight h_i(y) to every entry of a target."""
-    y = min(max(y, atoms[0]), atoms[-1])
-    for i, z in enumerate(atoms):
-        target[i] += weight * max(0.0, 1 - abs(y - z) / (atoms[1] - atoms[0]))
+    clipped = np.clip(position, support.v_min, support.v_max)
+    return np.maximum(0, 1 - np.abs(np.asarray(clipped)[..., None] - list_atoms(support)) / distance)
 
 
 def has_successor(record, t, b):
@@ -140,7 +143,7 @@ def distributional_retrace_by_definition(record, support):
             last, after = t + n - 1, t + n
             reward_sum += record["gamma"] ** (n - 1) * record["reward"][last, b]
             if not record["alive"][last, b]:
-                add(target, atoms, weight, reward_sum)
+                target += weight * compute_hats(support, reward_sum)
                 break
             trace_ends = after == rows or not has_successor(record, after, b)
             c = 0.0 if trace_ends else record["trace"][after, b]
@@ -148,7 +151,8 @@ def distributional_retrace_by_definition(record, support):
                 is_taken = not trace_ends and a == record["taken"][after, b]
                 alpha = weight * (probability - is_taken * c)
                 for j, z in enumerate(atoms):
-                    add(target, atoms, alpha * record["q"][after, b, a, j], reward_sum + record["gamma"] ** n * z)
+                    mass, position = alpha * record["q"][after, b, a, j], reward_sum + record["gamma"] ** n * z
+                    target += mass * compute_hats(support, position)
             if trace_ends:
                 break
             weight *= c
@@ -166,14 +170,15 @@ def recursion_by_definition(record, support):
                 continue
             targets[t, b] = 0
             if not record["alive"][t, b]:
-                add(targets[t, b], atoms, 1, record["reward"][t, b])
+                targets[t, b] += compute_hats(support, record["reward"][t, b])
                 continue
             mass = record["probs"][t + 1, b] @ record["q"][t + 1, b]
             if t + 1 < rows and has_successor(record, t + 1, b):
                 q_taken = record["q"][t + 1, b, record["taken"][t + 1, b]]
                 mass = mass + record["trace"][t + 1, b] * (targets[t + 1, b] - q_taken)
             for weight, z in zip(mass, atoms, strict=True):
-                add(targets[t, b], atoms, weight, record["reward"][t, b] + record["gamma"] * z)
+                position = record["reward"][t, b] + record["gamma"] * z
+                targets[t, b] += weight * compute_hats(support, position)
     return targets
 
 
@@ -244,7 +249,7 @@ def test_random_records_have_every_kind_of_end():
 @given(seeds)
 def test_the_sum_is_1_and_the_mean_is_the_scalar_target_of_retrace(estimate, seed):
     record = random_record(seed, support=WIDE, inside=0.5)
-    inputs, atoms = make_inputs(record), np.linspace(WIDE.v_min, WIDE.v_max, WIDE.n_atoms)
+    inputs, atoms = make_inputs(record), list_atoms(WIDE)
     target, valid = estimate(inputs, WIDE).numpy(), inputs.valid.numpy()
     np.testing.assert_allclose(target.sum(-1), 1, rtol=0, atol=1e-10)
     action_values = record["q"] @ atoms
@@ -276,3 +281,115 @@ def test_float32_is_precise_enough_for_long_records(estimate):
         exact, single = (estimate(make_inputs(record, dtype), support) for dtype in (torch.float64, torch.float32))
         assert single.dtype == torch.float32
         np.testing.assert_allclose(single, exact, rtol=0, atol=2e-5)
+
+
+# The projection.
+
+
+def project_by_definition(support, position, mass):
+    """Return sum_j mass_j h_i(position_j) of each atom."""
+    return (mass[..., None] * compute_hats(support, position)).sum(-2)
+
+
+def random_projection(seed):
+    """Return a support, and positions inside and outside of it with mass of both signs [3, 2, M]."""
+    rng = np.random.default_rng(seed)
+    v_min = float(rng.normal(scale=5))
+    support = Support(v_min=v_min, v_max=v_min + float(rng.uniform(0.1, 20)), n_atoms=int(rng.integers(2, 12)))
+    shape = (3, 2, int(rng.integers(1, 9)))
+    center, width = (support.v_min + support.v_max) / 2, support.v_max - support.v_min
+    return support, rng.uniform(center - width, center + width, shape), rng.normal(size=shape)
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (0.25, (0, 0, 0, 0.75, 0.25, 0, 0)),
+        (-2.9, (0.9, 0.1, 0, 0, 0, 0, 0)),
+        (5.0, (0, 0, 0, 0, 0, 0, 1)),
+        (-3.5, (1, 0, 0, 0, 0, 0, 0)),
+        (math.inf, (0, 0, 0, 0, 0, 0, 1)),
+        (-math.inf, (1, 0, 0, 0, 0, 0, 0)),
+        (2.0, (0, 0, 0, 0, 0, 1, 0)),
+        (-1.0, (0, 0, 1, 0, 0, 0, 0)),
+        (-3.0, (1, 0, 0, 0, 0, 0, 0)),
+        (3.0, (0, 0, 0, 0, 0, 0, 1)),
+    ],
+)
+def test_known_answers_of_the_projection(position, expected):
+    close(SUPPORT.project(tensor(position), tensor(1)), tensor(*expected))
+    close(SUPPORT.project(tensor(position), tensor(-0.5)), -0.5 * tensor(*expected))
+
+
+def test_several_positions_add_up_at_their_atoms():
+    position, mass = tensor(0.25, 5, 0.5, 3), tensor(1, 0.5, -2, 0.25)
+    close(SUPPORT.project(position, mass), tensor(0, 0, 0, -0.25, -0.75, 0, 0.75))
+
+
+def test_the_atoms_are_evenly_spaced_and_have_the_dtype_of_a_tensor():
+    assert SUPPORT.distance == 1
+    for dtype in (torch.float32, torch.float64):
+        like = torch.zeros(1, dtype=dtype)
+        close(SUPPORT.make_atoms(like), torch.tensor([-3, -2, -1, 0, 1, 2, 3], dtype=dtype))
+        assert SUPPORT.project(like, like).dtype == dtype
+    close(Support(v_min=-1.0, v_max=0.5, n_atoms=4).make_atoms(tensor(0)), tensor(-1, -0.5, 0, 0.5))
+    close(Support(v_min=2.0, v_max=9.0, n_atoms=2).make_atoms(tensor(0)), tensor(2, 9))
+
+
+@many
+@given(seeds)
+def test_the_projection_equals_the_sum_of_hat_functions(seed):
+    support, position, mass = random_projection(seed)
+    projected = support.project(torch.from_numpy(position), torch.from_numpy(mass))
+    assert projected.shape == (3, 2, support.n_atoms)
+    np.testing.assert_allclose(projected, project_by_definition(support, position, mass), rtol=0, atol=1e-10)
+
+
+@many
+@given(
+    st.floats(-1e6, 1e6, width=32),
+    st.floats(2**-10, 1e6, width=32),
+    st.integers(2, 300),
+)
+def test_in_float32_positions_at_the_ends_of_any_support_keep_their_mass(v_min, width, n_atoms):
+    support = Support(v_min=v_min, v_max=v_min + width, n_atoms=n_atoms)
+    ends = torch.tensor([support.v_max, support.v_min])
+    beyond = torch.nextafter(ends, torch.tensor([math.inf, -math.inf]))
+    before = torch.nextafter(ends, torch.tensor([-math.inf, math.inf]))
+    atoms = support.make_atoms(ends)
+    for position in (ends, beyond, before, atoms[[-1, 0]]):
+        each = support.project(position.unsqueeze(-1), torch.ones(2, 1))
+        assert each.shape == (2, n_atoms) and (each >= 0).all()
+        torch.testing.assert_close(each.sum(-1), torch.ones(2), rtol=0, atol=1e-6)
+    # The rounding of Dz has no effect on clipped positions.
+    outside = support.project(torch.tensor([[math.inf], [-math.inf]]), torch.ones(2, 1))
+    assert outside[0, -1] == 1 and outside[1, 0] == 1
+
+
+def test_in_float32_the_whole_mass_of_v_max_is_on_the_last_atom():
+    for n_atoms in range(2, 302):
+        for v_min, v_max in ((-10.0, 10.0), (-1.0, 1.0), (0.0, 0.3), (-0.7, 21.1)):
+            support = Support(v_min=v_min, v_max=v_max, n_atoms=n_atoms)
+            projected = support.project(torch.tensor([v_max]), torch.ones(1))
+            assert projected.sum() == 1 and projected[-1] == pytest.approx(1, abs=1e-3)
+
+
+def test_nan_gives_nan_in_its_row_only_and_no_error():
+    nan = math.nan
+    position = tensor((0.25, nan), (0.25, 1), (5, 1), (nan, nan))
+    mass = tensor((0.5, 0.5), (0.5, nan), (0.5, 0.5), (0.5, nan))
+    projected = SUPPORT.project(position, mass)
+    assert projected.isnan().any(-1).tolist() == [True, True, False, True]
+    close(projected[2], tensor(0, 0, 0, 0, 0.5, 0, 0.5))
+    assert projected.sum(-1).isnan().tolist() == [True, True, False, True]
+
+
+def test_no_mass_gives_no_mass():
+    assert SUPPORT.project(torch.zeros(2, 0), torch.zeros(2, 0)).tolist() == [[0] * 7] * 2
+
+
+def test_gradients_reach_the_mass():
+    # d p_i / d mass_j = h_i(position_j)
+    position = tensor(0.25, 5)
+    jacobian = torch.autograd.functional.jacobian(lambda mass: SUPPORT.project(position, mass), tensor(0.3, -0.7))
+    close(jacobian.T, tensor((0, 0, 0, 0.75, 0.25, 0, 0), (0, 0, 0, 0, 0, 0, 1)))

@@ -5,6 +5,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing
 from algorithm.runs.playing import GIF_SECONDS, VideoRecorder, _keep_video, choose_episodes, play, record_videos
-from algorithm.training.components import Timer
 from algorithm.training.evaluator import Evaluator
 from algorithm.training.progress import Counters
+from algorithm.training.timer import Timer
 from tests.adapters.configs import config
 from tests.adapters.pictured import Pictured
 from tests.doubles import ParityAgent
@@ -64,10 +65,9 @@ def read_brightness(path):
     return [np.frombuffer(frame, np.uint8).mean() / 20 for frame in frames]
 
 
-def write_clip(path, seconds):
-    from moviepy import ColorClip
-
-    ColorClip((64, 48), color=(200, 40, 40), duration=seconds).write_videofile(str(path), fps=10, logger=None)
+def read_steps(folder):
+    """Return the number of steps in each video of a folder."""
+    return {path.stem.rpartition("-")[2]: len(read_brightness(path)) - 1 for path in folder.glob("*.mp4")}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_run_records_its_evaluations_and_playing_repeats_them(no_gifs):
     settings = {"base_config": base, "report_config": {"video_every": 1, "report": False}, "goal": goal}
     result = train(Pictured, settings=settings, algorithm="A2C")
     folder, shown = RunFolder(result.folder), []
-    steps = {label: read_length(folder.path / "videos" / f"60-{label}.mp4") for label in ("best", "median", "worst")}
+    steps = read_steps(folder.path / "videos")
     assert steps["best"] >= steps["median"] >= steps["worst"]
 
     def show(activity, done, planned, env_steps):
@@ -112,38 +112,27 @@ def test_a_run_records_its_evaluations_and_playing_repeats_them(no_gifs):
     played = play(folder.load_settings(), folder, n, True, ckpt="60", log=[].append, video=True, show=show)
     assert played["agent"].returns == result.evaluation["agent"].returns
     assert {activity: done for activity, done, _ in shown} == {"playing": n, "recording videos": n}
-    assert steps == {label: read_length(folder.path / "videos" / f"60-{label}.mp4") for label in steps}
-
-
-def read_length(path):
-    return len(read_brightness(path)) - 1
+    assert steps == read_steps(folder.path / "videos")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
-def test_a_video_is_not_written_through_a_link(tmp_path):
+@pytest.mark.parametrize("seconds", [3, 14])
+def test_a_gif_shows_the_first_seconds_and_no_file_is_written_through_a_link(tmp_path, seconds):
+    from moviepy import ColorClip
+
     (victim := tmp_path / "victim").write_text("keep")
     (tmp_path / "folder").mkdir()
-    write_clip(tmp_path / "episode.mp4", 1)
     (tmp_path / "best.mp4").symlink_to(tmp_path / "folder")
     (tmp_path / "best.gif").symlink_to(victim)
-    _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
-    assert victim.read_text() == "keep" and not list((tmp_path / "folder").iterdir())
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file() and not path.is_symlink()) == [
-        "best.gif",
-        "best.mp4",
-        "victim",
-    ]
-
-
-@pytest.mark.parametrize("seconds", [3, 14])
-def test_a_gif_shows_the_first_seconds(tmp_path, seconds):
-    write_clip(tmp_path / "episode.mp4", seconds)
+    clip = ColorClip((64, 48), color=(200, 40, 40), duration=seconds)
+    clip.write_videofile(str(tmp_path / "episode.mp4"), fps=10, logger=None)
     _keep_video(tmp_path / "episode.mp4", tmp_path / "best.mp4")
     assert not (tmp_path / "episode.mp4").exists()
-    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.mp4"))
-    assert duration == pytest.approx(seconds, abs=0.2)
-    _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "best.gif"))
-    assert duration == pytest.approx(min(seconds, GIF_SECONDS), abs=0.2)
+    assert victim.read_text() == "keep" and not list((tmp_path / "folder").iterdir())
+    for name, expected in (("best.mp4", seconds), ("best.gif", min(seconds, GIF_SECONDS))):
+        assert not (tmp_path / name).is_symlink()
+        _, duration = imageio_ffmpeg.count_frames_and_secs(str(tmp_path / name))
+        assert duration == pytest.approx(expected, abs=0.2)
 
 
 class Dim(Pictured):
@@ -182,105 +171,100 @@ def test_the_reset_that_looks_for_masks_is_no_episode(tmp_path):
     np.testing.assert_allclose(read_brightness(recording.get_path(0, 0)), range(length), atol=0.3)
 
 
-def test_an_environment_without_pictures_is_refused(tmp_path):
-    with pytest.raises(UnsupportedEnvironment, match="no parameter render_mode"):
-        record(tmp_path, make=lambda: Pictured("rgb_array"))
+class Shown(Pictured):
+    metadata = {"render_modes": ["human"]}
 
-    class Shown(Pictured):
-        metadata = {"render_modes": ["human"]}
-
-        def __init__(self, render_mode=None):
-            super().__init__("human")
-
-    with pytest.raises(UnsupportedEnvironment, match="its render modes are human, without rgb_array"):
-        record(tmp_path, make=Shown)
+    def __init__(self, render_mode=None):
+        super().__init__("human")
 
 
-def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("algorithm.adapters.recording.find_spec", lambda name: None)
-    with pytest.raises(UnsupportedEnvironment, match=r"videos need the package moviepy: pip install .*\[video\]"):
-        record(tmp_path)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pictured("rgb_array"), "no parameter render_mode"),
+        (Shown, "its render modes are human, without rgb_array"),
+        (None, r"videos need the package moviepy: pip install .*\[video\]"),
+    ],
+)
+def test_an_environment_without_pictures_and_a_missing_package_are_one_line(tmp_path, make, message, monkeypatch):
+    if make is None:
+        monkeypatch.setattr("algorithm.adapters.recording.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedEnvironment, match=message):
+        record(tmp_path, make=make or Pictured)
 
 
-def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path, monkeypatch):
+@pytest.fixture
+def without_display(monkeypatch):
+    """Let the system be Linux without a display, and without a choice of how to render."""
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)  # also what the test sets is removed at its end
+
+
+def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path, monkeypatch, without_display):
     class Dark(Pictured):
         def render(self):
             raise RuntimeError("no display")
 
     advice = "; without a display, MuJoCo and the Control Suite need EGL or OSMesa"
+    monkeypatch.setenv("MUJOCO_GL", "egl")
     for display, end in ((":0", ""), ("", advice)):
-        monkeypatch.setattr("sys.platform", "linux")
-        monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
         monkeypatch.setenv("DISPLAY", display)
-        monkeypatch.setenv("MUJOCO_GL", "egl")
-        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-        with pytest.raises(
-            EnvironmentStartError, match=f"cannot render pictures: RuntimeError: no display{end}"
-        ) as error:
+        error = f"cannot render pictures: RuntimeError: no display{end}"
+        with pytest.raises(EnvironmentStartError, match=error) as raised:
             record(tmp_path, make=Dark)
-        assert ("OSMesa" in str(error.value)) == bool(end) and "\n" not in str(error.value)
+        assert ("OSMesa" in str(raised.value)) == bool(end) and "\n" not in str(raised.value)
 
 
-def test_offscreen_backends_are_chosen_only_without_a_display(monkeypatch):
-    monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    import os
-
-    for libraries, environment, expected in [
+@pytest.mark.parametrize(
+    ("libraries", "environment", "expected"),
+    [
         ({"EGL", "OSMesa"}, {}, "egl"),
         ({"OSMesa"}, {}, "osmesa"),
         (set(), {}, None),
         ({"EGL"}, {"DISPLAY": ":0"}, None),
         ({"EGL"}, {"MUJOCO_GL": "glfw"}, "glfw"),
-    ]:
-        with monkeypatch.context() as patch:
-            patch.setattr("algorithm.adapters.recording.find_library", lambda name, found=libraries: name in found)
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            choose_offscreen_backends()
-            assert os.environ.pop("MUJOCO_GL", None) == expected
-            assert os.environ.pop("SDL_VIDEODRIVER", None) == (None if "DISPLAY" in environment else "dummy")
-            if "MUJOCO_GL" in environment:
-                patch.setenv("MUJOCO_GL", environment["MUJOCO_GL"])
+    ],
+)
+def test_offscreen_backends_are_chosen_only_without_a_display(
+    libraries, environment, expected, monkeypatch, without_display
+):
+    monkeypatch.setattr("algorithm.adapters.recording.find_library", lambda name: name in libraries)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    choose_offscreen_backends()
+    assert os.environ.get("MUJOCO_GL") == expected
+    assert os.environ.get("SDL_VIDEODRIVER") == (None if "DISPLAY" in environment else "dummy")
 
 
 def test_every_nth_evaluation_is_recorded_until_that_fails(monkeypatch):
-    lines, calls = [], []
-
-    def fail_at_third(play, target, log):
-        calls.append(target)
-        if len(calls) == 3:
-            raise UserError("nothing to see")
-
-    monkeypatch.setattr(playing, "record_videos", fail_at_third)
-    settings = resolve([("test", {"report_config": {"video_every": 2}})])
+    record = Mock(side_effect=[None, None, UserError("nothing to see")])
+    monkeypatch.setattr(playing, "record_videos", record)
+    settings, lines = resolve([("test", {"report_config": {"video_every": 2}})]), []
     training, folder = SimpleNamespace(timer=Timer()), SimpleNamespace(path=Path("run"))
     recorder = VideoRecorder(settings, None, training, Counters(env_steps=7), folder, lines.append)
     for evaluation in range(1, 11):
         recorder.on_evaluation({})
-        assert len(calls) == min(evaluation // 2, 3)
+        assert record.call_count == min(evaluation // 2, 3)
     assert lines == ["no videos (report_config.video_every): nothing to see"]
-    assert calls[0] == Path("run/videos/7")
+    assert record.call_args.args[1] == Path("run/videos/7")
 
 
-IMPORTED = "import os\nraise ValueError(f'imported with {os.environ[\"MUJOCO_GL\"]!r}')\n"
+IMPORTED = "import os\nraise ValueError(f'imported with {os.environ.get(\"MUJOCO_GL\")}')\n"
 TASK = "default: {base_config: {env_type: GYM, env_name: env.py, max_step: 100, evaluate_every: 50}}\n"
 
 
-@pytest.mark.parametrize("every", [None, 1])
-def test_the_backend_is_chosen_before_an_environment_is_imported(every, monkeypatch):
+def test_the_backend_is_chosen_before_an_environment_is_imported(monkeypatch, without_display):
     """The Control Suite reads it when it is imported, by the training environments if these are opened first."""
-    monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
-        monkeypatch.setenv(name, "")  # as without it
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr("algorithm.adapters.recording.find_library", lambda name: name == "EGL")
     folder = write_task(TASK)
     (folder / "env.py").write_text(IMPORTED)
-    with pytest.raises(UserError, match="imported with 'egl'" if every else "imported with ''"):
-        train("mine/task", settings={"report_config.video_every": every})
-    if every is None:
-        settings = resolve([("test", {"base_config": {"env_name": "env.py"}})])
-        with pytest.raises(UserError, match="imported with 'egl'"):
-            Environments(settings, RunFolder(folder)).open_recorded(1, None)
+    with pytest.raises(UserError, match="imported with None"):
+        train("mine/task")
+    with pytest.raises(UserError, match="imported with egl"):
+        train("mine/task", settings={"report_config.video_every": 1})
+    monkeypatch.delenv("MUJOCO_GL")
+    settings = resolve([("test", {"base_config": {"env_name": "env.py"}})])
+    with pytest.raises(UserError, match="imported with egl"):
+        Environments(settings, RunFolder(folder)).open_recorded(1, None)

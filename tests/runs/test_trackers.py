@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from typing import ClassVar
@@ -15,7 +14,8 @@ from algorithm.config import registry
 from algorithm.errors import UserError
 from algorithm.population.member import make_member_tree
 from algorithm.runs.run_requests import RunRequest, plan_runs
-from algorithm.tracking.tracker import Tracker
+from algorithm.tracking.trackers import Tracker
+from algorithm.training.metrics import read_table
 
 SHORT = {"base_config.max_step": 300, "base_config.log_every": 100, "base_config.save_every": 100, "goal": None}
 TRACKED = {**SHORT, "base_config.tracker": "mlflow"}
@@ -25,7 +25,7 @@ class FakeService(Tracker):
     """A service in memory, which fails when the test requests it."""
 
     runs: ClassVar[list] = []
-    fails_to_open = fails_to_log = False
+    fails_to_open = False
 
     def __init__(self, run):
         if FakeService.fails_to_open:
@@ -36,8 +36,6 @@ class FakeService(Tracker):
         self.runs.append(self)
 
     def log(self, env_steps, values):
-        if FakeService.fails_to_log and env_steps >= 200:
-            raise ConnectionError("the server does not answer")
         self.rows.append((env_steps, values))
 
     def log_histograms(self, env_steps, values):
@@ -52,7 +50,6 @@ def service(monkeypatch):
     monkeypatch.setitem(registry.TRACKERS, "mlflow", f"{__name__}:FakeService")
     monkeypatch.setattr(FakeService, "runs", [])
     monkeypatch.setattr(FakeService, "fails_to_open", False)
-    monkeypatch.setattr(FakeService, "fails_to_log", False)
     return FakeService
 
 
@@ -75,13 +72,11 @@ def test_a_tracker_receives_names_settings_rows_and_the_result(service):
     assert run.settings["acer_config.learning_rate"] > 0 and tracker.histograms == {}
     sections = {path.partition(".")[0] for path in run.settings}
     assert not sections & {"sac_config", "ppo_config", "cluster_config", "tune", "population_config"}
-    with (result.folder / "metrics.csv").open(newline="") as file:
-        rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    table = read_table(result.folder / "metrics.csv").rows
+    rows = [{name: float(value) for name, value in row.items() if value} for row in table]
     assert [{"env_steps": step, **values} for step, values in tracker.rows] == rows
-    record = json.loads((result.folder / "result.json").read_text())
-    assert [{**each, "seconds": None} for each in tracker.results] == [
-        {**{name: record[name] for name in tracker.results[0]}, "seconds": None}
-    ]
+    (ended,) = tracker.results
+    assert ended.items() <= json.loads((result.folder / "result.json").read_text()).items()
 
 
 def test_a_resumed_run_continues_in_the_tracker(service):
@@ -91,17 +86,6 @@ def test_a_resumed_run_continues_in_the_tracker(service):
     assert first.run_id == second.run_id
     assert second.run.env_steps == first.rows[-1][0]
     assert second.rows[0][0] > first.rows[-1][0]
-
-
-def test_a_failure_during_the_run_is_one_line_and_does_not_end_it(service):
-    lines = []
-    service.fails_to_log = True
-    result = train("gym/cartpole", name="a", settings=TRACKED, log=lines.append)
-    assert result.counters.env_steps >= 300
-    failures = [line for line in lines if "the tracker mlflow has failed" in line]
-    assert len(failures) == 1 and "ConnectionError: the server does not answer" in failures[0]
-    (tracker,) = service.runs
-    assert len(tracker.rows) == 1 and tracker.results == []
 
 
 def test_a_tracker_that_does_not_open_ends_a_new_run_and_not_a_resumed_one(service):
@@ -145,25 +129,6 @@ def test_repeated_runs_and_members_have_the_group_of_their_common_name(repeat, t
     assert member["tracker_config"]["group"] == groups[0][1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tracker_config.project": "a"}, "tracker_config.project has no effect, since tracker is none"),
-        (
-            {"base_config.tracker": "mlflow", "tracker_config.address": "http://a:1"},
-            "tracker_config.address is for mode online, not for offline",
-        ),
-        (
-            {"base_config.runtime": "WORKERS", "base_config.histograms": ["actions"]},
-            "histograms of actions are not for runtime WORKERS",
-        ),
-    ],
-)
-def test_settings_without_effect_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        train("gym/cartpole", name="a", settings=settings)
-
-
 def test_histograms_of_actions_and_weights(service):
     train("gym/pendulum", name="a", settings={**TRACKED, "base_config.histograms": ["actions", "weights"]})
     (tracker,) = service.runs
@@ -179,16 +144,15 @@ def test_tensorboard_has_every_metric_and_the_settings_of_a_run():
     longer = {"base_config.max_step": 1000, "base_config.log_every": 500}
     result = train("gym/cartpole", name="a", settings={**SHORT, **longer})
     events = EventAccumulator(str(result.folder / "tensorboard")).Reload()
-    with (result.folder / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name for name in rows[0] if name != "env_steps"}
+    table = read_table(result.folder / "metrics.csv")
+    columns = set(table.columns) - {"env_steps"}
     assert set(events.Tags()["scalars"]) == columns
     assert {"acer_learning_rate", "acer_gradient_norm", "policy_objective", "replay_fill", "replay_age"} <= {
         name.removeprefix("train/") for name in columns
     }
     for name in columns:
         shown = {event.step: event.value for event in events.Scalars(name)}
-        assert shown == pytest.approx({int(row["env_steps"]): float(row[name]) for row in rows if row[name]})
+        assert shown == pytest.approx({int(row["env_steps"]): float(row[name]) for row in table.rows if row[name]})
     assert {"settings/text_summary", "custom_scalars__config__"} <= set(events.Tags()["tensors"])
     parts = {f"_hparams_/{part}" for part in ("experiment", "session_start_info", "session_end_info")}
     assert parts <= set(events.summary_metadata)

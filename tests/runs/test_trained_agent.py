@@ -87,7 +87,7 @@ def test_observations_that_do_not_fit_are_an_error():
         player.act({**whole, "door": 2})
 
 
-def test_masks_are_passed_from_the_infos():
+def test_masks_are_passed_from_the_infos_or_are_inside_the_observation():
     player, agent = player_of(Masked)
     mask = allowed(5)
     for own in (mask, mask.astype(bool), (mask[:3], mask[3:])):
@@ -98,9 +98,6 @@ def test_masks_are_passed_from_the_infos():
         [mask.tolist(), allowed(2).tolist()]
     ]
     assert all(shown[ACTION_MASK].dtype == np.uint8 for shown in agent.shown)
-
-
-def test_masks_inside_the_observation_need_no_argument():
     player, agent = player_of(Masked, how="binary")
     player.act({"number": np.zeros(1), "action_mask": allowed(5)})
     assert agent.shown[0][ACTION_MASK].tolist() == [allowed(5).tolist()]

@@ -1,6 +1,6 @@
 """A run that trackers open."""
 
-from algorithm.tracking.tracker import TrackedRun
+from algorithm.tracking.trackers import TrackedRun
 
 
 def make_run(folder, **changes) -> TrackedRun:

@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.actor import Actor
+from algorithm.training.components import AgentComponents
 from algorithm.training.invalid_values import Episode
+from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
 
 # Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
@@ -21,21 +24,22 @@ SCRIPT = [
     {"agent": make_step(Row(0, 30, 7, alive=False, first=True), Row(1, 60, 8, alive=False, first=True))},
     {"agent": make_step(Row(0, 31, 9))},
     {"agent": make_step(Row(0, 32, 1), Row(1, 61, 2))},
-    {},
 ]
+
+
+def make_actor(script=SCRIPT, learner=None, rows=2, **lanes):
+    """Return an actor of agents with rollouts of some rows; the last tick of the script is not decided."""
+    adapter = ScriptedAdapter([*script, {}], **(lanes or {"agent": 2}))
+    return Actor(make_components(adapter, ParityAgent(rollout_length=rows), learner), seed=0)
 
 
 @pytest.fixture
 def actor():
-    return Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2)), seed=0)
+    return make_actor()
 
 
 def collect(actor: Actor, ticks: int) -> list:
     return [rollout for _ in range(ticks) for _, rollout in actor.collect()]
-
-
-def test_a_rollout_is_returned_when_as_many_slots_are_full_as_there_are_lanes(actor):
-    assert [len(actor.collect()) for _ in range(9)] == [0, 0, 0, 0, 1, 0, 1, 0, 1]
 
 
 def test_a_rollout_has_the_oldest_full_slots_of_any_lanes(actor):
@@ -117,8 +121,7 @@ def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
 
 def test_the_version_is_the_number_of_updates_before_the_first_row():
     learner = UpdateCounter()
-    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2), learner), seed=0)
-    rollouts = []
+    actor, rollouts = make_actor(learner=learner), []
     for tick in range(9):
         learner.updates = 100 + tick
         rollouts += [rollout for _, rollout in actor.collect()]
@@ -127,41 +130,37 @@ def test_the_version_is_the_number_of_updates_before_the_first_row():
 
 def test_the_environment_receives_the_actions_of_the_lanes_with_rows(actor):
     collect(actor, 9)
-    assert [actions["agent"].ravel().tolist() for actions in actor.training.adapter.actions[:4]] == [
-        [0, 0],
-        [1],
-        [0, 1],
-        [1],
-    ]
+    actions = [each["agent"].ravel().tolist() for each in actor.training.adapter.actions[:4]]
+    assert actions == [[0, 0], [1], [0, 1], [1]]
 
 
 def test_a_returned_rollout_is_not_changed_later(actor):
     rollouts = collect(actor, 5)
-    before = rollouts[0].obs["obs"].copy(), rollouts[0].reward.copy(), rollouts[0].behavior.copy()
+    arrays = rollouts[0].obs["obs"], rollouts[0].reward, rollouts[0].behavior
+    before = [array.copy() for array in arrays]
     collect(actor, 4)
-    for then, now in zip(before, (rollouts[0].obs["obs"], rollouts[0].reward, rollouts[0].behavior), strict=True):
+    for then, now in zip(before, arrays, strict=True):
         np.testing.assert_array_equal(then, now)
 
 
+NEXT = Row(0, 20, 0, first=True)
+
+
 @pytest.mark.parametrize(
-    ("ending", "score"),
+    "ending",
     [
-        ([Row(0, 12, 3, is_bootstrap_row=True), Row(0, 20, 0, first=True)], 4),  # truncation with a final observation
-        (
-            [Row(0, 12, 3, alive=False, is_bootstrap_row=True), Row(0, 20, 0, first=True)],
-            4,
-        ),  # termination with a final observation
-        ([Row(0, 20, 3, alive=False, first=True)], 4),  # termination
-        ([Row(0, 20, 3, first=True)], 4),  # truncation without a final observation
+        [Row(0, 12, 3, is_bootstrap_row=True), NEXT],
+        [Row(0, 12, 3, alive=False, is_bootstrap_row=True), NEXT],
+        [Row(0, 20, 3, alive=False, first=True)],
+        [Row(0, 20, 3, first=True)],
     ],
     ids=["truncation", "observed termination", "termination", "lost"],
 )
-def test_every_kind_of_end_is_one_episode(ending, score):
+def test_every_kind_of_end_is_one_episode(ending):
     rows = [Row(0, 10, first=True), Row(0, 11, 1), *ending, Row(0, 21, 9)]
-    script = [{"agent": make_step(row)} for row in rows] + [{}]
-    actor = Actor(make_components(ScriptedAdapter(script, agent=1), ParityAgent(rollout_length=2)), seed=0)
+    actor = make_actor([{"agent": make_step(row)} for row in rows], agent=1)
     collect(actor, len(rows))
-    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=score, length=2)]
+    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=4, length=2)]
     assert actor.env_steps == 4
 
 
@@ -171,8 +170,7 @@ def test_roles_are_collected_separately_and_may_appear_later():
         {"early": make_step(Row(0, 10 + t, t)), "late": make_step(Row(0, 50 + t, -t, first=t == 1))}
         for t in range(1, 5)
     ]
-    adapter = ScriptedAdapter([*script, {}], early=1, late=1)
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), seed=0)
+    actor = make_actor(script, early=1, late=1)
     rollouts = [pair for _ in range(5) for pair in actor.collect()]
     assert [role for role, _ in rollouts] == ["early", "late", "early"]
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
@@ -194,9 +192,7 @@ def test_lanes_with_rows_in_any_ticks_are_stored_completely_and_in_order(asked, 
             shown[lane].append(shown[lane][-1] + 1)
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
         script.append({"agent": make_step(*sorted(rows, key=lambda row: row.lane))})
-    adapter = ScriptedAdapter([*script, {}], agent=added.count(0))
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=3)), seed=0)
-    rollouts = collect(actor, len(script))
+    rollouts = collect(make_actor(script, rows=3, agent=added.count(0)), len(script))
     assert len(rollouts) > 10
     assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
     assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
@@ -228,7 +224,7 @@ def test_added_lanes_leave_the_others_unchanged(actor):
 
 
 def test_active_lanes_are_recorded_until_they_are_cleared():
-    actor = Actor(make_components(ScriptedAdapter(SCRIPT, agent=3), ParityAgent(rollout_length=2)), seed=0)
+    actor = make_actor(agent=3)
     actor.collect()
     assert actor.active_lanes["agent"].tolist() == [True, True, False]
     actor.active_lanes["agent"][:] = False
@@ -236,24 +232,21 @@ def test_active_lanes_are_recorded_until_they_are_cleared():
     assert actor.active_lanes["agent"].tolist() == [True, False, False]
 
 
-def test_a_tick_completes_rollouts_before_it_decides():
-    """The steps that complete a rollout are those that `receive` returned; they are not decided yet."""
-    adapter = ScriptedAdapter(SCRIPT, agent=2)
-    actor = Actor(make_components(adapter, ParityAgent(rollout_length=2)), seed=0)
-    for tick in range(9):
-        rollouts = actor.complete_rollouts()
-        assert len(rollouts) == [0, 0, 0, 0, 1, 0, 1, 0, 1][tick]
-        assert len(adapter.actions) == tick
+def test_a_tick_completes_rollouts_before_it_decides(actor):
+    """One is complete when as many slots are full as there are lanes, with the steps that `receive` returned."""
+    counts, taken = [], []
+    for _ in range(9):
+        counts.append(len(actor.complete_rollouts()))
+        taken.append(len(actor.training.adapter.actions))
         actor.act()
         actor.receive()
-        assert len(adapter.actions) == tick + 1
+    assert counts == [0, 0, 0, 0, 1, 0, 1, 0, 1] and taken == list(range(9))
 
 
 def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
     """Lane 0 of the third rollout starts in the tick that completed the second one, and counts its update."""
     learner = UpdateCounter()
-    components = make_components(ScriptedAdapter(SCRIPT, agent=2), ParityAgent(rollout_length=2), learner)
-    actor, versions = Actor(components, seed=0), []
+    actor, versions = make_actor(learner=learner), []
     for _ in range(9):
         for _, rollout in actor.complete_rollouts():
             versions.append(rollout.version.tolist())
@@ -261,3 +254,18 @@ def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
         actor.act()
         actor.receive()
     assert versions == [[0, 0], [0, 1], [2, 1]]
+
+
+def test_the_first_rows_have_uniformly_random_actions():
+    role = Role(500, {"obs": ObsSpec((3,))}, ActionSpec(2))
+    agent, learner = make_sac(role, random_steps=700, std_init=0.02), UpdateCounter()
+    parts = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+    obs = {"obs": np.zeros((500, 3), np.float32)}
+    step = replace(make_step(*(Row(lane, 0) for lane in range(500))), obs=obs)
+    for learner.rows_seen, spread in [(0, 1.0), (699, 1.0), (700, 0.1)]:
+        decision = parts.act(step, np.zeros((500, 0), np.float32))
+        assert 0.5 * spread < np.abs(decision.action).max() <= spread
+        np.testing.assert_allclose(np.tanh(decision.raw_action), decision.action, atol=1e-6)
+        assert decision.behavior.shape == (500, 4)
+    with pytest.raises(NotImplementedError, match="Acer sets random_steps, but has no `act_uniformly`"):
+        make_acer(make_role()).act_uniformly(step, np.zeros((500, 0), np.float32))

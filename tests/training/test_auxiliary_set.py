@@ -12,9 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from algorithm.agents.a2c import A2C
-from algorithm.agents.acer.agent import Acer
-from algorithm.agents.ppo import Ppo
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, TargetNetwork, Vector
@@ -22,16 +19,12 @@ from algorithm.replay.ring import Ring
 from algorithm.returns import RewardStream
 from algorithm.training.learner import Learner
 from tests.builders import (
-    a2c_settings,
-    acer_settings,
     make_a2c,
     make_acer,
-    make_agent,
     make_ppo,
     make_reactor,
     make_role,
     make_sac,
-    ppo_settings,
     random_rollout_of,
     update,
 )
@@ -48,15 +41,11 @@ MAKERS = {
 }
 
 
-def make_with_stream(kind, settings, role, blueprint):
-    """Return an agent with a value for the stream of the auxiliary `sum`."""
-    return make_agent(partial(kind, streams={"sum": STREAM}), settings, role, blueprint, 0)
-
-
+WITH_STREAM = {"streams": {"sum": STREAM}}
 STREAM_MAKERS = {
-    "acer with a stream": partial(make_with_stream, Acer, acer_settings(critic="state_value", estimator="vtrace")),
-    "a2c with a stream": partial(make_with_stream, A2C, a2c_settings()),
-    "ppo with a stream": partial(make_with_stream, Ppo, ppo_settings()),
+    "acer with a stream": partial(make_acer, critic="state_value", estimator="vtrace", **WITH_STREAM),
+    "a2c with a stream": partial(make_a2c, **WITH_STREAM),
+    "ppo with a stream": partial(make_ppo, **WITH_STREAM),
 }
 
 
@@ -144,33 +133,25 @@ def upload(rollout):
 
 
 def test_a_reward_is_weighted_and_added_to_the_transformed_reward_of_agents_without_streams():
-    learner = make_learner(auxiliaries={"sum": Sum(stream=STREAM)})
+    auxiliary = Sum(stream=STREAM, shapes_features=True)
+    learner = make_learner(auxiliaries={"sum": auxiliary})
     batch = upload(collect(learner.agent))
     raw, batch.reward = batch.reward, 3 * batch.reward
     learner.auxiliaries.add_rewards(batch)
     torch.testing.assert_close(batch.reward, 3 * raw + WEIGHT * batch.obs["obs"][1:].sum(-1))
-    assert batch.bonuses == {}
+    assert batch.bonuses == {} and not auxiliary.encodes_with_gradient and not batch.reward.requires_grad
 
 
 @pytest.mark.parametrize("make", STREAM_MAKERS.values(), ids=STREAM_MAKERS)
 def test_a_reward_with_a_stream_is_a_bonus_of_weight_1_where_the_agent_has_a_value_for_it(make):
     learner = make_learner(make, {"sum": Sum(stream=STREAM), "added": Sum()})
-    batch = upload(collect(learner.agent))
-    raw, bonus = batch.reward, batch.obs["obs"][1:].sum(-1)
-    learner.auxiliaries.add_rewards(batch)
-    torch.testing.assert_close(batch.reward, raw + WEIGHT * bonus)  # of the auxiliary without a stream
-    assert list(batch.bonuses) == ["sum"] and batch.bonuses["sum"].equal(bonus)
-
-
-def test_burn_in_rows_have_no_reward_of_auxiliaries():
-    learner = make_learner(STREAM_MAKERS["acer with a stream"], {"sum": Sum(stream=STREAM), "added": Sum()})
-    batch = upload(replace(collect(learner.agent), burn_in=2))
-    raw = batch.reward.clone()
-    learner.auxiliaries.add_rewards(batch)
-    assert batch.reward[:2].equal(raw[:2]) and batch.bonuses["sum"][:2].eq(0).all()
-    bonus = batch.obs["obs"][3:].sum(-1)
-    torch.testing.assert_close(batch.reward[2:], raw[2:] + WEIGHT * bonus)
-    torch.testing.assert_close(batch.drop_burn_in().bonuses["sum"], bonus)
+    for burn_in in (0, 2):  # whose rows have no reward of auxiliaries
+        batch = upload(replace(collect(learner.agent), burn_in=burn_in))
+        raw, bonus = batch.reward.clone(), batch.obs["obs"][1:].sum(-1)
+        bonus[:burn_in] = 0
+        learner.auxiliaries.add_rewards(batch)
+        torch.testing.assert_close(batch.reward, raw + WEIGHT * bonus)  # of the auxiliary without a stream
+        assert list(batch.bonuses) == ["sum"] and batch.bonuses["sum"].equal(bonus)
 
 
 @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
@@ -193,9 +174,7 @@ def test_a_reward_that_is_not_finite_counts_as_0_and_is_logged_once_until_all_ar
         assert len(caplog.records) == 2
     assert all(reward.isfinite().all() for reward in rewards)
     assert rewards[0][2, 2] == bad.reward[2, 2]
-    assert (
-        learner.auxiliaries.compute_losses(upload(collect(learner.agent)), None).metrics["train/sum_reward"].isfinite()
-    )
+    assert learner.auxiliaries.metrics["train/sum_reward"].isfinite()
 
 
 @pytest.mark.parametrize("make", [*MAKERS.values(), *STREAM_MAKERS.values()], ids=[*MAKERS, *STREAM_MAKERS])
@@ -252,14 +231,6 @@ def test_a_loss_reaches_the_torso_only_if_it_shapes_the_features(make, shapes_fe
             assert (parameter.grad - other.grad).abs().max() > 1e-6, name
 
 
-def test_rewards_are_computed_without_gradient():
-    auxiliary = Sum(shapes_features=True)
-    learner = make_learner(auxiliaries={"sum": auxiliary})
-    batch = upload(collect(learner.agent))
-    learner.auxiliaries.add_rewards(batch)
-    assert not auxiliary.encodes_with_gradient and not batch.reward.requires_grad
-
-
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_an_auxiliary_learns_in_every_kth_update_only(make):
     auxiliary = Silent()
@@ -283,14 +254,8 @@ def test_metrics_have_the_name_of_the_auxiliary(make):
     batch = make_batch(learner)
     metrics = learner.compute_gradients(batch).compute_metrics()
     names = {name for name in metrics if "sum" in name or "silent" in name}
-    assert names == {
-        "train/sum_reward",
-        *(
-            f"train/{one}_{two}"
-            for one in ("sum", "silent")
-            for two in ("loss", "output", "learning_rate", "gradient_norm")
-        ),
-    }
+    endings = ("loss", "output", "learning_rate", "gradient_norm")
+    assert names == {"train/sum_reward", *(f"train/{one}_{two}" for one in ("sum", "silent") for two in endings)}
     rollout = collect(learner.agent)
     mean = rollout.obs["obs"][1:].sum(-1)[rollout.valid].mean()
     assert metrics["train/sum_reward"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
@@ -305,12 +270,11 @@ def test_the_observations_after_the_rows_are_in_the_minibatches_of_epochs_only_f
     split = prepared.split_rows()
     assert split.obs["obs"].shape == (2, ROWS * LANES, 3) and split.first.shape == (2, ROWS * LANES)
     for t in range(ROWS):
-        for b in range(LANES):
-            column = t * LANES + b
-            np.testing.assert_array_equal(split.obs["obs"][:, column], rollout.obs["obs"][t : t + 2, b])
-            assert split.same_episode[0, column] == rollout.same_episode[t, b]
-            assert split.valid[0, column] == rollout.valid[t, b]
-            assert split.reward[0, column] == prepared.reward[t, b]
+        columns = slice(t * LANES, (t + 1) * LANES)
+        np.testing.assert_array_equal(split.obs["obs"][:, columns], rollout.obs["obs"][t : t + 2])
+        for name in ("same_episode", "valid"):
+            np.testing.assert_array_equal(getattr(split, name)[0, columns], getattr(rollout, name)[t])
+        np.testing.assert_array_equal(split.reward[0, columns], prepared.reward[t])
     assert split.take_columns(np.array([3, 1])).obs["obs"].shape == (2, 2, 3)
     assert len(make_learner(make_ppo).prepare(rollout).obs["obs"]) == ROWS
 
@@ -327,8 +291,10 @@ def test_with_a_memory_a_minibatch_has_whole_sequences():
 
 
 def test_records_are_stored_and_replayed_with_their_rows():
-    learner = make_learner(auxiliaries={"sum": Sum(), "silent": Silent()})
-    rollout = learner.record(collect(learner.agent, rows=8))
+    learner, without = (make_learner(auxiliaries=each) for each in ({"sum": Sum(), "b": Silent()}, {"b": Silent()}))
+    rollout = collect(learner.agent, rows=8)
+    assert without.record(rollout) is rollout and without.auxiliaries.n_records == 0
+    rollout = learner.record(rollout)
     assert list(rollout.records) == ["sum"] and learner.auxiliaries.n_records == 1
     ring = Ring(rows=16, lanes=LANES, chunk=8)
     ring.write(rollout)
@@ -340,12 +306,6 @@ def test_records_are_stored_and_replayed_with_their_rows():
     np.testing.assert_array_equal(rollout.split_rows().records["sum"][0], rollout.records["sum"].reshape(-1))
     part = replayed.take_columns(np.array([1]))
     np.testing.assert_array_equal(part.records["sum"], replayed.records["sum"][:, [1]])
-
-
-def test_a_rollout_without_records_stays_as_it_is():
-    learner = make_learner(auxiliaries={"silent": Silent()})
-    rollout = collect(learner.agent)
-    assert learner.record(rollout) is rollout and learner.auxiliaries.n_records == 0
 
 
 def test_the_state_by_lane_is_saved_restored_and_grows():

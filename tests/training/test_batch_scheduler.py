@@ -18,13 +18,8 @@ LANES, ROWS = 4, 6
 
 def feed_of(**changes) -> ReplayScheduler:
     agent = make_acer(make_role(LANES), rollout_length=ROWS, sequence_length=ROWS, batch_size=2, **changes)
-    rng = np.random.default_rng(0)
-    # A fixed number of batches for each rollout.
-    return ReplayScheduler(
-        Replay(capacity=96, lanes=LANES, chunk=ROWS, length=ROWS, rng=rng),
-        replace(agent.schedule, replay_count_distribution="fixed"),
-        rng,
-    )
+    rng, schedule = np.random.default_rng(0), replace(agent.schedule, replay_count_distribution="fixed")
+    return ReplayScheduler(Replay(capacity=96, lanes=LANES, chunk=ROWS, length=ROWS, rng=rng), schedule, rng)
 
 
 @pytest.mark.parametrize("on_policy_updates", [True, False])
@@ -65,7 +60,7 @@ def collect_rollout() -> Rollout:
 def test_without_epochs_the_rollout_is_the_only_batch():
     scheduler, rollout = make_on_policy_scheduler(None, 1), collect_rollout()
     assert [batch is rollout for batch in scheduler(rollout)] == [True]
-    assert scheduler.replay is None and scheduler.state() == {}
+    assert scheduler.replay is None and scheduler.state() == scheduler.compute_metrics(rollout) == {}
 
 
 @pytest.mark.parametrize("minibatches", [1, 4, 5])
@@ -142,8 +137,3 @@ def test_replayed_batches_have_the_fill_and_their_mean_age():
         assert metrics["train/replay_age"].item() == pytest.approx(LANES * np.mean(ROWS * (number + 1) - row))
         assert ROWS * LANES <= metrics["train/replay_age"] <= 96
     assert metrics["train/replay_fill"] == 1
-
-
-def test_batches_without_a_replay_have_no_metrics():
-    scheduler = make_on_policy_scheduler(epochs=1, minibatches=2)
-    assert [scheduler.compute_metrics(batch) for batch in scheduler(collect_rollout())] == [{}, {}]

@@ -10,18 +10,29 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import invalid_values
 from algorithm.training.actor import Actor
-from algorithm.training.invalid_values import Episode, InvalidEpisodes, StepSanitizer
+from algorithm.training.invalid_values import Episode, InvalidEpisodes, RunningEpisodes
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
 
 NAN, INF = np.nan, np.inf
 
 
-def recorded(*rows: Row, rollout_length: int = 1):
+@pytest.fixture(autouse=True)
+def _low_limits(monkeypatch):
+    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
+    monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 10)
+
+
+def play(*steps: Step, adapter=ScriptedAdapter, agent=None, lanes=1):
+    """Return an actor that has collected some steps, and its rollouts as one column of each lane."""
+    script = adapter([{"agent": step} for step in steps] + [{}], agent=lanes)
+    actor = Actor(make_components(script, agent or ParityAgent(1)), seed=0)
+    return actor, join_lanes([rollout for _ in steps for _, rollout in actor.collect()])
+
+
+def recorded(*rows: Row):
     """Return an actor that has collected the rows of one lane, and its rollouts as one column."""
-    script = [{"agent": make_step(row)} for row in rows] + [{}]
-    actor = Actor(make_components(ScriptedAdapter(script, agent=1), ParityAgent(rollout_length)), seed=0)
-    rollouts = [rollout for _ in rows for _, rollout in actor.collect()]
-    return actor, join_lanes(rollouts)[0]
+    actor, lanes = play(*map(make_step, rows))
+    return actor, lanes[0]
 
 
 def valid_rows(record) -> list[tuple]:
@@ -58,43 +69,40 @@ def test_the_row_before_is_not_valid_and_the_rest_of_the_episode_is_not_stored(b
     assert not actor.episodes
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_reward_that_is_not_finite_at_the_next_start_invalidates_only_the_row_before(alive):
-    start = Row(0, 20, NAN, alive=alive, first=True)
-    actor, record = recorded(START, Row(0, 11, 1), start, *NEXT[1:])
-    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
-    assert not actor.episodes
+BEGIN, LEARNED = [START, Row(0, 11, 1)], [(10, 1, True, 11)]
 
 
-def test_a_termination_of_a_lost_lane_is_not_stored():
-    _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 20, 3, alive=False, first=True), *NEXT[1:])
-    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
-    assert record.reward[1, 0] == 0
-
-
-def test_an_episode_that_starts_with_nan_is_not_stored():
-    actor, record = recorded(Row(0, NAN, first=True), Row(0, 11, 1), *NEXT)
-    assert valid_rows(record) == LEARNED_FROM_NEXT
-    assert actor.env_steps == 3
-
-
-def test_a_termination_is_valid_with_any_final_observation():
-    actor, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2, alive=False, is_bootstrap_row=True), *NEXT)
-    assert valid_rows(record) == [(10, 1, True, 11), (11, 2, False, 0), *LEARNED_FROM_NEXT]
-    assert list(actor.episodes) == [Episode(role="agent", lane=0, episode_return=3, length=2)]
+@pytest.mark.parametrize(
+    ("rows", "learned", "episodes"),
+    [
+        pytest.param([*BEGIN, Row(0, 20, NAN, first=True)], LEARNED, [], id="the reward of the next start"),
+        pytest.param([*BEGIN, Row(0, 20, NAN, alive=False, first=True)], LEARNED, [], id="the reward of a termination"),
+        pytest.param([*BEGIN, Row(0, NAN, 2), Row(0, 20, 3, alive=False, first=True)], LEARNED, [], id="a lost end"),
+        pytest.param([Row(0, NAN, first=True), Row(0, 11, 1), NEXT[0]], [], [], id="the first observation"),
+        pytest.param(
+            [*BEGIN, Row(0, NAN, 2, alive=False, is_bootstrap_row=True), NEXT[0]],
+            [*LEARNED, (11, 2, False, 0)],
+            [Episode(role="agent", lane=0, episode_return=3, length=2)],
+            id="any observation after a termination",
+        ),
+    ],
+)
+def test_only_the_row_before_an_invalid_value_and_the_rest_of_the_episode_are_lost(rows, learned, episodes):
+    actor, record = recorded(*rows, *NEXT[1:])
+    assert valid_rows(record) == [*learned, *LEARNED_FROM_NEXT]
+    assert list(actor.episodes) == episodes
+    assert record.behavior[-2:, 0, 1].tolist() == [0, 1]  # memory is zero after a lost episode
 
 
 def test_other_lanes_continue():
-    script = [
-        {"agent": make_step(Row(0, 10, first=True), Row(1, 50, first=True))},
-        {"agent": make_step(Row(0, NAN, 1), Row(1, 51, 1))},
-        {"agent": make_step(Row(0, 12, 1), Row(1, 52, 2))},
-        {"agent": make_step(Row(0, 20, 1, first=True), Row(1, 53, 3))},
-        {"agent": make_step(Row(0, 21, 4), Row(1, 54, 4))},
-        {},
+    steps = [
+        make_step(Row(0, 10, first=True), Row(1, 50, first=True)),
+        make_step(Row(0, NAN, 1), Row(1, 51, 1)),
+        make_step(Row(0, 12, 1), Row(1, 52, 2)),
+        make_step(Row(0, 20, 1, first=True), Row(1, 53, 3)),
+        make_step(Row(0, 21, 4), Row(1, 54, 4)),
     ]
-    actor = Actor(make_components(ScriptedAdapter(script, agent=2), ParityAgent(1)), seed=0)
-    lanes = join_lanes([rollout for _ in range(5) for _, rollout in actor.collect()])
+    actor, lanes = play(*steps, lanes=2)
     assert valid_rows(lanes[0]) == [(20, 4, True, 21)]
     assert [row[1] for row in valid_rows(lanes[1])] == [1, 2, 3, 4]
     # The environment receives an action for every lane, and the agent a finite observation of each.
@@ -105,11 +113,6 @@ def test_other_lanes_continue():
         [0, 1],
         [1, 0],
     ]
-
-
-def test_memory_is_zero_after_a_lost_episode():
-    _, record = recorded(START, Row(0, 11, 1), Row(0, NAN, 2), Row(0, 13, 3), *NEXT)
-    assert record.behavior[:, 0, 1].tolist() == [0, 1, 0, 1]
 
 
 def test_an_invalid_value_is_logged_once_per_episode(caplog):
@@ -127,7 +130,7 @@ def test_an_invalid_value_is_logged_once_per_episode(caplog):
 def test_large_numbers_and_bytes_are_finite():
     step = make_step(Row(0, 3e38, reward=-3e38), Row(1, 1))
     step.obs["camera"] = np.full((2, 4), 255, np.uint8)
-    shown, stored = StepSanitizer("agent", 2, ())(step)
+    shown, stored = RunningEpisodes("agent", 2, ())(step)
     assert stored is None or stored.all()
     np.testing.assert_array_equal(shown.obs["obs"], step.obs["obs"])
     np.testing.assert_array_equal(shown.reward, step.reward)
@@ -135,27 +138,29 @@ def test_large_numbers_and_bytes_are_finite():
 
 def test_a_lane_that_stays_lost_ends_the_run(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 5)
-    look = StepSanitizer("agent", 1, ())
+    look = RunningEpisodes("agent", 1, ())
     for _ in range(5):
         look(make_step(Row(0, NAN, first=True)))
     with pytest.raises(InvalidEpisodes, match="lane 0 of role 'agent'.*max_step_each_iter"):
         look(make_step(Row(0, NAN, first=True)))
 
 
-def play_episodes(look: StepSanitizer, *ends: float) -> None:
+def add(look: RunningEpisodes, *rows: Row) -> np.ndarray | None:
+    """Add a tick with these rows. Return which of them are stored."""
+    step, stored = look(make_step(*rows))
+    look.add(step if stored is None else step.take(stored))
+    return stored
+
+
+def play_episodes(look: RunningEpisodes, *ends: float) -> None:
     """Play an episode of two decisions in each lane, whose second observations are `ends`."""
-    for rows in (
-        [Row(lane, 1, first=True) for lane in range(len(ends))],
-        [Row(lane, end, 1) for lane, end in enumerate(ends)],
-    ):
-        step, stored = look(make_step(*rows))
-        look.add(step if stored is None else step.take(stored))
+    add(look, *(Row(lane, 1, first=True) for lane in range(len(ends))))
+    add(look, *(Row(lane, end, 1) for lane, end in enumerate(ends)))
 
 
 @pytest.mark.parametrize(("ends", "episodes"), [((NAN,), 10), ((NAN, INF), 5)])
-def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
-    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", len(ends), ())
+def test_invalid_episodes_in_a_row_end_the_run(ends, episodes):
+    look = RunningEpisodes("agent", len(ends), ())
     for _ in range(episodes):
         play_episodes(look, *ends)
     kind = "infinite" if INF in ends else "NaN"
@@ -163,19 +168,16 @@ def test_invalid_episodes_in_a_row_end_the_run(ends, episodes, monkeypatch):
         play_episodes(look, *ends)
 
 
-def test_a_lane_whose_episodes_are_all_invalid_ends_the_run(monkeypatch):
-    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", 3, ())
+def test_a_lane_whose_episodes_are_all_invalid_ends_the_run():
+    look = RunningEpisodes("agent", 3, ())
     for _ in range(10):
         play_episodes(look, 1, NAN, 1)
     with pytest.raises(InvalidEpisodes, match="all 11 episodes of lane 1 of role 'agent'"):
         play_episodes(look, 1, NAN, 1)
 
 
-def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
-    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 10)
-    look = StepSanitizer("agent", 2, ())
+def test_invalid_episodes_between_valid_ones_do_not_end_the_run():
+    look = RunningEpisodes("agent", 2, ())
     for _ in range(5):
         for _ in range(4):
             play_episodes(look, NAN, NAN)
@@ -184,37 +186,26 @@ def test_invalid_episodes_between_valid_ones_do_not_end_the_run(monkeypatch):
     assert look.discarded.tolist() == [0, 0]
 
 
-def test_many_lanes_may_begin_with_an_invalid_episode(monkeypatch):
-    monkeypatch.setattr(invalid_values, "MAX_DISCARDED", 10)
-    look = StepSanitizer("agent", 30, ())
+def test_many_lanes_may_begin_with_an_invalid_episode():
+    look = RunningEpisodes("agent", 30, ())
     play_episodes(look, *[NAN] * 20, *[1] * 10)
     assert look.discarded_in_row == 20
 
 
-def test_an_episode_is_discarded_once(monkeypatch):
-    look = StepSanitizer("agent", 1, ())
-    for row in (
-        START,
-        Row(0, NAN, 1),
-        Row(0, NAN, 1),
-        Row(0, 13, 1),
-        START,
-        Row(0, 11, 1),
-        Row(0, 20, NAN, first=True),
-    ):
+def test_an_episode_is_discarded_once():
+    look = RunningEpisodes("agent", 1, ())
+    bad = Row(0, NAN, 1)
+    for row in (START, bad, bad, Row(0, 13, 1), START, Row(0, 11, 1), Row(0, 20, NAN, first=True)):
         look(make_step(row))
     assert (look.discarded.tolist(), look.discarded_in_row) == ([2], 2)
 
 
-def test_added_lanes_are_not_lost_and_leave_the_others_unchanged(monkeypatch):
-    look = StepSanitizer("agent", 2, ())
-    for step in (make_step(Row(0, 1, first=True), Row(1, 5, first=True)), make_step(Row(0, NAN), Row(1, 6, 2))):
-        shown, stored = look(step)
-        look.add(shown if stored is None else shown.take(stored))
+def test_added_lanes_are_not_lost_and_leave_the_others_unchanged():
+    look = RunningEpisodes("agent", 2, ())
+    add(look, Row(0, 1, first=True), Row(1, 5, first=True))
+    add(look, Row(0, NAN), Row(1, 6, 2))
     look.grow(3)
-    step, stored = look(make_step(Row(0, 3, 7), Row(1, 7, 1), Row(2, 9, first=True)))
-    assert stored.tolist() == [False, True, True]
-    look.add(step.take(stored))
+    assert add(look, Row(0, 3, 7), Row(1, 7, 1), Row(2, 9, first=True)).tolist() == [False, True, True]
     assert (look.returns.tolist(), look.lengths.tolist()) == ([0, 3, 0], [0, 3, 1])
     assert (look.lost.tolist(), look.lost_ticks.tolist()) == ([True, False, False], [2, 0, 0])
 
@@ -229,8 +220,8 @@ def masked(lane: int, number: float, mask: list[int], **row) -> Step:
 class MaskedScript(ScriptedAdapter):
     """A scripted adapter whose role has action masks."""
 
-    def __init__(self, ticks):
-        super().__init__(ticks, agent=1)
+    def __init__(self, ticks, agent):
+        super().__init__(ticks, agent=agent)
         specs = {"obs": ObsSpec((1,)), ACTION_MASK: ObsSpec((5,), "uint8")}
         self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
 
@@ -248,9 +239,8 @@ ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
 
 
 def recorded_masks(*steps: Step):
-    script = [{"agent": step} for step in steps] + [{}]
-    actor = Actor(make_components(MaskedScript(script), ShowingTwo(1)), seed=0)
-    return actor, join_lanes([rollout for _ in steps for _, rollout in actor.collect()])[0]
+    actor, lanes = play(*steps, adapter=MaskedScript, agent=ShowingTwo(1))
+    return actor, lanes[0]
 
 
 @pytest.mark.parametrize(("mask", "branch"), [(NO_FIRST, 0), (NO_SECOND, 1)])
@@ -287,7 +277,7 @@ def test_the_mask_of_a_start_after_a_termination_counts():
 
 def test_a_lost_lane_keeps_its_mask():
     step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = StepSanitizer("agent", 1, (3, 2))(step)
+    shown, stored = RunningEpisodes("agent", 1, (3, 2))(step)
     assert stored.tolist() == [False]
     assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
     assert shown.obs["obs"].tolist() == [[0]]
@@ -297,7 +287,7 @@ def test_an_observation_is_logged_by_its_name(caplog):
     step = make_step(*[Row(lane, 1, first=True) for lane in range(3)])
     step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
     step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = StepSanitizer("driver", 3, ())(step)
+    shown, stored = RunningEpisodes("driver", 3, ())(step)
     assert stored.tolist() == [True, False, True]
     assert all(np.isfinite(value).all() for value in shown.obs.values())
     (messages,) = [record.getMessage() for record in caplog.records]

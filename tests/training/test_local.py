@@ -9,7 +9,7 @@ import algorithm
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.training import updates
+from algorithm.training import actor
 
 ROWS = 4
 SETTINGS = {
@@ -44,8 +44,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
         learn(components, rollout, record_update)
         assert not components.learner.parameters.vector.equal(before)
 
-    learn = updates.run_updates
-    monkeypatch.setattr(updates, "run_updates", run_updates)
+    learn = actor.run_updates
+    monkeypatch.setattr(actor, "run_updates", run_updates)
     source = tmp_path / "source"
     source.mkdir()
     layers = f"body=Mlp(8){', memory=Gru(4)' if memory else ''}"
@@ -61,11 +61,8 @@ def test_the_policy_of_the_last_update_acts(name, memory, first_updated_row, tmp
 def train_sac(name: str, env_args=None, **base) -> bytes:
     """Train SAC on Pendulum-v1, whose environments step in other processes by default; return the final weights."""
     env_args = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}} if env_args is None else env_args
-    settings = {
-        "base_config": {"max_step": 200, "n_envs": 3, "log_every": 200, "env_args": env_args, **base},
-        "goal": None,
-        "sac_config": {"learning_starts": 50, "batch_size": 16},
-    }
+    base = {"max_step": 200, "n_envs": 3, "log_every": 200, "env_args": env_args, **base}
+    settings = {"base_config": base, "goal": None, "sac_config": {"learning_starts": 50, "batch_size": 16}}
     result = algorithm.train("gym/pendulum", name=name, variant="sac", settings=settings)
     return max((result.folder / "checkpoints").rglob("weights.pt")).read_bytes()
 

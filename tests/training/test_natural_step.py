@@ -1,5 +1,7 @@
 """The natural step: known answers of one state, conjugate gradients, and the Fisher matrix against autograd."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,10 @@ from algorithm.distributions import (
     make_family,
 )
 from algorithm.training.optimizers import FisherMatrix, NaturalStep, conjugate_gradient, solve_trust_region
+from tests.oracles import close as close_to
+from tests.oracles import tensor
 
+close = partial(close_to, atol=5e-6)
 LOGITS, ACTION, ADVANTAGE, DELTA = (0.2, 0.0, -0.2), 2, 3.0, 0.01
 DAMPING = 1e-9  # the Fisher matrix of logits is singular: equal changes of all logits have no effect
 FAMILIES = {
@@ -25,14 +30,6 @@ FAMILIES = {
     "fixed std": make_family(2, (), ClippedGaussianFamily, FixedStdGaussian),
     "hybrid": make_family(1, (3, 2), ClippedGaussianFamily, Gaussian),
 }
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual, expected, atol=5e-6):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 class OneState(nn.Module):
@@ -46,26 +43,30 @@ class OneState(nn.Module):
         return Categorical(self.logits.view(1, 1, -1))
 
 
-def make_step(module, average_probs, damping=DAMPING, max_halvings=10, iterations=10):
-    """Return a natural step of a policy with one state, and the divergence that it limits."""
+ONE_ROW = torch.ones(1, 1, dtype=torch.float64)
+
+
+def make_step(module, average_probs, gradient=None, max_halvings=10):
+    """Return a natural step of a policy with one state, and a function that measures the divergence that it limits."""
     group = ParameterGroup(
         module=module,
         learning_rate=DELTA,
         optimizer="natural",
         max_grad_norm=1.0,
-        cg_iterations=iterations,
-        damping=damping,
+        damping=DAMPING,
         max_halvings=max_halvings,
     )
     average = Categorical(average_probs.log().view(1, 1, -1))
-    divergence = Divergence(
-        compute_policy=module.compute_policy, average=average, weights=torch.ones(1, 1, dtype=torch.float64)
+    divergence = Divergence(compute_policy=module.compute_policy, average=average, weights=ONE_ROW)
+    gradient = policy_gradient() if gradient is None else gradient
+    step = NaturalStep(
+        name="policy",
+        group=group,
+        vector=module.logits.data,
+        gradient=-gradient,
+        compute_divergence=lambda: divergence,
     )
-    return NaturalStep(group, lambda: divergence), divergence
-
-
-def kl(divergence):
-    return divergence.compute_policy().kl(divergence.average).item()
+    return step, lambda: module.compute_policy().kl(average).item()
 
 
 def policy_gradient():
@@ -76,34 +77,31 @@ def policy_gradient():
 def take_step(average_probs, gradient=None, delta=DELTA, **changes):
     """Return the change of the logits by one step, the divergences before and after it, and its metrics."""
     module = OneState()
-    step, divergence = make_step(module, average_probs, **changes)
-    before, start = kl(divergence), module.logits.detach().clone()
-    gradient = policy_gradient() if gradient is None else gradient
-    assert step.step(module.logits.data, -gradient, delta)
-    return module.logits.detach() - start, before, kl(divergence), step.metrics()
+    step, measure = make_step(module, average_probs, gradient, **changes)
+    before, start = measure(), module.logits.detach().clone()
+    assert step.step(delta)
+    metrics = {name: value.item() for name, value in step.compute_metrics(0.0).items()}
+    return module.logits.detach() - start, before, measure(), metrics
 
 
 def solve(average_probs):
-    """Return the step of the quadratic model around the average policy, and C."""
+    """Return the step of the quadratic model around the average policy, the natural gradient, and C."""
     module = OneState()
-    _, divergence = make_step(module, average_probs)
-    fisher = FisherMatrix(module.compute_policy(), divergence.weights, [module.logits], DAMPING)
-    g, k = policy_gradient(), module.compute_policy().kl_gradient(divergence.average).detach().flatten()
+    policy, average = module.compute_policy(), Categorical(average_probs.log().view(1, 1, -1))
+    fisher = FisherMatrix(policy, ONE_ROW, [module.logits], DAMPING)
+    g, k = policy_gradient(), policy.kl_gradient(average).detach().flatten()
     u, w = (conjugate_gradient(fisher, right_side, 10) for right_side in (g, k))
-    c = module.compute_policy().kl(divergence.average).detach()[0, 0]
+    c = policy.kl(average).detach()[0, 0]
     step = solve_trust_region(g, k, u, w, c, DELTA)
     close(c + k @ step + step @ fisher(step) / 2, tensor(DELTA)[0], atol=1e-10)
-    return step, c
+    return step, u, c
 
 
 def test_around_the_current_policy_the_step_is_that_of_trpo():
-    step, c = solve(tensor(*LOGITS).softmax(-1))
+    step, u, c = solve(tensor(*LOGITS).softmax(-1))
     close(c, tensor(0.0)[0])
     close(step, tensor(-0.10627, -0.10627, 0.21254))
-    g, module = policy_gradient(), OneState()
-    fisher = FisherMatrix(module.compute_policy(), torch.ones(1, 1, dtype=torch.float64), [module.logits], DAMPING)
-    u = conjugate_gradient(fisher, g, 10)
-    close(step, (2 * DELTA / (g @ u)).sqrt() * u, atol=1e-7)
+    close(step, (2 * DELTA / (policy_gradient() @ u)).sqrt() * u, atol=1e-7)
 
     policy, moved = Categorical(tensor(*LOGITS)), Categorical(tensor(*LOGITS) + step)
     close(moved.kl(policy), tensor(0.010472)[0], atol=5e-7)  # above delta, so that the step is halved
@@ -111,12 +109,12 @@ def test_around_the_current_policy_the_step_is_that_of_trpo():
     close(taken, step / 2)
     assert before == pytest.approx(0, abs=1e-15) and after < DELTA
     assert metrics["train/step_halvings"] == 1 and metrics["train/accepted_steps"] == 1
-    assert metrics["train/kl_after_step"].item() == pytest.approx(after)
+    assert metrics["train/kl_after_step"] == pytest.approx(after)
 
 
 def test_known_answers_around_an_average_policy():
     average = tensor(0.35, 0.33, 0.32)
-    step, c = solve(average)
+    step, _, c = solve(average)
     close(c, tensor(0.007986)[0], atol=5e-7)
     close(Categorical(tensor(*LOGITS) + step).kl(Categorical(average.log())), tensor(0.012424)[0], atol=5e-7)
     taken, before, after, metrics = take_step(average)
@@ -152,11 +150,9 @@ def test_a_limit_of_0_at_the_average_policy_allows_no_step():
 
 
 def test_the_direction_of_a_large_trust_region_is_the_natural_gradient():
-    step, _ = solve(tensor(0.35, 0.33, 0.32))
-    module, g = OneState(), policy_gradient()
-    fisher = FisherMatrix(module.compute_policy(), torch.ones(1, 1, dtype=torch.float64), [module.logits], DAMPING)
-    u = conjugate_gradient(fisher, g, 10)
-    far = solve_trust_region(g, torch.zeros(3).double(), u, torch.zeros(3).double(), tensor(0.008)[0], 1e9)
+    step, u, _ = solve(tensor(0.35, 0.33, 0.32))
+    none = torch.zeros(3).double()
+    far = solve_trust_region(policy_gradient(), none, u, none, tensor(0.008)[0], 1e9)
     close(torch.cosine_similarity(far, u, dim=0), tensor(1.0)[0], atol=1e-12)
     assert torch.cosine_similarity(step, u, dim=0) < 0.999
 
@@ -164,15 +160,15 @@ def test_the_direction_of_a_large_trust_region_is_the_natural_gradient():
 def test_a_step_that_no_halving_brings_into_the_trust_region_is_dropped():
     taken, before, after, metrics = take_step(tensor(*LOGITS).softmax(-1), max_halvings=0)
     assert taken.eq(0).all() and after == before
-    assert metrics["train/accepted_steps"] == 0 and metrics["train/kl_after_step"].item() == after
+    assert metrics["train/accepted_steps"] == 0 and metrics["train/kl_after_step"] == after
 
 
 @pytest.mark.parametrize("place", ["gradient", "policy"])
 def test_a_step_that_is_not_finite_changes_nothing_and_is_reported(place):
     module, bad = OneState(), float("nan")
-    step, _ = make_step(module, tensor(bad, 0.3, 0.2) if place == "policy" else tensor(0.35, 0.33, 0.32))
-    gradient = tensor(bad, 0, 0) if place == "gradient" else tensor(1, 2, 3)
-    assert not step.step(module.logits.data, gradient, DELTA)
+    average = tensor(bad, 0.3, 0.2) if place == "policy" else tensor(0.35, 0.33, 0.32)
+    step, _ = make_step(module, average, tensor(bad, 0, 0) if place == "gradient" else tensor(1, 2, 3))
+    assert not step.step(DELTA)
     assert module.logits.equal(tensor(*LOGITS))
 
 

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from algorithm.networks import Blueprint, Mlp, Vector
-from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import make_acer, random_rollout, update
+from tests.builders import make_acer, make_step, random_rollout, update
 from tests.fakes import TwoGroups, TwoGroupsSettings
 
 SPECS = {"obs": ObsSpec((3,)), "seen": ObsSpec((2,), "uint8")}
@@ -33,27 +32,13 @@ def rollout(seed: int):
     return replace(record, obs={"obs": obs, "seen": rng.integers(2, size=(7, 4, 2)).astype(np.uint8)})
 
 
-def shown(seed: int) -> dict[str, np.ndarray]:
-    """Return the observations of one tick."""
-    return {name: value[0] for name, value in rollout(seed).obs.items()}
-
-
 def moments_of(network: nn.Module):
     return network.torso.encoders[0].transform.moments
 
 
 def rows_of(*records) -> np.ndarray:
     """Return the observations of all valid rows [n, ...]."""
-    return np.array(
-        [
-            record.obs["obs"][t, b]
-            for record in records
-            for t in range(len(record))
-            for b in range(len(record.lane))
-            if record.valid[t, b]
-        ],
-        np.float64,
-    )
+    return np.concatenate([record.obs["obs"][:-1][record.valid] for record in records]).astype(np.float64)
 
 
 def encode(network: nn.Module, obs) -> torch.Tensor:
@@ -62,11 +47,13 @@ def encode(network: nn.Module, obs) -> torch.Tensor:
 
 def test_every_valid_collected_row_counts_once_and_replayed_rows_do_not():
     learner, records = make_learner(), [rollout(seed) for seed in range(5)]
+    poisoned = rollout(98)
+    poisoned.reward[:] = np.nan
     for record in records:
         learner.observe(record)
-        for _ in range(2):
-            update(learner, record)
-        update(learner, rollout(99))
+        for replayed in (record, record, rollout(99), poisoned):
+            update(learner, replayed)
+    assert learner.skipped_updates == len(records)
     rows, moments = rows_of(*records), moments_of(learner.agent.policy)
     assert moments.count == learner.rows_seen == len(rows)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-10)
@@ -92,9 +79,7 @@ def test_the_average_network_and_the_acting_policy_share_the_statistics():
         learner.observe(rollout(seed))
         assert encode(agent.average_policy.network, obs).equal(encode(agent.policy, obs))
         update(learner, rollout(seed))
-        no = np.zeros(4, bool)
-        seen = {"obs": obs, "seen": np.ones((4, 2), np.uint8)}
-        step = Step(lane=np.arange(4), obs=seen, first=no, is_bootstrap_row=no, reward=no, alive=no)
+        step = make_step({"obs": obs, "seen": np.ones((4, 2), np.uint8)})
         tensors = {name: torch.from_numpy(value) for name, value in step.obs.items()}
         expected = agent.policy(tensors, torch.zeros(4, 0))[0].detach()
         np.testing.assert_allclose(agent.act(step, np.zeros((4, 0), np.float32)).behavior, expected, atol=1e-6)
@@ -125,35 +110,6 @@ def test_updates_keep_the_flat_tensors():
     learner.load_parameters(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
-
-
-def test_a_resumed_learner_continues_with_the_statistics():
-    learner, resumed = make_learner(), make_learner(seed=1)
-    for seed in range(3):
-        learner.observe(rollout(seed))
-        update(learner, rollout(seed))
-    obs, none = shown(7), np.zeros((4, 0), np.float32)
-    resumed.agent.policy.act(obs, none)  # so that acting has made its views
-    resumed.parameters.load(learner.parameters.state())
-    resumed.restore(learner.state())
-    np.testing.assert_array_equal(resumed.agent.policy.act(obs, none)[0], learner.agent.policy.act(obs, none)[0])
-    for one in (learner, resumed):
-        one.observe(rollout(3))
-        update(one, rollout(3))
-    assert resumed.parameters.vector.equal(learner.parameters.vector)
-    assert resumed.parameters.statistics.equal(learner.parameters.statistics)
-
-
-def test_updates_do_not_change_the_statistics():
-    learner = make_learner(reward_normalization="return_std")
-    learner.observe(rollout(0))
-    before = learner.parameters.statistics.clone()
-    poisoned = rollout(1)
-    poisoned.reward[:] = np.nan
-    for record in (rollout(1), poisoned, rollout(2)):
-        update(learner, record)
-    assert learner.skipped_updates == 1
-    assert learner.parameters.statistics.equal(before)
 
 
 def test_statistics_of_another_network_are_rejected():

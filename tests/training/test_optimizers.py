@@ -1,53 +1,60 @@
-from dataclasses import replace
+"""The optimizers against those of torch, known answers, schedules and metrics."""
+
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from algorithm.training.optimizers import Adam, OptimizerStep, RmsProp, compute_rate_scale, make_optimizer
-from tests.builders import make_acer
-
-CPU = torch.device("cpu")
-
-
-def follow(optimizer, reference, steps=50):
-    """Return the parameters of both optimizers after some steps on random gradients of different sizes."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(7, generator=generator)
-    ours, theirs = start.clone(), start.clone().requires_grad_()
-    reference, scale = reference(theirs), 10.0 ** torch.arange(-4, 3)
-    for step in range(steps):
-        gradient = scale * torch.randn(7, generator=generator)
-        rate = 0.3 / (1 + step)
-        theirs.grad, reference.param_groups[0]["lr"] = gradient.clone(), rate
-        reference.step()
-        optimizer.step(ours, gradient, rate)
-    assert (ours - start).abs().min() > 1e-3
-    return ours, theirs.detach()
+from algorithm.agents.agent import ParameterGroup
+from algorithm.networks import FlatParameters
+from algorithm.training.optimizers import Optimizer, make_optimizers
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_adam_equals_torchs_adam(epsilon):
-    ours, theirs = follow(Adam(7, CPU, 0.98, epsilon), lambda x: torch.optim.Adam([x], betas=(0.9, 0.98), eps=epsilon))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+def make_optimizer(size=7, module=None, **settings) -> Optimizer:
+    """Return the optimizer of a group with `size` parameters of 1, and some settings."""
+    module = module or nn.Linear(size, 1, bias=False)
+    parameters = FlatParameters({"auxiliary/curiosity": module}, {}, {})
+    parameters.vector.fill_(1.0)
+    group = ParameterGroup(module=module, **{"learning_rate": 0.5, "max_grad_norm": 1.0, **settings})
+    (optimizer,) = make_optimizers({"auxiliary/curiosity": group}, parameters, None, lambda tensor: tensor)
+    return optimizer
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_adamw_equals_torchs_adamw(weight_decay):
-    ours, theirs = follow(
-        Adam(7, CPU, 0.98, 1e-8, 0.8, weight_decay),
-        lambda x: torch.optim.AdamW([x], betas=(0.8, 0.98), weight_decay=weight_decay),
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize(
+    ("settings", "reference"),
+    [
+        ({"optimizer_epsilon": 1e-8}, partial(torch.optim.Adam, betas=(0.9, 0.99))),
+        ({"optimizer_epsilon": 1e-2}, partial(torch.optim.Adam, betas=(0.9, 0.99), eps=1e-2)),
+        ({"optimizer_beta1": 0.5, "optimizer_decay": 0.98}, partial(torch.optim.Adam, betas=(0.5, 0.98))),
+        ({"optimizer": "adamw"}, partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.0)),
+        ({"optimizer": "adamw", "weight_decay": 0.3}, partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.3)),
+        ({"optimizer": "rmsprop"}, torch.optim.RMSprop),
+        ({"optimizer": "rmsprop", "optimizer_epsilon": 1e-2}, partial(torch.optim.RMSprop, eps=1e-2)),
+    ],
+    ids=str,
+)
+def test_optimizers_equal_those_of_torch(settings, reference):
+    """After 50 steps on random gradients of different sizes, with a decreasing learning rate."""
+    generator, optimizer = torch.Generator().manual_seed(0), make_optimizer(**settings)
+    theirs, scale = torch.ones(7, requires_grad=True), 10.0 ** torch.arange(-4, 3)
+    torchs = reference([theirs])
+    for step in range(50):
+        theirs.grad = scale * torch.randn(7, generator=generator)
+        optimizer.gradient.copy_(theirs.grad)
+        torchs.param_groups[0]["lr"] = rate = 0.3 / (1 + step)
+        torchs.step()
+        optimizer.step(rate)
+    assert (optimizer.vector - 1).abs().min() > 1e-3
+    torch.testing.assert_close(optimizer.vector, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_weights_that_are_not_trained_do_not_decay():
     module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     module[0].weight.requires_grad_(False)
-    group = replace(make_acer().groups["acer"], module=module, optimizer="adamw", weight_decay=0.5)
-    vector = torch.ones(13)
-    make_optimizer(group, 13, CPU).step(vector, torch.zeros(13), 0.1)
-    assert vector.tolist() == pytest.approx([1.0] * 6 + [0.95] * 7)
+    optimizer = make_optimizer(module=module, optimizer="adamw", weight_decay=0.5)
+    optimizer.step(0.1)
+    assert optimizer.vector.tolist() == pytest.approx([1.0] * 6 + [0.95] * 7)
 
 
 @pytest.mark.parametrize(
@@ -61,76 +68,45 @@ def test_weights_that_are_not_trained_do_not_decay():
     ],
 )
 def test_the_known_rates_of_schedules(schedule, final, expected):
-    group = replace(make_acer().groups["acer"], learning_rate_schedule=schedule, learning_rate_final_fraction=final)
-    assert [compute_rate_scale(group, progress) for progress in (0, 0.25, 0.5, 1)] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
-def test_rmsprop_with_epsilon_outside_of_the_root_equals_torchs_rmsprop(epsilon):
-    ours, theirs = follow(
-        RmsProp(7, CPU, 0.99, epsilon, epsilon_inside=False), lambda x: torch.optim.RMSprop([x], eps=epsilon)
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    optimizer = make_optimizer(learning_rate_schedule=schedule, learning_rate_final_fraction=final)
+    rates = [optimizer.compute_rate(progress) for progress in (0, 0.25, 0.5, 1)]
+    assert rates == pytest.approx([0.5 * fraction for fraction in expected])
 
 
 @pytest.mark.parametrize(("inside", "expected"), [(False, 0.66667), (True, 0.84383)])
 def test_rmsprop_with_epsilon_outside_and_inside_of_the_root(inside, expected):
-    optimizer, number = RmsProp(1, CPU, 0.99, 0.1, inside), torch.ones(1)
-    optimizer.step(number, torch.tensor([0.5]), 0.1)
+    optimizer = make_optimizer(1, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=inside)
+    optimizer.gradient.fill_(0.5)
+    optimizer.step(0.1)
     assert optimizer.moments.item() == pytest.approx(0.0025)
-    assert number.item() == pytest.approx(expected, abs=5e-6)
+    assert optimizer.vector.item() == pytest.approx(expected, abs=5e-6)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop"])
 def test_moments_are_the_whole_state_of_an_optimizer(name):
-    group = replace(make_acer().groups["acer"], optimizer=name)
-    generator = torch.Generator().manual_seed(0)
-    optimizer, other = make_optimizer(group, 3, CPU), make_optimizer(group, 3, CPU)
-    vector = torch.randn(3, generator=generator)
-    for _ in range(3):
-        optimizer.step(vector, torch.randn(3, generator=generator), 0.1)
-    other.moments.copy_(optimizer.moments)
-    copy, gradient = vector.clone(), torch.randn(3, generator=generator)
-    optimizer.step(vector, gradient, 0.1)
-    other.step(copy, gradient, 0.1)
-    assert copy.equal(vector) and other.moments.equal(optimizer.moments)
+    pair = [make_optimizer(3, optimizer=name) for _ in range(2)]
+    for gradient in torch.randn(3, 3, generator=torch.Generator().manual_seed(0)):
+        pair[0].gradient.copy_(gradient)
+        pair[0].step(0.1)
+    pair[1].moments.copy_(pair[0].moments)
+    pair[1].vector.copy_(pair[0].vector)
+    for optimizer in pair:
+        optimizer.gradient.copy_(torch.tensor([1.0, -2.0, 3.0]))
+        optimizer.step(0.1)
+    assert pair[1].vector.equal(pair[0].vector) and pair[1].moments.equal(pair[0].moments)
 
 
-def test_adam_takes_beta1_from_its_group():
-    group = replace(make_acer(optimizer_beta1=0.5).groups["acer"], optimizer_epsilon=1e-8)
-    ours, theirs = follow(
-        make_optimizer(group, 7, CPU), lambda x: torch.optim.Adam([x], betas=(0.5, group.optimizer_decay), eps=1e-8)
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_a_group_names_its_optimizer():
-    group = make_acer().groups["acer"]
-    made = make_optimizer(replace(group, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True), 1, CPU)
-    assert isinstance(made, RmsProp) and made.epsilon_inside and made.epsilon == 0.1
-    made = make_optimizer(replace(group, optimizer="adam"), 1, CPU)
-    assert isinstance(made, Adam) and made.weight_decay is None
-    made = make_optimizer(replace(group, optimizer="adamw", weight_decay=0.3), 1, CPU)
-    assert isinstance(made, Adam) and made.weight_decay == 0.3
-    with pytest.raises(ValueError, match="adam, adamw and rmsprop"):
-        make_optimizer(replace(group, optimizer="sgd"), 1, CPU)
+def test_an_unknown_optimizer_is_an_error():
+    with pytest.raises(ValueError, match="optimizer 'sgd' is unknown; there are adam, adamw, rmsprop, natural"):
+        make_optimizer(optimizer="sgd")
 
 
 @pytest.mark.parametrize("checks_first", [True, False])
 @pytest.mark.parametrize("max_grad_norm", [1.0, 100.0])
 def test_the_metrics_of_a_step_are_the_rate_and_the_norm_before_clipping(checks_first, max_grad_norm):
-    group = replace(
-        make_acer().groups["acer"], learning_rate=0.5, learning_rate_schedule="linear", max_grad_norm=max_grad_norm
-    )
-    gradient = torch.tensor([3.0, 0, 0, -4])
-    step = OptimizerStep(
-        name="auxiliary/curiosity",
-        group=group,
-        vector=torch.zeros(4),
-        gradient=gradient,
-        optimizer=make_optimizer(group, 4, CPU),
-    )
-    step.clip(checks_first)
-    assert torch.linalg.vector_norm(gradient) == pytest.approx(min(5.0, max_grad_norm))
-    metrics = {name: value.item() for name, value in step.compute_metrics(0.25).items()}
+    optimizer = make_optimizer(4, learning_rate_schedule="linear", max_grad_norm=max_grad_norm)
+    optimizer.gradient.copy_(torch.tensor([3.0, 0, 0, -4]))
+    optimizer.clip(checks_first)
+    assert torch.linalg.vector_norm(optimizer.gradient) == pytest.approx(min(5.0, max_grad_norm))
+    metrics = {name: value.item() for name, value in optimizer.compute_metrics(0.25).items()}
     assert metrics == {"train/curiosity_learning_rate": 0.375, "train/curiosity_gradient_norm": 5.0}

@@ -16,6 +16,13 @@ def history_of(lanes: int) -> History:
     return History(parts, Counters())
 
 
+def end_episodes(history: History, active: dict[str, np.ndarray], *lanes: int) -> int:
+    """End an episode in each of these lanes in one tick. Return the number of iterations."""
+    episodes = [Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in lanes]
+    history.add_episodes(episodes, active)
+    return history.counters.iterations
+
+
 def shown(lanes: int) -> dict[str, np.ndarray]:
     return {"agent": np.ones(lanes, bool)}
 
@@ -39,43 +46,35 @@ def test_the_mean_is_of_the_last_episodes_and_the_best_of_all_windows():
 
 def test_an_iteration_is_over_when_every_lane_has_ended_an_episode():
     history = history_of(lanes=2)
-    for lane, iterations in [(0, 0), (0, 0), (1, 1), (1, 1), (0, 2)]:
-        history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5)], shown(2))
-        assert history.counters.iterations == iterations
+    assert [end_episodes(history, shown(2), lane) for lane in (0, 0, 1, 1, 0)] == [0, 0, 1, 1, 2]
     assert history.counters.episodes == 5
 
 
 def test_episodes_of_one_tick_end_one_iteration_and_the_others_belong_to_the_next():
     history = history_of(lanes=2)
-    history.add_episodes([Episode(role="agent", lane=1, episode_return=1.0, length=5)], shown(2))
-    history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in (0, 1)], shown(2))
-    assert (history.counters.iterations, history.state()["ended"]) == (1, {"agent": [1]})
-    history.add_episodes([Episode(role="agent", lane=0, episode_return=1.0, length=5)], shown(2))
-    assert history.counters.iterations == 2
+    end_episodes(history, shown(2), 1)
+    assert end_episodes(history, shown(2), 0, 1) == 1 and history.state()["ended"] == {"agent": [1]}
+    assert end_episodes(history, shown(2), 0) == 2
 
 
 def test_an_iteration_waits_for_added_lanes_but_not_for_inactive_ones():
     history, lanes = history_of(lanes=2), shown(2)
-    history.add_episodes([Episode(role="agent", lane=0, episode_return=1.0, length=5)], lanes)
+    end_episodes(history, lanes, 0)
     lanes = shown(3)  # an agent was added in the middle of the iteration
-    history.add_episodes([Episode(role="agent", lane=1, episode_return=1.0, length=5)], lanes)
-    assert history.counters.iterations == 0
-    history.add_episodes([Episode(role="agent", lane=2, episode_return=1.0, length=5)], lanes)
-    assert (history.counters.iterations, lanes["agent"].tolist()) == (1, [False] * 3)
+    assert end_episodes(history, lanes, 1) == 0
+    assert end_episodes(history, lanes, 2) == 1 and lanes["agent"].tolist() == [False] * 3
     lanes["agent"][:2] = True  # and has had no row since
-    history.add_episodes([Episode(role="agent", lane=lane, episode_return=1.0, length=5) for lane in (0, 1)], lanes)
-    assert history.counters.iterations == 2
+    assert end_episodes(history, lanes, 0, 1) == 2
 
 
 def test_a_restored_history_continues_as_the_first():
     first, second = history_of(lanes=2), history_of(lanes=2)
     for number in range(2 * WINDOW + 1):
-        first.add_episodes(
-            [Episode(role="agent", lane=number % 2, episode_return=float(-number), length=number)], shown(2)
-        )
+        episode = Episode(role="agent", lane=number % 2, episode_return=float(-number), length=number)
+        first.add_episodes([episode], shown(2))
     second.restore(json.loads(json.dumps(first.state())))
     for history in (first, second):
-        history.add_episodes([Episode(role="agent", lane=1, episode_return=8.0, length=3)], shown(2))
+        end_episodes(history, shown(2), 1)
     assert second.state() == first.state()
     assert second.counters.iterations == 1  # lane 0 had ended its episode before
     assert second.recent["agent"].mean == first.recent["agent"].mean

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from algorithm.agents.agent import LossResult
-from algorithm.training.components import PHASES, Timer
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.invalid_values import Episode
-from algorithm.training.limits import Limits
 from algorithm.training.metrics import MetricsWriter
-from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History
+from algorithm.training.progress import WINDOW, Counters, EvaluatedMean, History, Limits
 from algorithm.training.reporter import DISPLAYED_UPDATES, SAMPLE_INTERVAL, Reporter
+from algorithm.training.timer import PHASES, Timer
 from tests.adapters.configs import config
 from tests.doubles import ParityAgent, make_components
 from tests.fakes import Skipping
@@ -35,7 +34,7 @@ class Run:
         metrics = metrics or MetricsWriter(path)
         self.reporter = Reporter(self.history, limits, metrics, self.logged.append, self.shown.append)
 
-    def go(self, seconds, env_steps=0, updates=0, **spent):
+    def go(self, seconds=0, env_steps=0, updates=0, **spent):
         self.counters.env_steps += env_steps
         for part, share in (spent or {"acting": 1}).items():
             self.timer.seconds[part] += share * seconds
@@ -44,6 +43,17 @@ class Run:
             number = torch.tensor(float(self.counters.updates))
             metrics = {"train/entropy": number, "train/kl_to_average": -number, "train/critic_loss": 10 * number}
             self.reporter.record_update("agent", LossResult(lambda metrics=metrics: metrics, lambda: None))
+
+    def write(self, *progress, **changes):
+        """Make progress, as `go`, and log the metrics."""
+        self.go(*progress, **changes)
+        self.reporter.log_metrics()
+
+    def show(self, *progress, **changes):
+        """Make progress, as `go`, show it, and return what is shown."""
+        self.go(*progress, **changes)
+        self.reporter.show_progress()
+        return self.shown[-1]
 
     @property
     def rows(self):
@@ -56,10 +66,8 @@ EVERY = {"log_every": 1, "save_every": None, "evaluate_every": None}
 
 def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
     run = Run(tmp_path)
-    run.go(10, 100, acting=0.5, environment=0.5)
-    run.reporter.log_metrics()
-    run.go(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
-    run.reporter.log_metrics()
+    run.write(10, 100, acting=0.5, environment=0.5)
+    run.write(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
     first, second = run.rows
     assert first["time/env_steps_per_second"] == pytest.approx(10)
     assert second["time/env_steps_per_second"] == pytest.approx(50)
@@ -74,56 +82,48 @@ def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
 def test_rows_have_cpu_seconds_if_they_were_counted_from_the_start(tmp_path):
     run = Run(tmp_path)
     run.history.training.timer = Timer(iter([10.0, 12.5]).__next__)
-    run.go(1, 5)
-    run.reporter.log_metrics()
+    run.write(1, 5)
     run.counters.cpu_seconds = None  # as a checkpoint of an earlier version restores it
     run.reporter.history = History(run.history.training, run.counters)
-    run.go(1, 5)
-    run.reporter.log_metrics()
+    run.write(1, 5)
     first, second = run.rows
     assert first["time/cpu_seconds"] == 2.5 and "time/cpu_seconds" not in second
 
 
 def test_there_is_no_row_without_env_steps(tmp_path):
     run = Run(tmp_path)
-    run.go(1, 5)
-    run.reporter.log_metrics()
-    run.go(1)
-    run.reporter.log_metrics()
+    run.write(1, 5)
+    run.write(1)
     assert [row["env_steps"] for row in run.rows] == [5]
     assert [progress.wrote_row for progress in run.shown] == [True]
 
 
 def test_metrics_are_sampled_from_some_updates_and_averaged_per_row(tmp_path):
     run = Run(tmp_path)
-    run.go(1, 5, updates=2 * SAMPLE_INTERVAL)
-    run.reporter.log_metrics()
+    run.write(1, 5, updates=2 * SAMPLE_INTERVAL)
     assert run.rows[0]["train/critic_loss"] == pytest.approx(10 * (1 + SAMPLE_INTERVAL + 2 * SAMPLE_INTERVAL) / 3)
-    run.go(1, 5, updates=1)
-    run.reporter.log_metrics()
+    run.write(1, 5, updates=1)
     assert run.rows[1]["train/critic_loss"] == pytest.approx(10 * (2 * SAMPLE_INTERVAL + 1))
 
 
 def test_displayed_metrics_are_of_the_latest_updates_until_there_are_newer_ones(tmp_path):
     run = Run(tmp_path)
-    run.go(1, 5, updates=SAMPLE_INTERVAL * 2 * DISPLAYED_UPDATES)
-    run.reporter.show_progress()
+    run.show(1, 5, updates=SAMPLE_INTERVAL * 2 * DISPLAYED_UPDATES)
     latest = [SAMPLE_INTERVAL * (DISPLAYED_UPDATES + 1 + number) for number in range(DISPLAYED_UPDATES)]
     expected = {"entropy": sum(latest) / DISPLAYED_UPDATES, "KL to average": -sum(latest) / DISPLAYED_UPDATES}
     assert run.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
     run.reporter.log_metrics()
-    run.reporter.show_progress()
-    assert run.shown[-1].roles["agent"].policy_metrics == pytest.approx(expected)
-    assert run.shown[-1].roles["agent"].losses == pytest.approx({"critic": 10 * expected["entropy"]})
+    standing = run.show().roles["agent"]
+    assert standing.policy_metrics == pytest.approx(expected)
+    assert standing.losses == pytest.approx({"critic": 10 * expected["entropy"]})
 
 
 def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
     run = Run(tmp_path)
-    numbers = torch.arange(4.0)
-    names = ["train/entropy_discrete", "train/entropy_continuous", "train/alpha_discrete", "train/alpha_continuous"]
-    run.reporter.record_update("agent", LossResult(lambda: dict(zip(names, numbers, strict=True)), lambda: None))
-    run.reporter.show_progress()
-    assert run.shown[-1].roles["agent"].policy_metrics == {
+    names = ["entropy_discrete", "entropy_continuous", "alpha_discrete", "alpha_continuous"]
+    values = {f"train/{name}": torch.tensor(float(number)) for number, name in enumerate(names)}
+    run.reporter.record_update("agent", LossResult(lambda: values, lambda: None))
+    assert run.show().roles["agent"].policy_metrics == {
         "discrete entropy": 0,
         "continuous entropy": 1,
         "discrete temperature": 2,
@@ -131,31 +131,28 @@ def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
     }
 
 
+def test_teams_that_share_an_agent_show_its_metrics_once(tmp_path):
+    run = Run(tmp_path)
+    roles = run.history.training.adapter.roles
+    roles["agent"] = replace(roles["agent"], teams=("Red", "Blue"))
+    progress = run.show(1, 5, updates=1)
+    assert [bool(each.losses or each.policy_metrics) for each in progress.roles.values()] == [True, False]
+    assert list(progress.roles) == ["Red", "Blue"]
+
+
 def test_the_start_counts_in_time_fractions_and_not_in_the_throughput(tmp_path):
     run = Run(tmp_path)
-    run.go(30, starting=1)
-    run.go(10, 100, updates=20)
-    run.reporter.show_progress()
-    progress = run.shown[-1]
-    assert (progress.throughput.env_steps, progress.throughput.updates) == (10, 2)
-    assert progress.throughput.shares == {**dict.fromkeys(PHASES, 0), "starting": 0.75, "acting": 0.25}
-    assert progress.seconds_left == pytest.approx(90)
-    assert progress.counters.seconds == 40
-
-
-def test_the_first_progress_has_a_throughput(tmp_path):
-    run = Run(tmp_path)
     run.go(0.3, starting=1)
-    run.go(0.1, 8)
-    run.reporter.show_progress()
-    assert run.shown[-1].throughput.env_steps == pytest.approx(80)
-    assert sum(run.shown[-1].throughput.shares.values()) == pytest.approx(1)
+    progress = run.show(0.1, 8, updates=2)  # the first progress, soon after the start
+    assert (progress.throughput.env_steps, progress.throughput.updates) == pytest.approx((80, 20))
+    assert progress.throughput.shares == pytest.approx({**dict.fromkeys(PHASES, 0), "starting": 0.75, "acting": 0.25})
+    assert progress.seconds_left == pytest.approx(12.4)
+    assert progress.counters.seconds == pytest.approx(0.4)
 
 
 def test_the_final_progress_has_the_throughput_of_the_whole_process(tmp_path):
     run = Run(tmp_path, Counters(env_steps=100, seconds=1000))
-    run.go(6, 60, updates=30)
-    run.reporter.log_metrics()
+    run.write(6, 60, updates=30)
     run.go(2, evaluation=1)  # an evaluation after the last row
     run.reporter.close()
     progress = run.shown[-1]
@@ -171,9 +168,7 @@ def test_the_progress_of_a_run(tmp_path):
     run = Run(tmp_path)
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
         run.history.add_episodes([Episode(role="agent", lane=0, episode_return=reward, length=4)], {})
-    run.go(10, 250)
-    run.reporter.show_progress()
-    progress = run.shown[-1]
+    progress = run.show(10, 250)
     assert (progress.wrote_row, progress.max_step, progress.goal, progress.fraction_done) == (False, 1000, 9.0, 0.25)
     assert progress.seconds_left == pytest.approx(30)
     assert progress.throughput.env_steps == pytest.approx(25)
@@ -183,32 +178,23 @@ def test_the_progress_of_a_run(tmp_path):
 
 def test_a_progress_does_not_change_later(tmp_path):
     run = Run(tmp_path)
+    progress = run.show(1, 5)
     run.go(1, 5)
-    run.reporter.show_progress()
-    run.go(1, 5)
-    assert run.shown[0].counters.env_steps == 5
+    assert progress.counters.env_steps == 5
 
 
 def test_the_time_left_of_a_resumed_run_follows_from_this_process(tmp_path):
     run = Run(tmp_path, Counters(env_steps=800, seconds=10_000))
-    run.reporter.show_progress()
-    assert run.shown[-1].seconds_left is None
-    run.go(10, 100)
-    run.reporter.show_progress()
-    assert run.shown[-1].seconds_left == pytest.approx(10)
-    assert run.shown[-1].counters.seconds == pytest.approx(10_010)
+    assert run.show().seconds_left is None
+    progress = run.show(10, 100)
+    assert (progress.seconds_left, progress.counters.seconds) == pytest.approx((10, 10_010))
 
 
 def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
     run = Run(tmp_path)
-    run.go(10, 100)
-    run.reporter.log_metrics()
-    run.go(0.5, 50)
-    run.reporter.show_progress()
-    assert run.shown[-1].throughput.env_steps == pytest.approx(10)
-    run.go(1.5, 50)
-    run.reporter.show_progress()
-    assert run.shown[-1].throughput.env_steps == pytest.approx(50)
+    run.write(10, 100)
+    assert run.show(0.5, 50).throughput.env_steps == pytest.approx(10)
+    assert run.show(1.5, 50).throughput.env_steps == pytest.approx(50)
 
 
 def test_the_limits_that_a_run_has_reached_before_it_starts():
@@ -234,8 +220,7 @@ def test_a_row_has_the_return_of_the_last_episode_alone(tmp_path):
     for returns in ((), (1.0, 5.0), (), (3.0,)):
         for value in returns:
             run.history.recent["agent"].add(value, 10)
-        run.go(1, 5)
-        run.reporter.log_metrics()
+        run.write(1, 5)
     assert [row.get("rollout/episode_return") for row in run.rows] == [None, 5, 5, 3]
     assert [row.get("rollout/return") for row in run.rows] == [None, 3, 3, 3]
 
@@ -245,26 +230,26 @@ def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
     run = Run(tmp_path)
     for values in ({"a": 1.0}, {"a": 3.0, "b": 5.0}):
         run.reporter.add_samples("agent", [values])
-    run.go(1, 5)
-    run.reporter.log_metrics()
+    run.write(1, 5)
     assert (run.rows[0]["a"], run.rows[0]["b"]) == (2, 5)
 
 
 def test_the_progress_has_the_last_and_the_best_evaluation_also_of_the_time_before_a_resume(tmp_path):
     def evaluate(run, env_steps, *returns):
         run.reporter.report_evaluation(env_steps, {"agent": EvaluationResult(list(returns), [1] * len(returns))})
-        run.reporter.show_progress()
-        return run.shown[-1].evaluation, run.shown[-1].best_evaluation
+        return get_evaluations(run)
+
+    def get_evaluations(run):
+        progress = run.show()
+        return progress.evaluation, progress.best_evaluation
 
     run = Run(tmp_path)
-    run.reporter.show_progress()
-    assert run.shown[-1].evaluation is run.shown[-1].best_evaluation is None
+    assert get_evaluations(run) == (None, None)
     first = EvaluatedMean(env_steps=100, mean=4.0)
     assert evaluate(run, 100, 3.0, 5.0) == (first, first)
     second = EvaluatedMean(env_steps=200, mean=2.0)
     assert evaluate(run, 200, 2.0) == (second, first)
     resumed = Run(tmp_path, metrics=MetricsWriter(tmp_path, 200, print))
-    resumed.reporter.show_progress()
-    assert (resumed.shown[-1].evaluation, resumed.shown[-1].best_evaluation) == (second, first)
+    assert get_evaluations(resumed) == (second, first)
     third = EvaluatedMean(env_steps=300, mean=4.0)
     assert evaluate(resumed, 300, 4.0) == (third, third), "the newest of equally good ones is the best"

@@ -15,6 +15,7 @@ from tests.oracles import discounted_sums, returns_so_far
 
 LANES = 4
 KINDS = ("return_std", "return_max")
+RAW = torch.tensor([1.0, -4.0])  # rewards
 
 
 def make_normalizer(kind="return_max", lanes=LANES, **changes):
@@ -35,16 +36,18 @@ def assert_same_state(normalizer, other):
     assert all(value.equal(expected[name]) for name, value in state.items())
 
 
-def scaled(values, **changes):
-    return make_normalizer(None, **changes).scale(torch.tensor(values))
-
-
-def test_rewards_are_clipped_and_then_scaled():
-    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0]), torch.tensor([-3.0, -0.7, 0.2, 5.0]))
-    torch.testing.assert_close(scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0), torch.tensor([-1.0, -0.7, 0.2, 1.0]))
-    torch.testing.assert_close(
-        scaled([-3.0, -0.7, 0.2, 5.0], clip=1.0, scale=0.1), torch.tensor([-0.1, -0.07, 0.02, 0.1])
-    )
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [-3.0, -0.7, 0.2, 5.0]),
+        ({"clip": 1.0}, [-1.0, -0.7, 0.2, 1.0]),
+        ({"clip": 1.0, "scale": 0.1}, [-0.1, -0.07, 0.02, 0.1]),
+    ],
+    ids=str,
+)
+def test_rewards_are_clipped_and_then_scaled(changes, expected):
+    scaled = make_normalizer(None, **changes).scale(torch.tensor([-3.0, -0.7, 0.2, 5.0]))
+    torch.testing.assert_close(scaled, torch.tensor(expected))
 
 
 def collected(rng, rows=7):
@@ -54,6 +57,15 @@ def collected(rng, rows=7):
     record.first, record.alive, final = random_boundaries(rng, rows, LANES)
     record.reward = np.where(final, 0, 3 + record.reward).astype(np.float32)
     return record
+
+
+def observe_with(*kinds, count):
+    """Return normalizers of some kinds that have observed the same rollouts."""
+    rng, normalizers = np.random.default_rng(0), [make_normalizer(kind) for kind in kinds]
+    for record in (collected(rng) for _ in range(count)):
+        for normalizer in normalizers:
+            normalizer.observe(record)
+    return normalizers
 
 
 class Episodes:
@@ -83,10 +95,8 @@ def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip
         seen = returns_so_far(episodes.all, 0.9)
         assert scale.moments.count == len(seen)
         assert scale.moments.std.item() == pytest.approx(np.std(seen), rel=1e-9)
-    expected = 0.5 * np.clip([1.0, -4.0], -clip, clip) if clip else np.array([0.5, -2.0])
-    torch.testing.assert_close(
-        scale.scale(torch.tensor([1.0, -4.0])), torch.from_numpy(expected / np.std(seen)).float()
-    )
+    expected = 0.5 * np.clip(RAW.numpy(), -clip, clip) if clip else np.array([0.5, -2.0])
+    torch.testing.assert_close(scale.scale(RAW), torch.from_numpy(expected / np.std(seen)).float())
 
 
 def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows():
@@ -96,12 +106,8 @@ def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows
     """
     length, gamma = 50, 0.99
     record = random_rollout(np.random.default_rng(0), 2 * length, 1)
-    record.first = np.zeros((2 * length + 1, 1), bool)
-    record.first[[0, length, -1]] = True
-    record.alive = np.ones((2 * length, 1), bool)
-    record.alive[[length - 1, -1]] = False
-    record.reward = np.zeros((2 * length, 1), np.float32)
-    record.reward[-1] = 1
+    record.first[:], record.alive[:], record.reward[:] = False, True, 0
+    record.first[[0, length, -1]], record.alive[[length - 1, -1]], record.reward[-1] = True, False, 1
     scale = make_normalizer("return_std", gamma=gamma)
     scale.observe(record)
     returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
@@ -146,8 +152,6 @@ def test_added_lanes_count_as_lanes_that_existed_from_the_start(kind):
             record.lane[:added] = LANES + np.arange(added)
             for scale in (grown, large):
                 scale.observe(record)
-    assert grown.moments.std == large.moments.std
-    np.testing.assert_array_equal(grown.running_sums, large.running_sums)
     assert_same_state(grown, large)
 
 
@@ -194,8 +198,8 @@ def test_rewards_are_divided_by_the_largest_sum_over_the_bound():
     for one in (normalizer, half):
         one.observe(one_lane([1] * 400))
     assert normalizer.moments.std < 2
-    torch.testing.assert_close(normalizer.scale(torch.tensor([1.0, -4.0])), torch.tensor([0.5, -2.0]))
-    torch.testing.assert_close(half.scale(torch.tensor([1.0, -4.0])), torch.tensor([0.25, -1.0]))
+    torch.testing.assert_close(normalizer.scale(RAW), torch.tensor([0.5, -2.0]))
+    torch.testing.assert_close(half.scale(RAW), torch.tensor([0.25, -1.0]))
 
 
 def test_the_largest_sum_is_that_of_clipped_rewards_before_scaling():
@@ -205,23 +209,19 @@ def test_the_largest_sum_is_that_of_clipped_rewards_before_scaling():
 
 
 def test_rewards_are_divided_by_the_std_if_it_is_larger():
-    std, maximum = make_normalizer("return_std"), make_normalizer(return_bound=100.0)
-    rng = np.random.default_rng(0)
-    for record in (collected(rng) for _ in range(3)):
-        for normalizer in (std, maximum):
-            normalizer.observe(record)
+    std, maximum = observe_with("return_std", "return_max", count=3)
+    maximum.moments.bound = 100.0
     assert maximum.moments.largest / 100 < std.moments.std
-    raw = torch.tensor([1.0, -4.0])
-    assert maximum.scale(raw).equal(std.scale(raw))
+    assert maximum.scale(RAW).equal(std.scale(RAW))
 
 
 def test_rewards_are_unchanged_if_only_zeros_were_observed():
-    normalizer, raw = make_normalizer(), torch.tensor([1.0, -4.0])
+    normalizer = make_normalizer()
     for reward in ([], [0.0] * 30):
         if reward:
             normalizer.observe(one_lane(reward))
         assert normalizer.moments.divisor == 1
-        assert normalizer.scale(raw).equal(raw)
+        assert normalizer.scale(RAW).equal(RAW)
 
 
 def test_a_row_that_is_not_valid_keeps_the_sum_of_its_lane():
@@ -258,46 +258,15 @@ def test_normalized_discounted_sums_are_within_the_bound(seed, gamma, bound, siz
         assert np.abs(discounted_sums(divided, gamma)).max(initial=0) <= bound * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 2**32 - 1), gamma=st.floats(0, 1), nonnegative=st.booleans())
-def test_any_return_is_less_than_three_times_the_largest_sum(seed, gamma, nonnegative):
-    """|G_t| is at most (1 + 2 gamma) times the largest |F|, and (1 + gamma) times if no reward is negative."""
-    rng = np.random.default_rng(seed)
-    record = one_lane(rng.normal(size=rng.integers(1, 40)))
-    if nonnegative:
-        record.reward = np.abs(record.reward)
-    factor = 1 + gamma if nonnegative else 1 + 2 * gamma
-    largest, returns = measure(record, gamma)
-    assert np.abs(returns).max() <= factor * largest * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("reward", [[-1] * 60, [3] + [0] * 9, [0] * 4 + [3] + [0] * 5, [0] * 9 + [3]])
-def test_equal_or_single_rewards_have_the_same_largest_return_and_sum(reward):
-    largest, returns = measure(one_lane(reward), 0.9)
-    assert np.abs(returns).max() == pytest.approx(largest)
-
-
-def measure(record, gamma):
-    """Return the largest discounted sum that a normalizer has measured, and all returns, of a rollout."""
-    normalizer, episodes = make_normalizer(gamma=gamma), Episodes()
-    normalizer.observe(record)
-    episodes.add(record)
-    return normalizer.moments.largest.item(), returns_so_far(episodes.all, gamma)
-
-
 def test_the_other_statistics_of_return_max_are_those_of_return_std():
     """Return_std has no further state than before: three buffers and three sums for each lane."""
-    rng, std, maximum = np.random.default_rng(0), make_normalizer("return_std"), make_normalizer()
-    for record in (collected(rng) for _ in range(5)):
-        for normalizer in (std, maximum):
-            normalizer.observe(record)
+    std, maximum = observe_with("return_std", "return_max", count=5)
     expected, state = normalizer_state(std), normalizer_state(maximum)
     assert list(state) == ["count", "total", "squares", "largest", "running_sums"]
     assert list(expected) == ["count", "total", "squares", "running_sums"]
-    assert expected["running_sums"].shape == (3, LANES) and state["running_sums"].shape == (4, LANES)
-    assert expected["running_sums"].equal(state["running_sums"][:3])
-    assert all(expected[name].equal(state[name]) for name in ("count", "total", "squares"))
-    assert make_normalizer(None).running_sums.shape == (3, LANES)
+    assert expected["running_sums"].shape == make_normalizer(None).running_sums.shape == (3, LANES)
+    assert expected.pop("running_sums").equal(state["running_sums"][:3]) and len(state["running_sums"]) == 4
+    assert all(value.equal(state[name]) for name, value in expected.items())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,9 +9,8 @@ import pytest
 
 from algorithm.agents.agent import LossResult
 from algorithm.training.batch_scheduler import OnPolicyScheduler
-from algorithm.training.components import AgentComponents
+from algorithm.training.components import AgentComponents, run_updates
 from algorithm.training.learner import Learner
-from algorithm.training.updates import run_updates
 from tests.builders import make_a2c, make_ppo, make_role, random_rollout
 
 LANES, ROWS = 4, 6
@@ -88,17 +87,18 @@ def collect(seed: int = 0):
     return random_rollout(np.random.default_rng(seed), ROWS, LANES)
 
 
-def test_a2c_makes_one_update_from_each_rollout():
-    components = make_components(make_a2c(make_role(LANES)))
-    reports = learn(components, collect())
-    assert len(reports) == components.learner.updates == 1 and isinstance(reports[0], LossResult)
-    assert components.learner.rows_seen == collect().valid.sum()
-
-
-@pytest.mark.parametrize(("target_kl", "updates"), [(None, 6), (1e9, 6)])
-def test_ppo_makes_an_update_from_each_minibatch_of_each_epoch(target_kl, updates):
-    components = make_components(make_ppo(make_role(LANES), epochs=3, minibatches=2, target_kl=target_kl))
+@pytest.mark.parametrize(
+    ("make", "changes", "updates"),
+    [
+        (make_a2c, {}, 1),
+        (make_ppo, {"epochs": 3, "minibatches": 2}, 6),
+        (make_ppo, {"epochs": 3, "minibatches": 2, "target_kl": 1e9}, 6),
+    ],
+)
+def test_an_update_follows_from_each_rollout_or_each_minibatch_of_each_epoch(make, changes, updates):
+    components = make_components(make(make_role(LANES), **changes))
     assert len(learn(components, collect())) == components.learner.updates == updates
+    assert components.learner.rows_seen == collect().valid.sum()
 
 
 def test_the_target_kl_ends_the_epochs_before_a_step():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import numpy as np
+from mlagents_envs.side_channel import IncomingMessage, OutgoingMessage
 
 ENGINE = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 PARAMETERS = UUID("534c891e-810f-11ea-a9d0-822485860400")
@@ -22,32 +23,28 @@ SAMPLERS = ("uniform", "gaussian", "multirange")
 
 
 def read(data: bytes) -> list[tuple[str, str, list[float]]]:
-    """Yield the settings in a message as (`engine` or kind of parameter, name, numbers); skip other channels."""
+    """Return the settings in a message as (`engine` or kind of parameter, name, numbers); skip other channels."""
     found = []
     while data:
         channel = UUID(bytes_le=data[:16])
         (length,) = struct.unpack_from("<i", data, 16)
-        message, data = data[20 : 20 + length], data[20 + length :]
+        message, data = IncomingMessage(data[20 : 20 + length]), data[20 + length :]
         if channel == ENGINE:
-            (kind,) = struct.unpack_from("<i", message)
-            name, numbers = ENGINE_SETTINGS[kind]
-            found.append(("engine", name, list(struct.unpack_from(numbers, message, 4))))
+            name, numbers = ENGINE_SETTINGS[message.read_int32()]
+            found.append(("engine", name, list(struct.unpack_from(numbers, message.buffer, 4))))
         elif channel == PARAMETERS:
-            found.append(_parameter(message))
+            found.append(_read_parameter(message))
     return found
 
 
-def _parameter(message: bytes) -> tuple[str, str, list[float]]:
+def _read_parameter(message: IncomingMessage) -> tuple[str, str, list[float]]:
     """Read a number, or a sampler: its seed, then the numbers of its distribution."""
-    (length,) = struct.unpack_from("<i", message)
-    name, rest = message[4 : 4 + length].decode("ascii"), message[4 + length :]
-    (sampler,) = struct.unpack_from("<i", rest)
-    if not sampler:
-        return "number", name, list(struct.unpack_from("<f", rest, 4))
-    seed, kind = struct.unpack_from("<ii", rest, 4)
-    skipped = 16 if SAMPLERS[kind] == "multirange" else 12  # a list starts with its length
-    numbers = np.frombuffer(rest[skipped:], "<f4").tolist()
-    return SAMPLERS[kind], name, [seed, *numbers]
+    name = message.read_string()
+    if not message.read_int32():
+        return "number", name, [message.read_float32()]
+    seed, kind = message.read_int32(), SAMPLERS[message.read_int32()]
+    numbers = message.read_float32_list() if kind == "multirange" else [message.read_float32() for _ in range(2)]
+    return kind, name, [seed, *numbers]
 
 
 def sample(kind: str, numbers: list[float], rng: np.random.Generator) -> float:
@@ -66,7 +63,9 @@ def write(statistics: Mapping[str, float]) -> bytes:
     """Return a message with statistics of the scene, to be averaged."""
     data = b""
     for name, value in statistics.items():
-        key = name.encode("ascii")
-        message = struct.pack("<i", len(key)) + key + struct.pack("<fi", value, 0)
-        data += STATISTICS.bytes_le + struct.pack("<i", len(message)) + message
+        message = OutgoingMessage()
+        message.write_string(name)
+        message.write_float32(value)
+        message.write_int32(0)
+        data += STATISTICS.bytes_le + struct.pack("<i", len(message.buffer)) + message.buffer
     return data

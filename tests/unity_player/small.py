@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -165,56 +166,48 @@ class TwoBehaviors(Task):
     agents, limit, late = 3, 10, 10
 
     def reset(self) -> dict[str, list[News]]:
-        self.tick = 0
-        self.wrong = [0] * self.agents
+        self.tick, self.wrong = 0, [0] * self.agents
         self._draw()
         return self._waiting()
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
-        walked = actions.get(self.walkers, {})
-        watched = actions.get(self.watchers, {})
+        walked, watched = actions.get(self.walkers, {}), actions.get(self.watchers, {})
         near = {agent: 1 - abs(float(self.number[agent]) - act.continuous[0]) for agent, act in walked.items()}
         right = {agent: act.discrete[0] == self.sign[agent - 10] for agent, act in watched.items()}
         shared = 0.5 if right and all(right.values()) else 0.0
         self.tick += 1
         self._draw()
-        over = self.tick % self.limit == 0
-        news: dict[str, list[News]] = {self.walkers: [], self.watchers: []}
-        for agent, reward in near.items():
-            news[self.walkers] += self._turn(over, False, agent, self._number(agent), reward=reward)
-        for agent, correct in right.items():
-            self.wrong[agent - 10] += not correct
-            died = self.wrong[agent - 10] >= 3
-            if over or died:
-                self.wrong[agent - 10] = 0
-            news[self.watchers] += self._turn(
-                over, died, agent, self._sign(agent), reward=float(correct), group=1, group_reward=shared
-            )
+        waiting, over = self._waiting(), self.tick % self.limit == 0
+        news = {self.walkers: [part for next_ in waiting[self.walkers] for part in self._turn(next_, near, over)]}
         if self.tick == self.late:
-            news[self.watchers] = self._waiting()[self.watchers]
-        return {name: agents for name, agents in news.items() if agents}
+            return {**news, self.watchers: waiting[self.watchers]}
+        for next_ in waiting.get(self.watchers, ()):
+            self.wrong[next_.agent - 10] += not right[next_.agent]
+            died = self.wrong[next_.agent - 10] >= 3
+            if over or died:
+                self.wrong[next_.agent - 10] = 0
+            news.setdefault(self.watchers, []).extend(self._turn(next_, right, over, died, shared))
+        return news
 
-    def _turn(self, over: bool, died: bool, agent: int, obs: tuple, **rewards: float) -> list[News]:
+    def _turn(
+        self, waiting: News, reward: Mapping[int, float], over: bool, died: bool = False, shared: float = 0.0
+    ) -> list[News]:
+        """Return the decision of an agent, after the end of its last episode if it has ended."""
+        rewarded = replace(waiting, reward=float(reward[waiting.agent]), group_reward=shared)
         if not (over or died):
-            return [News(agent, obs, **rewards)]  # type: ignore[arg-type]
-        ended = News(agent, obs, done=True, interrupted=not died, **rewards)  # type: ignore[arg-type]
-        return [ended, News(agent, obs, group=int(rewards.get("group", 0)))]
+            return [rewarded]
+        return [replace(rewarded, done=True, interrupted=not died), waiting]
 
     def _waiting(self) -> dict[str, list[News]]:
-        waiting = {self.walkers: [News(agent, self._number(agent)) for agent in range(self.agents)]}
+        waiting = {self.walkers: [News(agent, (self.number[agent : agent + 1],)) for agent in range(self.agents)]}
         if self.tick >= self.late:
-            waiting[self.watchers] = [News(agent, self._sign(agent), group=1) for agent in range(10, 10 + self.agents)]
+            signs = np.eye(3, dtype="<f4")[self.sign]
+            waiting[self.watchers] = [News(10 + index, (sign,), group=1) for index, sign in enumerate(signs)]
         return waiting
 
     def _draw(self) -> None:
         self.number = self.rng.uniform(-1, 1, self.agents).astype("<f4")
         self.sign = self.rng.integers(0, 3, self.agents)
-
-    def _number(self, agent: int) -> tuple[np.ndarray]:
-        return (self.number[agent : agent + 1],)
-
-    def _sign(self, agent: int) -> tuple[np.ndarray]:
-        return (np.eye(3, dtype="<f4")[self.sign[agent - 10]],)
 
 
 class Duel(Task):
@@ -235,7 +228,7 @@ class Duel(Task):
     def reset(self) -> dict[str, list[News]]:
         self.tick = 0
         self._draw()
-        return self._waiting(0 if self._late else None)
+        return {team: self._news(team) for team in self.teams[: 1 if self._late else 2]}
 
     def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
         error = {
@@ -247,29 +240,15 @@ class Duel(Task):
         self.tick += 1
         self._draw()
         if self.tick == self._late:
-            return self._waiting(None)
+            return {team: self._news(team) for team in self.teams}
         truncated = self.tick % self.limit == 0
         return {team: self._news(team, 1.0 if team == best else -1.0, truncated) for team in error}
 
-    def _news(self, team: str, reward: float, truncated: bool) -> list[News]:
-        agents = self._agents_of(team)
-        ended = (
-            [News(agent, self._seen(agent), reward, done=True, interrupted=True) for agent in agents]
-            if truncated
-            else []
-        )
-        return ended + [News(agent, self._seen(agent), 0.0 if truncated else reward) for agent in agents]
-
-    def _waiting(self, only: int | None) -> dict[str, list[News]]:
-        teams = self.teams if only is None else self.teams[only : only + 1]
-        return {team: [News(agent, self._seen(agent)) for agent in self._agents_of(team)] for team in teams}
-
-    def _agents_of(self, team: str) -> range:
+    def _news(self, team: str, reward: float = 0.0, truncated: bool = False) -> list[News]:
         first = self.agents * self.teams.index(team)
-        return range(first, first + self.agents)
+        shown = {agent: (self.number[agent : agent + 1],) for agent in range(first, first + self.agents)}
+        ended = [News(agent, obs, reward, done=True, interrupted=True) for agent, obs in shown.items() if truncated]
+        return ended + [News(agent, obs, 0.0 if truncated else reward) for agent, obs in shown.items()]
 
     def _draw(self) -> None:
         self.number = self.rng.uniform(-1, 1, 2 * self.agents).astype("<f4")
-
-    def _seen(self, agent: int) -> tuple[np.ndarray]:
-        return (self.number[agent : agent + 1],)

@@ -45,10 +45,11 @@ from algorithm.adapters.unity.scene import (
     LaneAssignment,
     PlayerExited,
     SceneTick,
+    StatisticsCollector,
     get_agent_name,
     get_role_name,
+    rename_metrics,
 )
-from algorithm.adapters.unity.scene_statistics import StatisticsCollector, rename_metrics
 from algorithm.rollout import Step, merge_steps
 from algorithm.specs import Role
 
@@ -90,7 +91,7 @@ class UnityAdapter(Adapter):
     rename_metrics = staticmethod(rename_metrics)
 
     def __init__(self, config: EnvConfig):
-        self.launch = LaunchConfig.from_env_config(config)
+        self.launch = LaunchConfig(config)
         self.roles: dict[str, Role] = {}
         self._parameters = config.parameters or EnvironmentParameters({})
         self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
@@ -112,28 +113,27 @@ class UnityAdapter(Adapter):
 
     @classmethod
     def find_evaluation_obstacle(cls, config: EnvConfig) -> str | None:
-        return "there is one Unity editor" if LaunchConfig.from_env_config(config).path is None else None
+        return "there is one Unity editor" if LaunchConfig(config).path is None else None
 
     @classmethod
     def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
+        def make_port_check(name: str, numbers: Sequence[int], advice: str) -> StartCheck:
+            return StartCheck(name=name, run=partial(check_ports, numbers, advice))
+
         protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
         if config is None:
             players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-            return [
-                StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT)),
-                StartCheck(name="ports of players", run=partial(check_ports, players, "players take others")),
-                protocol,
-            ]
-        launch = LaunchConfig.from_env_config(config)
+            editor = make_port_check("port of the editor", [EDITOR_PORT], SET_EDITOR_PORT)
+            return [editor, make_port_check("ports of players", players, "players take others"), protocol]
+        launch = LaunchConfig(config)
         if launch.path is None:
-            ports = StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))
-            return [protocol, ports]
+            return [protocol, make_port_check("ports", [launch.get_port(0)], SET_EDITOR_PORT)]
         player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
         if launch.port is None:
             return [protocol, player]
         advice = "give another base_config.unity_args.base_port, or null for any free ports"
         numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
-        return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
+        return [protocol, player, make_port_check("ports", numbers, advice)]
 
     @property
     def shared_agents(self) -> Mapping[str, str]:
@@ -279,9 +279,7 @@ class UnityAdapter(Adapter):
                         "give one of them another name in Unity"
                     )
             self._check_cameras(agent_specs, decisions)
-            limit = self._get_agent_limit(role)
-            if limit is not None and count > limit:
-                raise self._make_limit_error(role)
+            self._check_agent_limit(role, count)
             self._behaviors[role], self._agent_of[role] = behavior, agent
             add = partial(self._add_lane, role)
             self._lanes[role] = [LaneAssignment(scene.number * count, count, add) for scene in self._scenes]
@@ -289,21 +287,20 @@ class UnityAdapter(Adapter):
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
         """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""
-        if n_lanes == self._get_agent_limit(role):
-            raise self._make_limit_error(role)
+        self._check_agent_limit(role, n_lanes + 1)
         number = self.roles[role].lanes
         self.roles[role] = replace(self.roles[role], lanes=number + 1)
         return number
 
-    def _get_agent_limit(self, role: str) -> int | None:
-        return self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
-
-    def _make_limit_error(self, role: str) -> UnsupportedEnvironment:
-        self.close()
-        return UnsupportedEnvironment(
-            f"more than {self._get_agent_limit(role)} agents of role {role!r} are in one scene at a time, which is the "
-            "limit base_config.unity_args.agents: raise it, or set it to null for any number"
-        )
+    def _check_agent_limit(self, role: str, count: int) -> None:
+        """Raise UnsupportedEnvironment if `count` agents of a role are more than one scene may have."""
+        limit = self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
+        if limit is not None and count > limit:
+            self.close()
+            raise UnsupportedEnvironment(
+                f"more than {limit} agents of role {role!r} are in one scene at a time, which is the limit "
+                "base_config.unity_args.agents: raise it, or set it to null for any number"
+            )
 
     def _check_cameras(self, agent_specs: AgentSpecs, decisions: Sequence[Batch]) -> None:
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""

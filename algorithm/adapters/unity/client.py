@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -45,7 +45,7 @@ class PlayerQuit(EnvironmentCrashed):
     """An error for a player that quit: its window was closed, or Stop was pressed in the editor."""
 
 
-class UnityClient:
+class UnityClient(AbstractContextManager):
     """A client of one scene.
 
     Any failure ends the player and raises EnvironmentCrashed with one line, after which the client cannot be used.
@@ -152,9 +152,6 @@ class UnityClient:
         self._server.close()
         if self._process:
             self._process.close(at_once)
-
-    def __enter__(self) -> UnityClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -61,25 +61,21 @@ def load_api() -> Any:
 
 
 def _get_logger(name: str) -> logging.Logger:
-    """Replace ML-Agents' get_logger, which adds another handler at every call, and so at every unknown message."""
-    logger = logging.getLogger(name)
-    if not logger.filters:
-        logger.addFilter(_LogOnce())
-    return logger
+    """Replace ML-Agents' get_logger, which adds another handler at every call, and so at every unknown message.
 
+    The logger passes each line once, since a scene may send messages without a receiver at every tick.
+    """
+    logger, logged = logging.getLogger(name), set()
 
-class _LogOnce(logging.Filter):
-    """A filter that passes each line once, since a scene may send messages without a receiver at every tick."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
+    def is_new(record: logging.LogRecord) -> bool:
         line = record.getMessage()
-        new = line not in self._logged
-        self._logged.add(line)
-        return new
+        has_been_logged = line in logged
+        logged.add(line)
+        return not has_been_logged
+
+    if not logger.filters:
+        logger.addFilter(is_new)
+    return logger
 
 
 def _import_messages() -> list[ModuleType]:
@@ -100,12 +96,21 @@ def _import_messages() -> list[ModuleType]:
 def _rebuild_modules(files: list[Path]) -> Iterator[ModuleType]:
     """Yield the modules of generated files, built from the descriptors in their text."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.internal import builder
 
     pool = descriptor_pool.Default()
     protos = [descriptor_pb2.FileDescriptorProto.FromString(_read_descriptor(file)) for file in files]
     message_factory.GetMessages(protos, pool)  # adds each file after the files that it imports
     for file, proto in zip(files, protos, strict=True):
-        yield _make_module(f"{MESSAGES}.{file.stem}", file, pool.FindFileByName(proto.name))
+        name = f"{MESSAGES}.{file.stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None, file
+        module: Any = importlib.util.module_from_spec(spec)
+        module.__doc__ = "Messages of ML-Agents, rebuilt from their descriptors."
+        module.DESCRIPTOR = pool.FindFileByName(proto.name)
+        builder.BuildMessageAndEnumDescriptors(module.DESCRIPTOR, vars(module))
+        builder.BuildTopDescriptorsAndMessages(module.DESCRIPTOR, name, vars(module))
+        yield module
 
 
 def _read_descriptor(file: Path) -> bytes:
@@ -114,27 +119,10 @@ def _read_descriptor(file: Path) -> bytes:
     Raises:
         UnsupportedEnvironment: If the file has none.
     """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        candidates: list[ast.AST] = [keyword.value for keyword in node.keywords if keyword.arg == "serialized_pb"]
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "AddSerializedFile":
-            candidates += node.args
-        for candidate in candidates:
-            text = next((part.value for part in ast.walk(candidate) if isinstance(part, ast.Constant)), None)
-            if isinstance(text, (str, bytes)):
-                return text.encode("latin1") if isinstance(text, str) else text
+    calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    arguments = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "serialized_pb"]
+    arguments += [call.args[0] for call in calls if getattr(call.func, "attr", None) == "AddSerializedFile"]
+    for part in (part for argument in arguments for part in ast.walk(argument)):
+        if isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)):
+            return part.value.encode("latin1") if isinstance(part.value, str) else part.value
     raise UnsupportedEnvironment(f"{file} holds no message descriptor: this version of mlagents_envs is not known")
-
-
-def _make_module(name: str, file: Path, descriptor: Any) -> ModuleType:
-    """Return a module with the content that protobuf's generated files have."""
-    from google.protobuf.internal import builder
-
-    module: Any = ModuleType(name, "Messages of ML-Agents, rebuilt from their descriptors.")
-    module.__file__ = str(file)
-    module.__spec__ = importlib.util.spec_from_file_location(name, file)
-    module.DESCRIPTOR = descriptor
-    builder.BuildMessageAndEnumDescriptors(descriptor, vars(module))
-    builder.BuildTopDescriptorsAndMessages(descriptor, name, vars(module))
-    return module

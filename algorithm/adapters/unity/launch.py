@@ -6,9 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError
@@ -19,14 +18,7 @@ EDITOR = "editor"  # as unity_args.build_path
 EDITOR_PORT, FIRST_PORT = 5004, 5005  # default ports of the editor and of the first player in ML-Agents
 N_COMMON_PORTS = 8  # ports of players that are checked when no run is given
 PLATFORMS = {"win32": "windows", "darwin": "macos"}  # by sys.platform; all others are linux
-ENGINE_SETTINGS = (
-    "time_scale",
-    "quality_level",
-    "width",
-    "height",
-    "target_frame_rate",
-    "capture_frame_rate",
-)
+ENGINE_SETTINGS = ("time_scale", "quality_level", "width", "height", "target_frame_rate", "capture_frame_rate")
 # By sys.platform: what Unity appends to the name of a build, and the programs in its folder (macOS: in its bundle).
 PROGRAM_NAMES = {
     "darwin": ((".app",), ("Contents/MacOS/*", "*.app/Contents/MacOS/*")),
@@ -41,81 +33,57 @@ LISTEN_STATE = "0A"  # the state of a listening socket in Linux's tables
 SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """The configuration of one or several scenes, in a built player or in the editor.
+    """The configuration of one or several scenes, in a built player or in the editor, as `unity_args` describes them.
 
     Attributes:
         path: Built player; None for the editor.
+        name: Name of the player for messages.
         port: Port of the editor or of the first player; further players have the following ports. None for the
             default port of the editor, or any free port for each player.
         no_graphics: Whether the player runs without graphics.
         timeout: Seconds that a player may take to connect or to answer.
-        additional_args: Further arguments of the player's command line.
-        log_folder: Folder of the players' log files; None for no log files.
         engine: Settings of Unity's engine, by the names of ML-Agents.
-        first_number: Number of the first scene among all scenes of the run.
+
+    Raises:
+        UserError: There is no player for this platform, or there are several environments of the editor.
     """
 
-    path: str | None
-    port: int | None
-    no_graphics: bool
-    timeout: float
-    additional_args: tuple[str, ...]
-    log_folder: Path | None
-    engine: Mapping[str, float]
-    first_number: int = 0
-
-    @classmethod
-    def from_env_config(cls, config: EnvConfig) -> LaunchConfig:
-        """Return the launch configuration that follows from `base_config.unity_args`.
-
-        Raises:
-            UserError: If there is no player for this platform, or several environments of the editor.
-        """
+    def __init__(self, config: EnvConfig):
         args = config.section
-        path = _choose_build(args["build_path"])
-        if path is None and config.n_envs > 1:
+        self.path = _choose_build(args["build_path"])
+        if self.path is None and config.n_envs > 1:
             raise UserError(
                 f"base_config.n_envs is {config.n_envs}, but there is only one Unity editor; use 1, or build_path"
             )
-        engine = {name: args[name] for name in ENGINE_SETTINGS}
+        self.name = self.path or "the Unity editor"
+        self.port: int | None = args["base_port"]
+        self.no_graphics = args["no_graphics"] and not config.render_mode
+        self.timeout: float = args["timeout_wait"]
+        self.engine: dict[str, float] = {name: args[name] for name in ENGINE_SETTINGS}
         if config.render_mode:
-            engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
-        return cls(
-            path=path,
-            port=args["base_port"],
-            no_graphics=args["no_graphics"] and not config.render_mode,
-            timeout=args["timeout_wait"],
-            additional_args=tuple(args["additional_args"]),
-            log_folder=Path(args["log_folder"]) if args["log_folder"] else config.log_folder,
-            engine=engine,
-            first_number=config.first_env,
-        )
-
-    @property
-    def name(self) -> str:
-        """Return the name of the player for messages."""
-        return "the Unity editor" if self.path is None else self.path
+            self.engine |= {"time_scale": 1.0, "capture_frame_rate": 0}
+        self._additional_args, self._first_number = args["additional_args"], config.first_env
+        self._log_folder = Path(args["log_folder"]) if args["log_folder"] else config.log_folder
 
     def get_port(self, number: int) -> int:
         """Return the port of scene `number`; 0 for any free port."""
         if self.path is None:
             return EDITOR_PORT if self.port is None else self.port
-        return 0 if self.port is None else self.port + self.first_number + number
+        return 0 if self.port is None else self.port + self._first_number + number
 
     def make_log_file(self, number: int) -> Path | None:
         """Return the log file of scene `number`, with ML-Agents' name, and create its folder; None for no log file."""
-        if self.log_folder is None or self.path is None:  # the editor has its own log file
+        if self._log_folder is None or self.path is None:  # the editor has its own log file
             return None
-        folder = self.log_folder.absolute()
+        folder = self._log_folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"Player-{self.first_number + number}.log"
+        return folder / f"Player-{self._first_number + number}.log"
 
     def make_arguments(self, log_file: Path | None) -> list[str]:
         """Return the arguments of a player's command line."""
         graphics = ["-nographics", "-batchmode"] if self.no_graphics else []
-        return [*graphics, *(["-logFile", str(log_file)] if log_file else []), *self.additional_args]
+        return [*graphics, *(["-logFile", str(log_file)] if log_file else []), *self._additional_args]
 
 
 def _choose_build(build_path: str | Mapping[str, str]) -> str | None:
@@ -159,7 +127,7 @@ def _find_build(path: Path) -> Path:
     raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
 
 
-def check_ports(numbers: Iterable[int], advice: str) -> str:
+def check_ports(numbers: Sequence[int], advice: str) -> str:
     """Return a line about ports that are free.
 
     Args:
@@ -169,7 +137,6 @@ def check_ports(numbers: Iterable[int], advice: str) -> str:
     Raises:
         EnvironmentStartError: If another program listens on a port, or a number is not a valid port.
     """
-    numbers = list(numbers)
     if numbers[-1] > LAST_PORT:
         raise EnvironmentStartError(f"{numbers[-1]} is not a valid port, the largest is {LAST_PORT}: {advice}")
     if taken := [f"{port} is taken by {describe_holder(port)}" for port in numbers if is_taken(port)]:

@@ -1,21 +1,40 @@
-"""The agents of a scene: records of one tick, names of behaviors, and the lanes that agents are assigned to."""
+"""The agents and statistics of a scene: records of a tick, names of behaviors and metrics, lanes of agents."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.unity.scene_statistics import SceneStatistics
+from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec, ObsSpec
 
 TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
 MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
 NO_AGENT = -1
+# Name in ML-Agents: a regular expression of the metric, and the factor between the two.
+METRICS = {
+    "Environment/Cumulative Reward": (r"rollout/return", 1.0),
+    "Environment/Episode Length": (r"rollout/length", 1.0),
+    "Policy/Extrinsic Reward": (r"rollout/return", 1.0),
+    "Policy/Extrinsic Value Estimate": (r"train/value", 1.0),
+    "Policy/Entropy": (r"train/entropy", 1.0),
+    "Policy/Learning Rate": (r"train/(?:acer|actor_critic|policy|reactor)_learning_rate", 1.0),
+    "Policy/Curiosity Reward": (r"train/curiosity_reward", 1.0),
+    "Losses/Policy Loss": (r"train/policy_objective", -1.0),
+    "Losses/Value Loss": (r"train/critic_loss", 2.0),  # the squared error, not half of it
+}
+SCENE, LESSON = "scene/", "lesson/"  # what the names of statistics start with, and then those of lessons
+LESSON_NAME = "Environment/Lesson Number/"
+# ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
+AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
+
+SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
 
 
 @dataclass(frozen=True)
@@ -97,21 +116,18 @@ class LaneAssignment:
         """
         self.numbers = np.arange(first, first + count)
         self.max_silent_ticks, self._add_lane = max_silent_ticks, add_lane
-        self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
-        self._returns = np.zeros(count)
         self._last_ticks = np.full(count, -1)  # the last tick with a row of each lane
         self._tick = 0
-        self._forget_agents()
-
-    @property
-    def count(self) -> int:
-        """Return the number of lanes in this scene."""
-        return len(self.numbers)
+        self.forget_episodes()
 
     def forget_episodes(self) -> None:
         """Truncate all episodes without a last observation, because the scene was closed or restarted."""
-        self.active_lanes = None
-        self._forget_agents()
+        count = len(self.numbers)
+        self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
+        self._lane_of: dict[int, int] = {}
+        self._agents = [NO_AGENT] * count
+        self._in_episode = np.zeros(count, bool)  # whether a decision of the episode was made
+        self._returns = np.zeros(count)
 
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
@@ -133,12 +149,6 @@ class LaneAssignment:
     def order_actions(self, step_lanes: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the actions in the order of the scene, from those [n, size] for the ascending lanes [n] of a Step."""
         return actions[np.searchsorted(step_lanes, self.active_lanes)]
-
-    def _forget_agents(self) -> None:
-        self._lane_of: dict[int, int] = {}
-        self._agents = [NO_AGENT] * self.count
-        self._in_episode = np.zeros(self.count, bool)  # whether a decision of the episode was made
-        self._returns[:] = 0
 
     def _end_episodes(
         self, decisions: Batch, terminals: Batch, terminations: dict[int, float]
@@ -209,20 +219,55 @@ class LaneAssignment:
         return lanes
 
     def _find_free_lane(self, taken: set[int]) -> int:
-        lanes = [lane for lane in range(self.count) if lane not in taken]
+        lanes = [lane for lane in range(len(self.numbers)) if lane not in taken]
         idle = [lane for lane in lanes if not self._in_episode[lane]]
         silent = [lane for lane in lanes if self._tick - self._last_ticks[lane] >= self.max_silent_ticks]
-        candidates = [lane for lane in idle if self._agents[lane] == NO_AGENT] or sorted(idle, key=self._get_last_tick)
-        candidates = candidates or sorted(silent, key=self._get_last_tick)
+        unused = [lane for lane in idle if self._agents[lane] == NO_AGENT]
+        candidates = unused or sorted(idle or silent, key=lambda lane: self._last_ticks[lane])
         return candidates[0] if candidates else self._append_lane()
 
     def _append_lane(self) -> int:
         """Add a lane and return its index among the lanes of this scene."""
-        self.numbers = np.append(self.numbers, self._add_lane(self.count))
+        self.numbers = np.append(self.numbers, self._add_lane(len(self.numbers)))
         self._agents.append(NO_AGENT)
         self._in_episode, self._returns = np.append(self._in_episode, False), np.append(self._returns, 0.0)
         self._last_ticks = np.append(self._last_ticks, -1)
-        return self.count - 1
+        return len(self.numbers) - 1
 
-    def _get_last_tick(self, lane: int) -> int:
-        return int(self._last_ticks[lane])
+
+class StatisticsCollector:
+    """A collector of the statistics that scenes record (ML-Agents' StatsRecorder), over all environments and ticks."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, statistics: SceneStatistics) -> None:
+        """Add the statistics of one scene at one tick."""
+        for name, values in statistics.items():
+            for value, aggregation in values:
+                total = 0.0 if aggregation == MOST_RECENT else self._values.get(name, 0.0)
+                self._values[name] = total + value
+                self._counts[name] = self._counts.get(name, 0) + 1 if aggregation in (AVERAGE, HISTOGRAM) else 1
+
+    def take(self) -> dict[str, float]:
+        """Return one number for each statistic that was added since the last call; a histogram becomes its mean."""
+        means = {name: value / self._counts[name] for name, value in self._values.items()}
+        self._values.clear()
+        self._counts.clear()
+        return means
+
+
+def rename_metrics(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return metrics by their names in ML-Agents, for each role; statistics of the scene belong to all roles."""
+    renamed: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, (expression, factor) in METRICS.items():
+        for metric, value in values.items():
+            if match := re.fullmatch(rf"{expression}(?:/(?P<role>.*))?", metric):
+                renamed[match["role"] or DEFAULT_ROLE][name] = factor * value
+    of_scene = {
+        re.sub(f"^{LESSON}", LESSON_NAME, metric.removeprefix(SCENE)): value
+        for metric, value in values.items()
+        if metric.startswith(SCENE)
+    }
+    return {role: {**metrics, **of_scene} for role, metrics in renamed.items()}

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import ActionValueCritic, Critic, CriticOutput, make_critic
-from algorithm.agents.acer.settings import AcerSettings
+from algorithm.agents.acer.critics import ActionValues, Critic, CriticOutput, as_categorical, make_critic
 from algorithm.agents.actor_critic import (
     make_parameter_group,
     make_policy_family,
@@ -29,6 +28,7 @@ from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterGroup
 from algorithm.agents.metrics import make_stream_metrics, summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.settings import AcerSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, TargetNetwork, batch_statistics, collect_noise
@@ -40,7 +40,6 @@ from algorithm.returns import (
     EstimatorInputs,
     RewardStream,
     StreamEstimate,
-    Targets,
     TraceClipping,
     add_advantages,
     estimate_off_policy,
@@ -82,7 +81,7 @@ class Acer(Agent):
         self.critic = make_critic(settings, self.family, len(streams))
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
         # Eq. 16: with sampled action values the policy learns from another estimator than the critic (Q^opc).
-        name_for_policy = estimator.sampled_critic_estimator if self.critic.samples_actions else None
+        name_for_policy = estimator.sampled_critic_estimator if self.critic.n_samples else None
         self.estimator, self.policy_estimator = estimator, ESTIMATORS[name_for_policy or settings.estimator]
         self.trace_clipping = TraceClipping(
             trace_clip=settings.trace_clip, rho_clip=settings.rho_clip, trace_lambda=settings.trace_lambda
@@ -166,7 +165,7 @@ class Acer(Agent):
         policy, behavior = output.policy, self.family(rollout.behavior)
         log_rho = policy.log_ratio(behavior, output.raw_action)
         rho = log_rho.clamp(-20, 20).exp()
-        inputs = self._make_estimator_inputs(rollout, valid, output, log_rho, rho)
+        inputs = self._make_estimator_inputs(rollout, output, log_rho, rho)
         targets = policy_targets = self.estimator.estimate(inputs, self.trace_clipping)  # Eq. 5, or another estimator
         if self.policy_estimator is not self.estimator:
             policy_targets = self.policy_estimator.estimate(inputs, self.trace_clipping)  # Eq. 16
@@ -215,13 +214,13 @@ class Acer(Agent):
         )
 
     def _make_estimator_inputs(
-        self, rollout: Rollout, valid: Tensor, output: CriticOutput, log_rho: Tensor, rho: Tensor
+        self, rollout: Rollout, output: CriticOutput, log_rho: Tensor, rho: Tensor
     ) -> EstimatorInputs:
         dimensions = self.family.dimensions
         return EstimatorInputs(
             reward=rollout.reward,
             discount=self.settings.gamma * rollout.alive,
-            valid=valid,
+            valid=rollout.valid,
             v=output.v,
             q_taken=output.q_taken,
             rho=rho,
@@ -233,10 +232,7 @@ class Acer(Agent):
         self, inputs: EstimatorInputs, rollout: Rollout, output: CriticOutput
     ) -> dict[str, StreamEstimate]:
         """Return the estimates of each stream by its name, with the estimator of the critic."""
-
-        def estimate(stream_inputs: EstimatorInputs) -> Targets:
-            return self.estimator.estimate(stream_inputs, self.trace_clipping)
-
+        estimate = partial(self.estimator.estimate, clipping=self.trace_clipping)
         return {
             name: estimate_off_policy(stream, rollout.bonuses[name], rollout.first, rollout.alive, v, inputs, estimate)
             for (name, stream), v in zip(self.streams.items(), output.stream_values, strict=True)
@@ -261,12 +257,15 @@ class Acer(Agent):
             return direction, torch.zeros_like(gradient[..., :1])
         constrained = gradient, kl_gradient = gradient, policy.kl_gradient(average)
         if settings.trust_region_space == "probs":
-            constrained = output.gradients_wrt_probs(weight, behavior, average, settings.importance_clip)
+            scores = output.weigh_all_scores(weight, behavior, settings.importance_clip)
+            categorical = as_categorical(policy)
+            kl_gradient_wrt_probs = categorical.kl_gradient_wrt_probs(as_categorical(average))
+            constrained = categorical.score_wrt_probs(scores), kl_gradient_wrt_probs
         kl_multiplier = trust_region_multiplier(*constrained, settings.trust_region_delta)
         return torch.addcmul(direction, kl_multiplier, kl_gradient, value=-1), kl_multiplier
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
-        if not isinstance(self.critic, ActionValueCritic):
+        if self.critic.evaluate is not ActionValues:
             raise ValueError("ACER has values of actions only for a single discrete branch, with critic action_value")
         outputs = (self.separate_critic or self.policy.compute_outputs)(features)
         return outputs[..., -self.critic.n_values :].gather(-1, raw_action.long()).squeeze(-1).unsqueeze(0)
@@ -295,21 +294,18 @@ def _make_separate_critic(
     """
     if settings.trust_region != "full":
         return None
-    if blueprint.augmentations:
-        raise ValueError(
-            "trust_region full does not support augmentations, since each evaluation of its line search would draw "
-            "others; remove `augmentations` from the blueprint, or use trust_region efficient"
-        )
-    if collect_noise([policy]):
-        raise ValueError(
-            "trust_region full does not support noisy layers, since their noise changes the policy after every step; "
-            "use Mlp in place of NoisyMlp, or trust_region efficient"
-        )
-    if find_batch_norms([policy]) or has_constraints(policy):
-        raise ValueError(
-            "trust_region full does not support batch norms, unit weights or spectral norms in the policy, since they "
-            "change it after the line search; use the norm layer or rms alone, or trust_region efficient"
-        )
+    refusals = {
+        "augmentations, since each evaluation of its line search would draw others; "
+        "remove `augmentations` from the blueprint": bool(blueprint.augmentations),
+        "noisy layers, since their noise changes the policy after every step; use Mlp in place of NoisyMlp": bool(
+            collect_noise([policy])
+        ),
+        "batch norms, unit weights or spectral norms in the policy, since they change it after the line search; "
+        "use the norm layer or rms alone": bool(find_batch_norms([policy])) or has_constraints(policy),
+    }
+    for refusal, is_refused in refusals.items():
+        if is_refused:
+            raise ValueError(f"trust_region full does not support {refusal}, or use trust_region efficient")
     return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
 
 

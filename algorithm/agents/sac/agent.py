@@ -8,7 +8,7 @@ continuous dimensions are sampled, with gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
-from algorithm.agents.agent import Agent, LossResult, ParameterReset, select_statistics_rows, unroll
+from algorithm.agents.agent import Agent, LossResult, ParameterReset, make_decision, select_statistics_rows, unroll
 from algorithm.agents.metrics import summarize_update
 from algorithm.agents.reward_transform import RewardTransform
 from algorithm.agents.rows import mean_weights, td_error_stats
-from algorithm.agents.sac.critics import Experience, TakenActions, make_critic
-from algorithm.agents.sac.evaluation import ActionEvaluator
-from algorithm.agents.sac.policy_learners import EpsilonGreedy, PolicyLosses, PolicySteps, SacPolicyLearner, SoftPolicy
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.sac.critics import ActionEvaluator, Experience, TakenActions, make_critic
+from algorithm.agents.sac.policy_learners import EpsilonGreedy, PolicyOutput, SacPolicyLearner, SoftPolicy
+from algorithm.agents.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import Blueprint, CriticEnsemble, TargetNetwork, Torso, batch_statistics
 from algorithm.networks.normalization import find_batch_norms
+from algorithm.networks.passes import Pass
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import ACTION_MASK, Role
 
@@ -58,10 +58,11 @@ class Sac(Agent):
             self.target_networks = {"target": self.target}
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
-        self.policy_learner: SacPolicyLearner = (
-            EpsilonGreedy(settings, self.family, self.critics, role)
-            if settings.discrete_dqn_like
-            else SoftPolicy(settings, self.family, blueprint, torso, role)
+        self.soft_policy: SoftPolicy | None = None
+        if not settings.discrete_dqn_like:
+            self.soft_policy = SoftPolicy(settings, self.family, blueprint, torso, role)
+        self.policy_learner: SacPolicyLearner = self.soft_policy or EpsilonGreedy(
+            settings, self.family, self.critics, role
         )
         self.policy = self.policy_learner.policy
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
@@ -71,7 +72,7 @@ class Sac(Agent):
         )
         self.groups = {"critic": critic_group, **self.policy_learner.groups}
         self.schedule = make_replay_schedule(settings, torso, on_policy_updates=False)
-        self.reward_transform = RewardTransform.from_settings(settings, return_bound=settings.return_bound)
+        self.reward_transform = RewardTransform.from_settings(settings)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
         self.random_steps = settings.random_steps
         if self.random_steps and self.needs_behavior and spec.continuous:
@@ -98,12 +99,13 @@ class Sac(Agent):
             statistics[:, -mask.shape[1] :][mask == 0] = MASKED_LOGIT
         sample, behavior = self.family.sample_uniformly(statistics, self.rng)
         memory = self.policy.compute_memory(step.obs, memory)
-        return Decision(raw_action=sample, action=self.family.to_action(sample), behavior=behavior, memory=memory)
+        return make_decision(self.family, sample, behavior, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         features, target_features, acting_features = self._unroll_torsos(rollout)
         rollout = rollout.drop_burn_in()
-        is_manual = not self.torso_is_trainable and self.critics.is_manual and self.policy_learner.is_manual
+        policy_is_manual = self.soft_policy is not None and bool(self.soft_policy.network.manual_stacks)
+        is_manual = policy_is_manual and bool(self.critics.manual_stacks) and not self.torso_is_trainable
         with torch.inference_mode(is_manual):
             return self._compute_losses(rollout, features, target_features, acting_features)
 
@@ -113,26 +115,26 @@ class Sac(Agent):
         """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
-        policy = self._evaluate_policy(rollout, features.detach(), acting_features)
+        learned, steps = self._evaluate_policy(rollout, features.detach(), acting_features)
+        next_steps = steps.select_rows(slice(-len(rollout), None))
 
         # Eq. 5: the critics learn from r + gamma V(x').
-        next_actions = policy.next_steps.reparameterized.actions
         values, taken, next_values = self.evaluator.evaluate_pairs(
-            rollout, features, target_features, next_actions, critic_indices
+            rollout, features, target_features, next_steps.reparameterized.actions, critic_indices
         )
         with torch.no_grad():
-            experience = self._make_experience(rollout, target_features, policy, critic_indices)
+            experience = self._make_experience(rollout, target_features, steps, next_steps, critic_indices)
             critic = self.critic.evaluate(taken.outputs.detach(), next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
-        losses, policy_losses = {"critic": taken.make_loss(direction)}, PolicyLosses()
-        if policy.learned:
+        losses = {"critic": taken.make_loss(direction)}
+        compute_policy_metrics: Callable[[], dict[str, Tensor]] = dict
+        if self.soft_policy and learned:
             evaluate_actions = partial(
                 self.evaluator.evaluate_policy_actions, self.critic, acting_features[:-1], values, critic_indices
             )
-            policy_losses = self.policy_learner.compute_losses(*policy.learned, weights, evaluate_actions)
-            losses |= policy_losses.by_group
-        # The report refers to no losses or outputs with gradient, which would keep the graph of the update.
-        taken_values, compute_policy_metrics = taken.outputs, policy_losses.compute_metrics
+            policy_losses, compute_policy_metrics = self.soft_policy.compute_losses(*learned, weights, evaluate_actions)
+            losses |= policy_losses
+        taken_values = taken.outputs  # the report refers to no outputs with gradient, which would keep the graph
 
         def compute_metrics() -> dict[str, Tensor]:
             values = self.critic.compute_values(taken_values).mean(0)
@@ -169,7 +171,9 @@ class Sac(Agent):
                 acting_features = unroll(self.critics.torso, rollout)
         return features, target_features, acting_features
 
-    def _evaluate_policy(self, rollout: Rollout, features: Tensor, acting_features: Tensor) -> PolicySteps:
+    def _evaluate_policy(
+        self, rollout: Rollout, features: Tensor, acting_features: Tensor
+    ) -> tuple[tuple[PolicyOutput, Pass] | None, PolicyOutput]:
         """Return the policy at the rows of a rollout.
 
         Without batch norms, the losses of the actor (at the first T rows) and the targets (at the last T rows) use the
@@ -179,38 +183,43 @@ class Sac(Agent):
             rollout: T rows.
             features: Features of the update [T+1, B, F] without gradient.
             acting_features: Features with running statistics [T+1, B, F] without gradient.
+
+        Returns:
+            The policy at the first T rows with the statistics of the batch, and the pass through its network, or None
+            if it is not updated; and the policy for the targets, at the last T rows, or at all for several steps.
         """
         learned, obs = None, rollout.obs
-        if self.update % self.settings.policy_update_every == 0:
-            all_steps, outputs = self.policy_learner.evaluate_for_update(
+        if self.soft_policy and self.update % self.settings.policy_update_every == 0:
+            steps, outputs = self.soft_policy.evaluate_for_update(
                 features, obs, partial(select_statistics_rows, rollout)
             )
-            learned = all_steps.select_rows(slice(-1)), outputs
+            learned = steps.select_rows(slice(-1)), outputs
         if learned is None or self.policy_learner.has_batch_norms or self.torso_has_batch_norms:
             first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
             next_obs = {name: value[first:] for name, value in obs.items()}
-            all_steps = self.policy_learner.evaluate(acting_features[first:], next_obs)
-        next_steps = all_steps.select_rows(slice(-len(rollout), None))
-        return PolicySteps(
-            learned=learned,
-            steps=all_steps.select_rows(slice(len(rollout))),
-            next_steps=next_steps,
-        )
+            steps = self.policy_learner.evaluate(acting_features[first:], next_obs)
+        return learned, steps
 
     def _make_experience(
-        self, rollout: Rollout, target_features: Tensor, policy: PolicySteps, critic_indices: Sequence[int] | None
+        self,
+        rollout: Rollout,
+        target_features: Tensor,
+        steps: PolicyOutput,
+        next_steps: PolicyOutput,
+        critic_indices: Sequence[int] | None,
     ) -> Experience:
         """Return the rows of the batch with the values from which a critic computes its target.
 
         Args:
             rollout: T rows.
             target_features: Features of the target critics [T+1, B, F].
-            policy: The policy at the rows.
+            steps: The policy at the T+1 rows; only read for targets of several steps.
+            next_steps: The policy at the last T of them.
             critic_indices: The critics of this update; None: all.
         """
         alpha_scale, raw_action, taken = self.settings.alpha_critic_scale, rollout.raw_action, None
         if self.settings.n_step > 1:
-            distribution = policy.steps.policy
+            distribution = steps.policy.select_rows(slice(-1))
             taken = TakenActions(
                 raw_action=raw_action,
                 policy=distribution,
@@ -223,12 +232,12 @@ class Sac(Agent):
                 critics = self.evaluator.target_critics or self.critics
                 return self.evaluator.evaluate_taken(critics, target_features[:-1], raw_action, indices)[1]
 
-        cost = policy.next_steps.entropy_cost
+        cost = next_steps.entropy_cost
         return Experience(
             reward=rollout.reward,
             discount=self.settings.gamma * rollout.alive,
             valid=rollout.valid,
-            next_probs=policy.next_steps.policy.probs,
+            next_probs=next_steps.policy.probs,
             next_entropy_cost=cost if alpha_scale == 1 else alpha_scale * cost,
             taken=taken,
             critic_indices=critic_indices,

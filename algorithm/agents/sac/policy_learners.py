@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import ParameterGroup
-from algorithm.agents.sac.settings import SacSettings
+from algorithm.agents.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
 from algorithm.networks import (
@@ -33,8 +34,6 @@ from algorithm.specs import Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
 EvaluateActions = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-
-KINDS = {"d": "discrete", "c": "continuous"}  # kinds of action dimensions, and their names in metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,37 +55,13 @@ class PolicyOutput:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicySteps:
-    """The policy at the rows of a rollout."""
-
-    # At the T rows, with the statistics of the batch, for the losses of the actor, and the pass through its network;
-    # None if the policy is not updated.
-    learned: tuple[PolicyOutput, Pass] | None
-    steps: PolicyOutput  # at the T rows; defined for targets of several steps only
-    next_steps: PolicyOutput  # at the rows after them, for the targets
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyLosses:
-    """The losses of an actor, one for each group, of which only the gradient has a meaning; and their metrics."""
-
-    by_group: Mapping[str, Tensor] = field(default_factory=dict)
-    compute_metrics: Callable[[], dict[str, Tensor]] = dict  # of each row [T, B]
-
-
 class SacPolicyLearner(ABC):
-    """The part of SAC that selects actions and learns from the critics."""
+    """The part of SAC that selects actions."""
 
     policy: Policy
     groups: Mapping[str, ParameterGroup]
 
     has_batch_norms: bool = False  # whether the policy's own layers contain batch norms
-
-    @property
-    def is_manual(self) -> bool:
-        """Return whether the losses of the actor need no autograd but for single numbers."""
-        return False
 
     @abstractmethod
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
@@ -98,38 +73,8 @@ class SacPolicyLearner(ABC):
         """
 
     @abstractmethod
-    def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Pass]:
-        """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
-
-        Batch norms use the statistics of all T+1 rows, states and next states.
-
-        Args:
-            features: [T+1, B, F] without gradient.
-            obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
-            rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
-
-        Returns:
-            The policy at the T+1 rows, and the pass through its network at the first T.
-        """
-
-    @abstractmethod
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         """Return alpha log pi of the executed actions [...] of samples [..., size], without gradient."""
-
-    @abstractmethod
-    def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> PolicyLosses:
-        """Return the losses of a batch.
-
-        Args:
-            policy_output: The policy at T rows.
-            outputs: The pass through its network.
-            weights: Weights of the rows [T, B].
-            evaluate_actions: The critics' values of actions.
-        """
 
     def get_temperatures(self) -> dict[str, Tensor]:
         """Return every alpha, a scalar, by the name of its metric."""
@@ -149,7 +94,7 @@ class SoftPolicy(SacPolicyLearner):
         self.network = self.policy = ActorCritic(
             blueprint, role.obs_specs, family.statistics_size, 0, std_head, torso=torso
         )
-        self.action_kinds = ["d"] * bool(family.branches) + ["c"] * bool(family.n_continuous)
+        self.action_kinds = ["discrete"] * bool(family.branches) + ["continuous"] * bool(family.n_continuous)
         self.target_d_alpha = settings.target_d_alpha
         self.continuous_target_entropy = family.n_continuous * compute_target_entropy(settings)
         self.temperature = Temperature(len(self.action_kinds), settings.init_log_alpha, settings.use_auto_alpha)
@@ -166,24 +111,33 @@ class SoftPolicy(SacPolicyLearner):
             )
             self.groups["alpha"] = replace(group, weight_decay=0.0)
 
-    @property
-    def is_manual(self) -> bool:
-        return self.network.is_manual
-
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        return self._sample(self.network.compute(features), obs)
+        return self._sample(self.network.run(features).outputs, obs)
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
     ) -> tuple[PolicyOutput, Pass]:
+        """Evaluate the policy at all rows of a rollout, of which it learns from the first T.
+
+        Batch norms use the statistics of all T+1 rows, states and next states.
+
+        Args:
+            features: [T+1, B, F] without gradient.
+            obs: Observations {name: [T+1, B, ...]}, of which the action mask is used.
+            rows: Rows [T+1, B] bool that count in these statistics, or a function that returns them.
+
+        Returns:
+            The policy at the T+1 rows, and the pass through its network at the first T.
+        """
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
                 all_outputs = self.network.compute_outputs(features)
             policy_pass: Pass = AutogradPass(all_outputs[:-1])
         else:  # the last row needs no gradient
             policy_pass = self.network.run(features[:-1])
-            all_outputs = torch.cat((policy_pass.outputs, self.network.compute(features[-1:])))
+            with torch.no_grad():
+                all_outputs = torch.cat((policy_pass.outputs, self.network.run(features[-1:]).outputs))
         with torch.no_grad():
             return self._sample(all_outputs.detach(), obs), policy_pass
 
@@ -197,14 +151,23 @@ class SoftPolicy(SacPolicyLearner):
 
     @torch.no_grad()
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
-        terms = dict(zip("dc", policy.action_log_probs(raw_action), strict=True))
-        alphas = zip(self.temperature.alpha(), self.action_kinds, strict=True)
-        return reduce(torch.add, (alpha * terms[kind] for alpha, kind in alphas))
+        terms = self._select_kinds(*policy.action_log_probs(raw_action))
+        return reduce(torch.add, (alpha * term for alpha, term in zip(self.temperature.alpha(), terms, strict=True)))
 
     def compute_losses(
         self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> PolicyLosses:
-        """Return losses with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha."""
+    ) -> tuple[dict[str, Tensor], Callable[[], dict[str, Tensor]]]:
+        """Return the loss of each group, with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha.
+
+        Args:
+            policy_output: The policy at T rows.
+            outputs: The pass through its network.
+            weights: Weights of the rows [T, B].
+            evaluate_actions: The critics' values of actions.
+
+        Returns:
+            The losses, of which only the gradients have a meaning, and a function that computes metrics [T, B].
+        """
         policy = policy_output.policy
         q, action_gradient = evaluate_actions(policy_output.reparameterized.actions)
         with torch.no_grad():
@@ -225,23 +188,20 @@ class SoftPolicy(SacPolicyLearner):
 
         def compute_metrics() -> dict[str, Tensor]:
             entropies = {
-                f"train/entropy_{KINDS[kind]}": -(policy.probs * term).sum(-1)
+                f"train/entropy_{kind}": -(policy.probs * term).sum(-1)
                 for kind, term in zip(self.action_kinds, terms, strict=True)
             }
             return {**entropies, "train/policy_objective": (policy.probs * (q - policy_output.entropy_cost)).sum(-1)}
 
-        return PolicyLosses(by_group=losses, compute_metrics=compute_metrics)
+        return losses, compute_metrics
 
     def get_temperatures(self) -> dict[str, Tensor]:
-        return {
-            f"train/alpha_{KINDS[kind]}": alpha
-            for kind, alpha in zip(self.action_kinds, self.temperature.alpha(), strict=True)
-        }
+        names = (f"train/alpha_{kind}" for kind in self.action_kinds)
+        return dict(zip(names, self.temperature.alpha(), strict=True))
 
     def _log_prob_terms(self, policy: HybridDistribution, reparameterized: ReparameterizedSample) -> list[Tensor]:
         """Return log pi(d) and log pi(c|d) [..., K], for the kinds of dimension that the action has."""
-        terms = {"d": policy.log_probs, "c": reparameterized.log_prob}
-        return [terms[kind] for kind in self.action_kinds]
+        return self._select_kinds(policy.log_probs, reparameterized.log_prob)
 
     def _target_entropies(self, policy: HybridDistribution) -> list[Tensor | float]:
         """Return the target entropy of each kind of dimension, in nats.
@@ -253,8 +213,12 @@ class SoftPolicy(SacPolicyLearner):
         if self.network.n_masked_logits:
             allowed = [(part.statistics > MASKED_LOGIT / 2).sum(-1) for part in policy.branch_distributions]
             max_branch_entropy = torch.stack(allowed).clamp(min=1).log().sum(0)
-        targets = {"c": self.continuous_target_entropy, "d": self.target_d_alpha * max_branch_entropy}
-        return [targets[kind] for kind in self.action_kinds]
+        return self._select_kinds(self.target_d_alpha * max_branch_entropy, self.continuous_target_entropy)
+
+    def _select_kinds(self, discrete: Any, continuous: Any) -> list[Any]:
+        """Return the values of the kinds of dimension that the action has."""
+        values = {"discrete": discrete, "continuous": continuous}
+        return [values[kind] for kind in self.action_kinds]
 
 
 def compute_target_entropy(settings: SacSettings) -> float:
@@ -287,16 +251,5 @@ class EpsilonGreedy(SacPolicyLearner):
             policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
         )
 
-    def evaluate_for_update(
-        self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
-    ) -> tuple[PolicyOutput, Pass]:
-        output = self.evaluate(features, obs)
-        return output, AutogradPass(output.policy.statistics)  # of which no loss is made, since nothing is trained
-
     def compute_entropy_cost(self, policy: HybridDistribution, raw_action: Tensor) -> Tensor:
         return raw_action.new_zeros(raw_action.shape[:-1])
-
-    def compute_losses(
-        self, policy_output: PolicyOutput, outputs: Pass, weights: Tensor, evaluate_actions: EvaluateActions
-    ) -> PolicyLosses:
-        return PolicyLosses()

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from algorithm.errors import describe_exit
+from algorithm.errors import describe_exit, summarize_error
 
 OK = "ok"
 MISSING = "missing"  # not installed, and not required
 BROKEN = "broken"  # required, and it does not work
 TIMEOUT = "timeout"  # no result in time, perhaps because the machine is busy
 
-Outcome = tuple[str, str]  # one of these states, and a line: what was found, or what to do
 CALL_LIMIT = 60.0  # seconds that a call may take
 # Modules are imported from the folders of this process, not from the working directory.
 BOOTSTRAP = (
@@ -28,9 +27,13 @@ BOOTSTRAP = (
 )
 
 
+class Missing(Exception):
+    """An error for something that is not installed; the message is what to do."""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A record of the result of a check."""
+    """A record of the result of a check: its state, and a line with what was found, or what to do."""
 
     name: str
     state: str
@@ -39,37 +42,44 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of one thing. `run` may raise and may take `limit` seconds; TimeoutError counts as a time-out, too.
+    """A check of one thing.
 
-    What is missing is broken if it is required.
+    Attributes:
+        name: Name of the check, for people.
+        run: Returns a line about what was found. It may raise `Missing`; any other error means that it is broken,
+            TimeoutError that there was no result in time.
+        limit: Seconds after which there is no result.
+        is_required: Whether what is missing is broken.
     """
 
     name: str
-    run: Callable[[], Outcome]
+    run: Callable[[], str]
     limit: float = 200.0
     is_required: bool = False
 
     def __call__(self) -> Finding:
-        """Run the check: `broken` if it raises, `timeout` if it does not return within `limit`."""
-        outcomes: list[Outcome] = []
-        # A daemon thread, so that a check that never returns does not keep the process alive.
-        thread = threading.Thread(target=lambda: outcomes.append(self._run_safely()), daemon=True)
+        """Run the check in a thread, which does not keep the process alive if it never returns."""
+        findings: list[Finding] = []
+        thread = threading.Thread(target=lambda: findings.append(self.find()), daemon=True)
         thread.start()
         thread.join(self.limit)
-        state, line = outcomes[0] if outcomes else (TIMEOUT, describe_timeout(self.limit))
-        return Finding(self.name, BROKEN if self.is_required and state == MISSING else state, " ".join(line.split()))
+        return findings[0] if findings else Finding(self.name, TIMEOUT, describe_timeout(self.limit))
+
+    def find(self) -> Finding:
+        """Run the check in this thread."""
+        try:
+            state, line = OK, self.run()
+        except Missing as error:
+            state, line = BROKEN if self.is_required else MISSING, str(error)
+        except TimeoutError as error:
+            state, line = TIMEOUT, str(error)
+        except Exception as error:  # a broken package may raise anything
+            state, line = BROKEN, describe_error(error)
+        return Finding(self.name, state, " ".join(line.split()))
 
     def as_required(self) -> Check:
         """Return this check for something that is required."""
         return replace(self, is_required=True)
-
-    def _run_safely(self) -> Outcome:
-        try:
-            return self.run()
-        except TimeoutError as error:
-            return TIMEOUT, str(error)
-        except Exception as error:  # a broken package may raise anything
-            return BROKEN, describe_error(error)
 
 
 def describe_timeout(limit: float) -> str:
@@ -78,9 +88,8 @@ def describe_timeout(limit: float) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line, with its type unless it is an error of this project."""
-    line = " ".join(str(error).split())
-    return line if type(error).__module__.startswith("algorithm.") else f"{type(error).__name__}: {line}"
+    """Return an error as text, with its type unless it is an error of this project."""
+    return str(error) if type(error).__module__.startswith("algorithm.") else summarize_error(error)
 
 
 class SubprocessFailed(Exception):

@@ -17,8 +17,8 @@ from algorithm.runs.commands import (
     spell,
 )
 from algorithm.tools.doctor.check import BROKEN, MISSING, TIMEOUT, Check, describe_error
-from algorithm.tools.doctor.machine import MACHINE_CHECKS
-from algorithm.tools.doctor.requirements import (
+from algorithm.tools.doctor.installation import (
+    MACHINE_CHECKS,
     list_adapter_checks,
     list_core_checks,
     list_extras,
@@ -78,14 +78,18 @@ def _list_all_checks() -> Iterator[Check]:
     yield make_onnx_check()
 
 
-def _list_run_checks(options: argparse.Namespace) -> list[Check]:
-    """Return the checks of a run, or one failed check if a package is missing without which settings are not read."""
+def _list_run_checks(options: argparse.Namespace) -> Iterator[Check]:
+    """Yield the checks of a run, or one that fails if a package is missing without which settings are not read."""
     try:
         from algorithm.tools.doctor.trial import list_start_checks
 
-        return list(list_start_checks(options))
+        yield from list_start_checks(options)
     except UserError:
         raise
     except Exception as error:  # a broken package may raise anything
-        outcome = BROKEN, f"the settings cannot be read: {describe_error(error)}"
-        return [Check("settings", lambda: outcome)]
+        message = f"the settings cannot be read: {describe_error(error)}"
+
+        def fail() -> str:
+            raise UserError(message)
+
+        yield Check("settings", fail)

@@ -15,7 +15,6 @@ import torch
 
 from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
-from algorithm.rollout import Decision, Step
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
 from algorithm.tools.export.signature import (
     BATCH,
@@ -253,8 +252,7 @@ class ParityCheck:
 
     def __init__(self, agent: Agent, role: Role, signature: Signature, content: bytes):
         self.agent, self.role, self.signature = agent, role, signature
-        self.error = 0.0
-        self._violations: dict[str, str] = {}  # the first of each output
+        self.error, self.violations = 0.0, list[str]()
         self._run, self._rng = make_runner(content), np.random.default_rng(0)
         for batch in BATCHES:
             for _ in range(-(-OBSERVATIONS // batch)):
@@ -264,65 +262,54 @@ class ParityCheck:
         if signature.branches:
             self._check_masks()
 
-    @property
-    def violations(self) -> list[str]:
-        return list(self._violations.values())
-
     def _compare_steps(self, n: int, steps: int) -> None:
         """Compare the decisions at the first steps of `n` episodes, for the same random observations.
 
         The agent and its file each have their own memory.
         """
-        signature, all_false = self.signature, np.zeros(n, bool)
+        signature, family = self.signature, self.agent.family
         memory, previous, file_memory = (
             np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
         )
-        for number in range(steps):
+        for _ in range(steps):
             obs = sample_observations(self.role, self._rng, n)
             outputs = self._run(signature.make_feed(obs, file_memory))
             if signature.previous:
                 obs[PREVIOUS_ACTION] = previous
-            step = Step(
-                lane=np.arange(n),
-                obs=obs,
-                first=np.full(n, number == 0),
-                is_bootstrap_row=all_false,
-                reward=np.zeros(n, np.float32),
-                alive=~all_false,
-            )
-            decision = self.agent.greedy(step, memory)
-            self._compare_actions(outputs, decision)
-            memory = expected = decision.memory
+            statistics, memory = self.agent.policy.act(obs, memory)
+            mode = family.mode(statistics)
+            if signature.continuous:
+                self._compare(CONTINUOUS_MODE, outputs, family.to_action(mode)[:, : signature.continuous])
+            if signature.branches:
+                self._compare_indices(outputs[DISCRETE_MODE], mode, statistics)
+            expected = memory
             if signature.previous:
                 actions = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
                 previous = self.role.action_spec.encode(np.concatenate(actions, -1))  # that Unity executes
-                expected = np.concatenate((expected, previous), -1)
+                expected = np.concatenate((memory, previous), -1)
             if signature.memory:
+                self._compare(MEMORY_OUT, outputs, expected.reshape(n, 1, -1))
                 file_memory = outputs[MEMORY_OUT].reshape(n, -1)
-                self._compare(MEMORY_OUT, file_memory, expected)
 
-    def _compare(self, name: str, found: np.ndarray, expected: np.ndarray) -> None:
-        """Record the difference between two arrays that should be equal."""
-        error = float(np.abs(found - expected).max(initial=0.0))
+    def _compare(self, name: str, outputs: Mapping[str, np.ndarray], expected: np.ndarray) -> None:
+        """Record the difference between an output and what it should be."""
+        error = float(np.abs(outputs[name] - expected).max(initial=0.0))
         self.error = max(self.error, error)
         if not error <= TOLERANCE:
-            self._violations.setdefault(name, f"{name} differs from the agent's by {error:.2g}")
+            self._report(name, f" by {error:.2g}")
 
-    def _compare_actions(self, outputs: Mapping[str, np.ndarray], decision: Decision) -> None:
+    def _compare_indices(self, found: np.ndarray, mode: np.ndarray, statistics: np.ndarray) -> None:
         """Compare the most probable actions; another index with the same probability is accepted."""
-        n_continuous = self.signature.continuous
-        if n_continuous:
-            self._compare(CONTINUOUS_MODE, outputs[CONTINUOUS_MODE], decision.action[:, :n_continuous])
-        if not self.signature.branches:
-            return
-        indices = outputs[DISCRETE_MODE].astype(np.float32)
-        other = np.concatenate((decision.raw_action[:, :n_continuous], indices), -1)
-        if np.array_equal(other, decision.raw_action):
-            return
-        policy = self.agent.family(torch.from_numpy(decision.behavior))
-        difference = policy.log_prob(torch.from_numpy(decision.raw_action)) - policy.log_prob(torch.from_numpy(other))
+        other = np.concatenate((mode[:, : self.signature.continuous], found.astype(np.float32)), -1)
+        policy = self.agent.family(torch.from_numpy(statistics))
+        difference = policy.log_prob(torch.from_numpy(mode)) - policy.log_prob(torch.from_numpy(other))
         if difference.abs().max() > TOLERANCE:
-            self._violations.setdefault(DISCRETE_MODE, f"{DISCRETE_MODE} differs from the agent's")
+            self._report(DISCRETE_MODE)
+
+    def _report(self, name: str, size: str = "") -> None:
+        """Add the violation of an output, unless it has one."""
+        if not any(line.startswith(name) for line in self.violations):
+            self.violations.append(f"{name} differs from the agent's{size}")
 
     def _check_masks(self) -> None:
         """Check that no masked action is chosen."""
@@ -334,8 +321,8 @@ class ParityCheck:
             for name in (DISCRETE, DISCRETE_MODE):
                 taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
                 if not taken.all():
-                    line = f"{name} chose a masked action of branch {branch} in {(taken == 0).sum()} of {SAMPLES} cases"
-                    self._violations[line] = line
+                    count = f"{(taken == 0).sum()} of {SAMPLES}"
+                    self.violations.append(f"{name} chose a masked action of branch {branch} in {count} cases")
 
 
 def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:

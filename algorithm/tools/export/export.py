@@ -14,8 +14,7 @@ import numpy as np
 
 from algorithm.agents.agent import Agent
 from algorithm.atomic_io import open_synced, sync_folder
-from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.rng_state import preserve_process_state
+from algorithm.checkpointing.checkpoint import Checkpoint, preserve_process_state
 from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError

@@ -23,9 +23,8 @@ class InitCommand(Command):
         """Write the folder, and print its files and the reasons for its settings."""
         from algorithm.tools.init.folder import write_folder
 
-        result = write_folder(options.folder, collect_layers(options), options.force)
-        output.result = {"folder": result.folder.as_posix(), "notes": list(result.notes)}
-        output.log(f"wrote {' and '.join(map(str, result.files))}")
-        for line in result.notes:
+        files, notes = write_folder(options.folder, collect_layers(options), options.force)
+        output.result = {"folder": files[0].parent.as_posix(), "notes": notes}
+        for line in (f"wrote {' and '.join(map(str, files))}", *notes):
             output.log(line)
         output.log(f"train it: {get_command()} {options.folder}")

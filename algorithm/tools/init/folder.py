@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
-from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id, find_spec
+from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.unused_settings import check_effects
+from algorithm.config.loader import check_effects, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
 from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
-from algorithm.parts.make_env import describe_missing_limit, make_env_config
-from algorithm.parts.suggested_settings import open_environment, suggest_settings
+from algorithm.parts.make_env import describe_missing_limit
+from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
-from algorithm.specs import ACTION_MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types with folders
 ENV_TYPE_BY_GROUP = {"atari": "ATARI", "ale": "ATARI", "dm_control": "DM_CONTROL"}  # others hold ids of Gymnasium
@@ -43,17 +41,8 @@ large:
 """
 
 
-@dataclass(frozen=True)
-class InitResult:
-    """The folder and the files that were written, with lines for the user."""
-
-    folder: Path
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-
-
-def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitResult:
-    """Write envs/`name` for an environment that opens and can be learned from.
+def write_folder(name: str, layers: list[Layer], force: bool = False) -> tuple[list[Path], list[str]]:
+    """Write envs/`name` for an environment that opens and can be learned from; return its files, and lines for users.
 
     With `force` it replaces config.yaml and nn.py of a folder that exists. Raises UserError if it cannot be written,
     EnvironmentStartError as adapters do.
@@ -75,24 +64,27 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> InitRes
     base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name}}
-    roles, opened = open_environment(f"init {name}", merge(named, given))
-    threshold = find_spec(env_name).reward_threshold if env_type == "GYM" else None
-    suggested = suggest_settings(opened, roles, threshold)
+    suggested = suggest_settings(f"init {name}", merge(named, given))
     settings = resolve([(f"init {name}", suggested.tree)])  # the suggested and the given settings fit together
     check_effects(settings, layers)
-    text = _make_config(name, roles, merge(_select_shown(settings), suggested.tree), suggested.reasons)
-    note = describe_missing_limit(env_type, make_env_config(settings.base))
-    notes = (*suggested.notes, *((note,) if note else ()))
-    return InitResult(folder, _write_files(folder, text, _make_network(roles)), notes)
+    shown = {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
+    networks = {make_nn_file(role) for role in suggested.roles.values()}
+    network = networks.pop() if len(networks) == 1 else ""  # roles may need different ones
+    variant = VARIANT.format(command=get_command(), name=name) if "units" in network else ""
+    config = _make_config(name, suggested.roles, merge(shown, suggested.tree), suggested.reasons)
+    files = {folder / "config.yaml": config + variant, folder / "nn.py": network}
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        replace_text(path, text) if text else path.unlink(missing_ok=True)
+    note = describe_missing_limit(settings.base)
+    return [path for path, text in files.items() if text], [*suggested.notes, *([note] if note else [])]
 
 
 def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[str, str]:
     """Return env_type and env_name of the environment, as given or as the folder's name suggests."""
     group, _, task = name.partition("/")
-    chosen = given.get("base_config", {}).get("env_type")
-    env_type = (
-        chosen or (find_env_type(env_name) if env_name else ENV_TYPE_BY_GROUP.get(group.casefold(), "GYM"))
-    ).upper()
+    default = find_env_type(env_name) if env_name else ENV_TYPE_BY_GROUP.get(group.casefold(), "GYM")
+    env_type = (given.get("base_config", {}).get("env_type") or default).upper()
     if env_type not in SUPPORTED_ENV_TYPES:
         raise UserError(f"init writes folders for env_type {', '.join(SUPPORTED_ENV_TYPES)}, not for {env_type}")
     if env_name and env_name.endswith(".py"):
@@ -108,26 +100,6 @@ def _choose_environment(name: str, env_name: str | None, given: Tree) -> tuple[s
         raise UserError(f"init {name}: {error}; name one with --set base_config.env_name={suggested}") from error
 
 
-def _select_shown(settings: Settings) -> Tree:
-    return {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
-
-
-def _make_network(roles: Mapping[str, Role]) -> str | None:
-    """Return the text of nn.py; None if roles need different ones."""
-    texts = {make_nn_file(role) for role in roles.values()}
-    return texts.pop() if len(texts) == 1 else None
-
-
-def _write_files(folder: Path, config: str, network: str | None) -> tuple[Path, ...]:
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / "config.yaml", config)
-    if network is None:
-        (folder / "nn.py").unlink(missing_ok=True)
-        return (folder / "config.yaml",)
-    replace_text(folder / "nn.py", network)
-    return folder / "config.yaml", folder / "nn.py"
-
-
 def _make_config(name: str, roles: Mapping[str, Role], tree: Tree, reasons: Mapping[str, str]) -> str:
     """Return the text of config.yaml, with the meaning of each setting and the reason of its value."""
     lines = [f"# {tree['base_config']['env_name']}: {get_command()} {name}", "#"]
@@ -141,19 +113,13 @@ def _make_config(name: str, roles: Mapping[str, Role], tree: Tree, reasons: Mapp
     comments = meanings | {
         path: f"{meanings[path]}. Here: {reason}" if path in meanings else reason for path, reason in reasons.items()
     }
-    lines += ["default:", *format_commented(tree, comments)]
-    variant = VARIANT.format(command=get_command(), name=name) if "units" in (_make_network(roles) or "") else ""
-    return "\n".join(lines) + "\n" + variant
+    return "\n".join([*lines, "default:", *format_commented(tree, comments), ""])
 
 
 def _describe_role(role: Role) -> list[str]:
-    lines = [
-        f"# {'receives the mask' if key == ACTION_MASK else 'observes'} {_describe_observation(key, spec)}"
-        for key, spec in role.obs_specs.items()
-    ]
+    lines = []
+    for key, spec in role.obs_specs.items():
+        one_hot = f", one-hot of {' + '.join(map(str, spec.n_values))}" if spec.n_values else ""
+        verb = "receives the mask" if key == ACTION_MASK else "observes"
+        lines.append(f"# {verb} {key}: {spec.dtype} {list(spec.shape)}{one_hot}")
     return [*lines, f"# acts with {role.action_spec}"]
-
-
-def _describe_observation(key: str, spec: ObsSpec) -> str:
-    one_hot = f", one-hot of {' + '.join(map(str, spec.n_values))}" if spec.n_values else ""
-    return f"{key}: {spec.dtype} {list(spec.shape)}{one_hot}"

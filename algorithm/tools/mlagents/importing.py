@@ -13,16 +13,17 @@ from typing import Any
 
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import resolve
-from algorithm.config.variants import read_variant
 from algorithm.config.yaml_layers import (
     Layer,
     Tree,
     find_source,
+    find_value,
     format_commented,
     format_yaml,
     load_defaults,
     merge,
     nest,
+    read_variant,
     read_yaml,
 )
 from algorithm.errors import UserError
@@ -313,7 +314,7 @@ class Translation:
         """Yield a line for each engine setting that the file leaves out and whose default differs here."""
         for path, value, _, rule in self.configuration.iterate():
             if isinstance(rule, To) and rule.engine_default is not None and value is UNSET:
-                default = get_default(rule.setting)
+                default = find_value(load_defaults(), rule.setting)
                 if default != rule.engine_default:
                     yield (
                         f"{path} is not in the file: its default in ML-Agents is {json.dumps(rule.engine_default)}, "
@@ -351,20 +352,12 @@ class Translation:
 
     def _set(self, setting: str, value: Any, comment: str = "") -> None:
         """Add a setting, if it differs from Samara's default. By default there are no auxiliaries."""
-        if value != get_default(setting):
+        if value != find_value(load_defaults(), setting):
             self._write(setting, value, comment)
 
     def _write(self, setting: str, value: Any, comment: str = "") -> None:
         self.tree = merge(self.tree, nest(setting, value))
         self.comments[setting] = comment
-
-
-def get_default(setting: str) -> Any:
-    """Return Samara's default of a setting; an empty mapping for a setting of auxiliaries."""
-    default: Any = load_defaults()
-    for key in setting.split("."):
-        default = default.get(key, {})
-    return default
 
 
 def make_nn_file(configuration: Configuration, title: str) -> str:

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
 from algorithm.annotations import Range
+from algorithm.config.sections import describe_failure
 from algorithm.config.yaml_layers import Layer, Tree, find_source, merge
 from algorithm.errors import UserError
 
@@ -141,7 +142,7 @@ class Keys(BaseModel):
     @classmethod
     def _describe_error(cls, error: ErrorDetails, layers: list[Layer]) -> str:
         location, value = [part for part in error["loc"] if isinstance(part, str)], error["input"]
-        path, message = ".".join(location), error["msg"].removeprefix("Value error, ")
+        path, message = ".".join(location), describe_failure(error["msg"])
         key = f"{find_source(layers, path)}{path}"
         if error["type"] == "missing":
             return f"{'.'.join(location[:-1])} has no {location[-1]}, which ML-Agents requires"
@@ -151,7 +152,7 @@ class Keys(BaseModel):
             return f"{key} has no value, which ML-Agents requires"
         if error["type"] in ("model_type", "dict_type"):
             message = "it must be a mapping of keys"
-        return f"{key} is {value!r}; {message[0].lower()}{message[1:]}"
+        return f"{key} is {value!r}; {message}"
 
     @classmethod
     def explain_unknown(cls, path: str) -> str:

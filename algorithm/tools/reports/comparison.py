@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FI
 # Settings and sections that do not change what is learned.
 BASE_SETTINGS = ("name", "seed", "log_every", "save_every", "keep_checkpoints", "export", "tracker", "histograms")
 WITHOUT_EFFECT = {*(f"base_config.{name}" for name in BASE_SETTINGS), "report_config", "tracker_config", "tune"}
-MAX_VALUE_LENGTH = 40  # characters of the value of a setting in a label
+MISSING = "null"  # value of a setting that a run lacks
 CURVE_POINTS = 100
 MAX_OVERSHOOT = 0.05  # of the env steps at the end of a run, by which the first value of another one may be later
 FEW_RUNS = 5  # with fewer, an interval covers the mean in less than 90% of all cases
@@ -46,12 +46,12 @@ class ComparedRun(RunData):
     Attributes:
         env_steps: [n], ascending.
         values: [n], the mean over roles.
-        gaps: [n] bool, whether damaged lines of the table are before a point.
+        gaps: env steps of the points before and after damaged lines of the table.
     """
 
     env_steps: np.ndarray
     values: np.ndarray
-    gaps: np.ndarray
+    gaps: Sequence[tuple[float, float]]
 
     def __str__(self) -> str:
         return self.folder.as_posix()
@@ -67,15 +67,15 @@ class ComparedRun(RunData):
         return self.record["reached"] is True
 
     @cached_property
-    def effective_settings(self) -> Mapping[str, Any]:
-        """The settings that may change what is learned, by path, without sections of other algorithms.
+    def effective_settings(self) -> Mapping[str, str]:
+        """The settings that may change what is learned, as texts by path, without sections of other algorithms.
 
-        A setting that is newer than the run has its default.
+        A setting that is newer than the run has its default. Words are as they are, other values are JSON.
         """
         others = {get_agent_section(name) for name in AGENTS} - {get_agent_section(self.algorithm)}
         tree = merge(load_defaults(), self.settings)
         sections = {name: values for name, values in tree.items() if name not in {*others, *WITHOUT_EFFECT}}
-        return {path: value for path, value in _flatten(sections) if path not in WITHOUT_EFFECT}
+        return {path: text for path, text in _flatten(sections) if path not in WITHOUT_EFFECT}
 
     def read_curve(self, metric: str) -> None:
         """Read a metric by env steps, the mean over roles; points without a finite value are left out."""
@@ -87,16 +87,15 @@ class ComparedRun(RunData):
         kept = np.flatnonzero(n_known)[::-1]  # of rows with the same env steps, the last one
         self.env_steps, first = np.unique(columns[STEPS_COLUMN][kept], return_index=True)
         self.values = means[kept[first]]
-        self.gaps = np.diff(np.cumsum(is_gap)[kept[first]], prepend=0) > 0
+        before = np.flatnonzero(np.diff(np.cumsum(is_gap)[kept[first]]))
+        self.gaps = list(zip(self.env_steps[before], self.env_steps[before + 1], strict=True))
 
     def interpolate(self, env_steps: np.ndarray) -> np.ndarray:
         """Return the values at these env steps [m], linear between points; NaN in gaps, and where there is no value."""
         end = self.values[-1] if self.has_reached_goal else np.nan
         values = np.interp(env_steps, self.env_steps, self.values, left=np.nan, right=end)
-        following = np.searchsorted(self.env_steps, env_steps)  # the first point at or after each of them
-        inside = following < len(self.gaps)
-        following = np.where(inside, following, 0)
-        values[inside & self.gaps[following] & (self.env_steps[following] > env_steps)] = np.nan
+        for before, after in self.gaps:
+            values[(env_steps > before) & (env_steps < after)] = np.nan
         return values
 
 
@@ -169,14 +168,12 @@ class Comparison:
         environments: the results of each environment.
         overall: the results over all environments; None if no two groups are in all of them, or for one environment.
         notes: lines on runs that are left out or end early, on damaged files, and on intervals.
-        folder: the folder of the first run's folder, for files.
     """
 
     metric: str
     environments: Sequence[EnvironmentResult]
     overall: OverallResult | None
     notes: Sequence[str]
-    folder: Path
 
 
 def compare(patterns: Sequence[str], metric: str | None, log: Log) -> Comparison:
@@ -208,7 +205,6 @@ def compare(patterns: Sequence[str], metric: str | None, log: Log) -> Comparison
         environments.append(_compare_environment(environment, groups, metric, note))
     return Comparison(
         metric=metric,
-        folder=(runs[0].folder if runs[0].folder.name else runs[0].folder.absolute()).parent,
         environments=environments,
         overall=_compare_overall(environments) if len(environments) > 1 else None,
         notes=notes,
@@ -264,7 +260,7 @@ def _compare_environment(
         goal=goals.pop() if len(goals) == 1 else None,
         env_steps=int(score_at),
         groups=[
-            _summarize_group(groups[each.label], scores[each.label][0], ends[each.label], each)
+            _summarize_group(groups[each.label], scores[each.label], ends[each.label], each)
             for each in measure_groups(scores)
         ],
         improvements=compare_pairs(scores),
@@ -278,15 +274,13 @@ def _find_end(runs: Sequence[ComparedRun]) -> float:
     return float(min(open_ends) if open_ends else max(ends))
 
 
-def _summarize_group(
-    runs: Sequence[ComparedRun], scores: np.ndarray, end: float, performance: Performance
-) -> GroupResult:
+def _summarize_group(runs: Sequence[ComparedRun], scores: Scores, end: float, performance: Performance) -> GroupResult:
     env_steps = np.linspace(min(end, max(run.env_steps[0] for run in runs)), end, CURVE_POINTS)
     values = np.stack([run.interpolate(env_steps) for run in runs], -1)
     return GroupResult(
         **vars(performance),
         runs=runs,
-        scores=scores,
+        scores=scores[0],
         reached=sum(run.has_reached_goal for run in runs),
         env_steps_to_goal=_list_until_goal(runs, "env_steps"),
         cpu_seconds_to_goal=_list_until_goal(runs, "cpu_seconds"),
@@ -336,12 +330,12 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
     )
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", clean_text(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def read_runs(patterns: Sequence[str], log: Log) -> list[ComparedRun]:
@@ -371,15 +365,11 @@ def _find_runs(pattern: str, log: Log) -> Iterator[Path]:
     if not places:
         raise UserError(f"{pattern}: there is no such folder; name run folders, such as runs/gym/cartpole/*")
     for place in places:
-        inside = _sort(path.parent for path in place.rglob(ORIGIN_FILE) if not path.parent.name.startswith("."))
-        runs = [place] if _is_run(place) else list(filter(_is_run, inside))
+        inside = [path.parent for path in place.rglob(ORIGIN_FILE) if (path.parent / CONFIG_FILE).is_file()]
+        runs = [run for run in _sort(inside) if run == place or not run.name.startswith(".")]
         if not runs:
             log(f"{place.as_posix()} has no run (a folder with {CONFIG_FILE} and {ORIGIN_FILE}): it is left out")
         yield from runs
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / CONFIG_FILE).is_file() and (folder / ORIGIN_FILE).is_file()
 
 
 def _sort(folders: Iterable[Path]) -> list[Path]:
@@ -433,23 +423,20 @@ def group_runs(runs: Iterable[ComparedRun], log: Log) -> dict[str, dict[str, lis
     """
     groups: dict[str, dict[str, list[ComparedRun]]] = {}
     for (environment, algorithm), members in _collect(runs, _identify_algorithm):
-        by_settings = [same for _, same in _collect(members, lambda run: _make_key(run.effective_settings))]
-        firsts = [same[0] for same in by_settings]
-        paths = _find_differing(firsts, dict.fromkeys(path for run in firsts for path in run.effective_settings))
-        for same in by_settings:
-            label = " ".join([algorithm, *(_format_setting(path, same[0], paths) for path in paths)])
+        trees = [run.effective_settings for run in members]
+        names = _name_differing(trees, dict.fromkeys(path for tree in trees for path in tree))
+        for values, same in _collect(members, partial(_format_settings, names=names)):
             by_name = _collect(same, lambda run: _split_name(run.folder.name)[0])
             if not _find_repeated_seeds(same) or len(by_name) == 1:
                 by_name = [("", same)]
             for name, part in by_name:
-                groups.setdefault(environment, {})[clean_text(f"{label} {name}".rstrip())] = part
-    for environment, labeled in groups.items():
-        for label, part in labeled.items():
-            if repeated := _find_repeated_seeds(part):
-                log(
-                    f"{environment} {label} has several runs with seed {', '.join(map(str, repeated))}: they are not "
-                    "independent, its interval is too narrow"
-                )
+                label = clean_text(" ".join(filter(None, (algorithm, values, name))))
+                groups.setdefault(environment, {})[label] = part
+                if repeated := _find_repeated_seeds(part):
+                    log(
+                        f"{environment} {label} has several runs with seed {', '.join(map(str, repeated))}: they are "
+                        "not independent, its interval is too narrow"
+                    )
     return groups
 
 
@@ -457,7 +444,7 @@ def list_differing_settings(runs: Sequence[ComparedRun]) -> dict[str, list[str]]
     """Return the settings that all runs have and whose values differ between them, with their values as text."""
     trees = [run.effective_settings for run in runs]
     shared = [path for path in trees[0] if all(path in tree for tree in trees)]
-    return {path: [_format_value(tree[path]) for tree in trees] for path in _find_differing(runs, shared)}
+    return {path: [tree[path] for tree in trees] for path in _name_differing(trees, shared)}
 
 
 def _identify_algorithm(run: ComparedRun) -> tuple[str, str]:
@@ -473,26 +460,15 @@ def _collect(runs: Iterable[ComparedRun], key: Callable[[ComparedRun], Any]) -> 
     return list(found.items())
 
 
-def _make_key(settings: Any) -> str:
-    return json.dumps(settings, sort_keys=True, default=str)
+def _name_differing(trees: Sequence[Mapping[str, str]], paths: Iterable[str]) -> dict[str, str]:
+    """Return the settings that differ, by path: the last part of their path, if no other one ends with it."""
+    names = {path: path.rpartition(".")[2] for path in paths if len({tree.get(path, MISSING) for tree in trees}) > 1}
+    counts = Counter(names.values())
+    return {path: name if counts[name] == 1 else path for path, name in names.items()}
 
 
-def _find_differing(runs: Sequence[ComparedRun], paths: Iterable[str]) -> list[str]:
-    """Return which of the settings have different values in these runs; a run that lacks one has null."""
-    return [path for path in paths if len({_make_key(run.effective_settings.get(path)) for run in runs}) > 1]
-
-
-def _format_setting(path: str, run: ComparedRun, paths: Sequence[str]) -> str:
-    """Return name=value of a setting; the name is the last part of its path, if no other path ends with it."""
-    name = path.rpartition(".")[2]
-    is_unique = sum(other.rpartition(".")[2] == name for other in paths) == 1
-    return f"{name if is_unique else path}={_format_value(run.effective_settings.get(path))}"
-
-
-def _format_value(value: Any) -> str:
-    """Return the value of a setting as a short text."""
-    text = clean_text(value if isinstance(value, str) else json.dumps(value))
-    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 3]}..."
+def _format_settings(run: ComparedRun, names: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={run.effective_settings.get(path, MISSING)}" for path, name in names.items())
 
 
 def _find_repeated_seeds(runs: Sequence[ComparedRun]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -38,8 +38,7 @@ _UNRECORDED_RESULT: Any = {
     "groups": {"__all__": {"thresholds", "profile", "env_steps", "mean_curve"}},
     "improvements": {"__all__": {"chance"}},
 }
-UNRECORDED: Any = {"folder": True, "environments": {"__all__": _UNRECORDED_RESULT}, "overall": _UNRECORDED_RESULT}
-Colors = Mapping[str, int]  # the number of the color of each label
+UNRECORDED: Any = {"environments": {"__all__": _UNRECORDED_RESULT}, "overall": _UNRECORDED_RESULT}
 
 
 def compare_runs(runs: Sequence[str], metric: str | None, output: Output) -> None:
@@ -61,9 +60,14 @@ def compare_repeats(runs: Sequence[str], output: Output) -> None:
 
 
 def _report(comparison: Comparison, name: str, output: Output) -> dict[str, Any]:
-    """Print the tables of a comparison, and write its page and its picture. Return its record with their paths."""
+    """Print the tables of a comparison, and write its page and its picture alongside the first run folder.
+
+    Returns its record with their paths.
+    """
     _print_tables(comparison, output)
-    page, picture = (write(comparison, comparison.folder, name) for write in (write_page, write_picture))
+    first = comparison.environments[0].groups[0].runs[0].folder
+    folder = (first if first.name else first.absolute()).parent
+    page, picture = write_page(comparison, folder, name), write_picture(comparison, folder, name)
     output.log(f"page:    {page.as_posix()}")
     output.log(f"picture: {picture.as_posix()}")
     return {**make_record(comparison), "page": page.as_posix(), "picture": picture.as_posix()}
@@ -121,15 +125,12 @@ def make_record(comparison: Comparison) -> dict[str, Any]:
 
 def write_page(comparison: Comparison, folder: Path, name: str) -> Path:
     """Write the page of a comparison as <name>.html into a folder and return its path."""
-    path, colors, overall = folder / f"{name}.html", _number_labels(comparison), comparison.overall
-    overall_charts = _draw_charts(overall.groups, overall.improvements, colors, "normalized score") if overall else []
+    path = folder / f"{name}.html"
     text = render(
         "compare.html",
         comparison=comparison,
-        colors=colors,
-        sections=[(result, _make_section(result, comparison.metric, colors)) for result in comparison.environments],
-        overall_charts=overall_charts,
-        n_runs=sum(len(group.runs) for result in comparison.environments for group in result.groups),
+        charts=ComparisonCharts(comparison),
+        list_differing_settings=list_differing_settings,
         format_reached=format_reached,
         format_range=_format_median_and_range,
         describe_state=describe_state,
@@ -140,27 +141,10 @@ def write_page(comparison: Comparison, folder: Path, name: str) -> Path:
 
 def write_picture(comparison: Comparison, folder: Path, name: str) -> Path:
     """Write the mean curves of all environments as <name>.svg into a folder and return its path."""
-    path, colors = folder / f"{name}.svg", _number_labels(comparison)
-    charts = [_draw_curves(result, comparison.metric, colors, result.environment) for result in comparison.environments]
-    replace_text(path, draw_picture(charts).to_svg_file())
+    path, charts = folder / f"{name}.svg", ComparisonCharts(comparison)
+    curves = [charts.draw_curves(result, result.environment) for result in comparison.environments]
+    replace_text(path, draw_picture(curves).to_svg_file())
     return path
-
-
-def _number_labels(comparison: Comparison) -> Colors:
-    labels = dict.fromkeys(group.label for result in comparison.environments for group in result.groups)
-    return {label: number for number, label in enumerate(labels)}
-
-
-def _make_section(result: EnvironmentResult, metric: str, colors: Colors) -> Mapping[str, Any]:
-    """Return the charts and the settings of the section of an environment, for the template."""
-    rows = [_make_row(group.label, colors[group.label], group.iqm) for group in result.groups]
-    score = f"{metric} at {result.env_steps:,} env steps"
-    return {
-        "curves": _draw_curves(result, metric, colors, f"{metric}, mean over runs with 95% interval"),
-        "iqm": draw_rows(rows, title="Interquartile mean with 95% interval", note=score, width=IQM_WIDTH),
-        "charts": _draw_charts(result.groups, result.improvements, colors, score),
-        "settings": list_differing_settings([group.runs[0] for group in result.groups]),
-    }
 
 
 def format_reached(result: GroupResult) -> str:
@@ -184,60 +168,67 @@ def _format_median_and_range(values: Sequence[float] | None, form: str) -> str:
     return f"{middle} ({low:{form}} to {f'{high:{form}}' if isfinite(high) else 'not reached'})"
 
 
-def _draw_curves(result: EnvironmentResult, metric: str, colors: Colors, title: str) -> Chart:
-    """Return the chart of mean curves with their intervals, and of the runs behind them."""
-    lines = [
-        Line(color=colors[group.label], x=run.env_steps, y=run.values, faint=True)
-        for group in result.groups
-        if 1 < len(group.runs) <= MAX_FAINT_RUNS
-        for run in group.runs
-    ]
-    lines += [_make_line(group.label, colors, group.env_steps, group.mean_curve) for group in result.groups]
-    level = result.goal if metric.partition("/")[2].startswith("return") else None
-    y_range = find_robust_range(lines, level)
-    note = "A curve ends where the shortest run of its group ends. Thin lines are single runs. Extremes may be cut off."
-    if any(group.reached for group in result.groups):
-        note += " Training ends at the goal; the mean then contains the last value of a run that has reached it."
-    return draw_lines(lines, title=title, note=note, y_label=metric, level=level, y_range=y_range, size=CURVE_SIZE)
+class ComparisonCharts:
+    """The charts of a comparison, in which each label of a group has its own color.
 
-
-def _draw_charts(
-    groups: Sequence[Performance], improvements: Sequence[Improvement], colors: Colors, score: str
-) -> list[Chart]:
-    """Return the charts of performance profiles and of probabilities of improvement.
-
-    Args:
-        groups: the performance of each group; empty if scores have no common scale.
-        improvements: of each pair of groups.
+    Attributes:
         colors: number of the color of each label.
-        score: what a score is.
     """
-    charts = []
-    if groups:
-        lines = [_make_line(group.label, colors, group.thresholds, group.profile) for group in groups]
+
+    def __init__(self, comparison: Comparison):
+        labels = dict.fromkeys(group.label for result in comparison.environments for group in result.groups)
+        self.colors = {label: number for number, label in enumerate(labels)}
+        self.metric = comparison.metric
+
+    def draw_curves(self, result: EnvironmentResult, title: str) -> Chart:
+        """Return the chart of mean curves with their intervals, and of the runs behind them."""
+        lines = [
+            Line(color=self.colors[group.label], x=run.env_steps, y=run.values, faint=True)
+            for group in result.groups
+            if 1 < len(group.runs) <= MAX_FAINT_RUNS
+            for run in group.runs
+        ]
+        lines += [self._make_line(group.label, group.env_steps, group.mean_curve) for group in result.groups]
+        level = result.goal if self.metric.partition("/")[2].startswith("return") else None
+        y_range = find_robust_range(lines, level)
+        note = (
+            "A curve ends where the shortest run of its group ends. Thin lines are single runs. Extremes may be cut "
+            "off."
+        )
+        if any(group.reached for group in result.groups):
+            note += " Training ends at the goal; the mean then contains the last value of a run that has reached it."
+        size, y_label = CURVE_SIZE, self.metric
+        return draw_lines(lines, title=title, note=note, y_label=y_label, level=level, y_range=y_range, size=size)
+
+    def draw_iqm(self, groups: Sequence[Performance], score: str) -> Chart:
+        """Return the chart of interquartile means; `score` is what is compared."""
+        rows = [self._make_row(group.label, group.label, group.iqm) for group in groups]
+        return draw_rows(rows, title="Interquartile mean with 95% interval", note=score, width=IQM_WIDTH)
+
+    def draw_profile(self, groups: Sequence[Performance], score: str) -> Chart:
+        """Return the chart of performance profiles by `score`."""
+        lines = [self._make_line(group.label, group.thresholds, group.profile) for group in groups]
         title, y_label = "Performance profile", "fraction of runs above"
-        charts.append(draw_lines(lines, title=title, x_label=score, y_label=y_label, y_range=PROBABILITIES))
-    if improvements:
-        rows = [_make_row(f"{each.label} > {each.other}", colors[each.label], each) for each in improvements]
-        title, note = "Probability of improvement", _describe_complete(improvements)
-        charts.append(draw_rows(rows, title=title, note=note, x_range=PROBABILITIES, level=0.5))
-    return charts
+        return draw_lines(lines, title=title, x_label=score, y_label=y_label, y_range=PROBABILITIES)
 
+    def draw_improvements(self, improvements: Sequence[Improvement]) -> Chart:
+        """Return the chart of probabilities of improvement, with the chance of each that has no interval."""
+        rows, chances, note = [], [], ""
+        for each in improvements:
+            name = f"{each.label} > {each.other}"
+            rows.append(self._make_row(name, each.label, each))
+            if each.is_complete:
+                chances.append(f"{name} ({each.chance:.2g})")
+        if chances:
+            note = (
+                "Where every run of a group is above every run of the other one, the bootstrap finds no interval. "
+                f"Probability of such an order if both are equally good: {', '.join(chances)}."
+            )
+        return draw_rows(rows, title="Probability of improvement", note=note, x_range=PROBABILITIES, level=0.5)
 
-def _describe_complete(improvements: Sequence[Improvement]) -> str:
-    """Return why probabilities of 1 have no interval, with the chance of each; empty if there is none."""
-    chances = [f"{each.label} > {each.other} ({each.chance:.2g})" for each in improvements if each.is_complete]
-    if not chances:
-        return ""
-    return (
-        "Where every run of a group is above every run of the other one, the bootstrap finds no interval. "
-        f"Probability of such an order if both are equally good: {', '.join(chances)}."
-    )
+    def _make_line(self, label: str, x: np.ndarray, each: Estimate) -> Line:
+        return Line(color=self.colors[label], x=x, y=each.value, low=each.low, high=each.high, label=label)
 
-
-def _make_line(label: str, colors: Colors, x: Any, each: Estimate) -> Line:
-    return Line(color=colors[label], x=x, y=each.value, low=each.low, high=each.high, label=label)
-
-
-def _make_row(label: str, color: int, each: Estimate) -> Row:
-    return Row(label=label, color=color, value=float(each.value), low=float(each.low), high=float(each.high))
+    def _make_row(self, name: str, label: str, each: Estimate) -> Row:
+        value, low, high = float(each.value), float(each.low), float(each.high)
+        return Row(label=name, color=self.colors[label], value=value, low=low, high=high)

@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from algorithm.atomic_io import replace_bytes, replace_text
-from algorithm.config.variants import read_variant
+from algorithm.config.yaml_layers import read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
@@ -39,7 +39,6 @@ NAME = "gallery"  # of every run
 VARIANT = "default"
 STOP_SECONDS = 120  # in which a run whose time is over starts and ends: it is evaluated, and saves its checkpoint
 PAGE_FILE, RECORD_FILE = "index.md", "gallery.json"
-COLUMNS = 3  # of the grid of pictures
 SHOWN_VIDEO = "-median.gif"  # end of its name: neither the best nor the worst episode
 
 
@@ -99,14 +98,6 @@ class GalleryRecord(OpenRecord):
     left_out: dict[str, str]
 
 
-@dataclass(kw_only=True)
-class Gallery:
-    """What a page shows: runs, and the reason why an environment folder has none, each by the name of the folder."""
-
-    entries: dict[str, GalleryEntry] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-
-
 def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, output: Output) -> None:
     """Train the environment folders that `part` selects, each for at most `seconds`, and add them to the page.
 
@@ -114,22 +105,21 @@ def show_gallery(folder: Path, part: str | None, seconds: int, is_forced: bool, 
     run is shown as it is now. The page is written after each folder, so that it is complete if the command is
     interrupted; a run that was interrupted is not shown, and trained again by a later call.
     """
-    gallery = read_gallery(folder)
+    entries, left_out = read_gallery(folder)
     for environment in select_environments(part):
-        entry, run, reason = gallery.entries.get(environment), read_complete_run(environment), None
+        entry, run, reason = entries.get(environment), read_complete_run(environment), None
         limit = entry.limit if entry else None
         if is_forced or not (entry or run):
             reason = train_within(environment, seconds, output)
             limit, run = seconds, read_complete_run(environment)
         if reason:
-            gallery.left_out[environment] = reason
+            left_out[environment] = reason
         elif run:
-            gallery.entries[environment] = make_entry(folder, run, limit)
-        state = f"not trained: {reason}" if reason else gallery.entries[environment]
-        output.log(f"{environment}: {state}")
-        write_gallery(folder, gallery)
-    page = write_gallery(folder, gallery)
-    reached = sorted(name for name, entry in gallery.entries.items() if entry.reached)
+            entries[environment] = make_entry(folder, run, limit)
+        output.log(f"{environment}: {f'not trained: {reason}' if reason else entries[environment]}")
+        write_gallery(folder, entries, left_out)
+    page = write_gallery(folder, entries, left_out)
+    reached = sorted(name for name, entry in entries.items() if entry.reached)
     output.result = {"page": page.as_posix(), "reached": reached}
     output.log(f"page: {page}")
 
@@ -174,8 +164,8 @@ def train_within(environment: str, seconds: int, output: Output) -> str | None:
 def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, Any]:
     """Run a command of this program in its own process, which is killed after `seconds`. Return its result."""
     command = [sys.executable, "-m", "algorithm", *arguments, "--json"]
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    paths = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     try:
         done = subprocess.run(command, env=variables, timeout=seconds, capture_output=True, check=False)
         return json.loads(done.stdout)
@@ -185,25 +175,25 @@ def _run_command(arguments: Sequence[str], seconds: float | None) -> dict[str, A
         return {"error": f"its process ended with status {done.returncode}"}
 
 
-def read_gallery(folder: Path) -> Gallery:
-    """Return what the page in a folder shows; nothing if there is none. Raises UserError for a damaged record."""
+def read_gallery(folder: Path) -> tuple[dict[str, GalleryEntry], dict[str, str]]:
+    """Return what the page in a folder shows: the entries, and the reasons for the folders without one, by folder.
+
+    Raises UserError for a damaged record.
+    """
     try:
         record = read_json(folder / RECORD_FILE, GalleryRecord)
     except RecordError as error:
         raise UserError(f"{error}: repair it, or remove it for a new page") from error
-    if record is None:
-        return Gallery()
-    return Gallery(entries={each.environment: each for each in record["entries"]}, left_out=record["left_out"])
+    return ({each.environment: each for each in record["entries"]}, record["left_out"]) if record else ({}, {})
 
 
-def write_gallery(folder: Path, gallery: Gallery) -> Path:
+def write_gallery(folder: Path, entries: Mapping[str, GalleryEntry], left_out: Mapping[str, str]) -> Path:
     """Write the page and its record into a folder, which has the pictures of its entries. Return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    entries = [gallery.entries[name] for name in sorted(gallery.entries)]
-    left_out = {name: gallery.left_out[name] for name in sorted({*gallery.left_out} - {*gallery.entries})}
-    write_json(folder / RECORD_FILE, {"entries": [asdict(entry) for entry in entries], "left_out": left_out})
-    text = render("gallery.md", all_entries=entries, left_out=left_out, columns=COLUMNS)
-    replace_text(folder / PAGE_FILE, text)
+    shown = [entries[name] for name in sorted(entries)]
+    reasons = {name: left_out[name] for name in sorted({*left_out} - {*entries})}
+    write_json(folder / RECORD_FILE, {"entries": [asdict(entry) for entry in shown], "left_out": reasons})
+    replace_text(folder / PAGE_FILE, render("gallery.md", all_entries=shown, left_out=reasons))
     return folder / PAGE_FILE
 
 
@@ -216,30 +206,27 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
         limit: seconds for which it was trained at most; None if they are not known.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    reached, facts, curve, video = bool(run.record["reached"]), [], None, None
-    if reached:
-        stem, facts = run.environment.strip("/").replace("/", "_"), list_facts(run)
-        chart = draw_returns(run.metrics, run.goal)
-        if chart.legend:  # otherwise no episode has ended
-            curve = f"{stem}.svg"
-            picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
-            replace_text(folder / curve, picture.to_svg_file())
-        videos = [path for path in run.videos if path.suffix == ".gif"]
-        if videos:
-            video = f"{stem}.gif"
-            shown = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), videos[0])
-            replace_bytes(folder / video, (run.folder / shown).read_bytes())
-    return GalleryEntry(
+    entry = GalleryEntry(
         environment=run.environment,
         algorithm=run.algorithm,
         goal=run.goal,
-        reached=reached,
+        reached=bool(run.record["reached"]),
         env_steps=run.record["env_steps"],
         seconds=run.record["seconds"],
         limit=limit,
         mean_return=next(iter(run.record["returns"].values()), None),
-        machine=", ".join(f"{name} {value}" for name, value in list_machine(run) if name != "system"),
-        facts=tuple(facts),
-        curve=curve,
-        video=video,
+        machine=", ".join(f"{name} {value}" for name, value in list_machine(run).items() if name != "system"),
     )
+    if not entry.reached:
+        return entry
+    stem, curve, video = run.environment.strip("/").replace("/", "_"), None, None
+    chart = draw_returns(run.metrics, run.goal)
+    if chart.legend:  # otherwise no episode has ended
+        curve = f"{stem}.svg"
+        picture = draw_picture([replace(chart, title=f"Return in {run.environment}")])
+        replace_text(folder / curve, picture.to_svg_file())
+    if videos := [path for path in run.videos if path.suffix == ".gif"]:
+        video = f"{stem}.gif"
+        shown = next((path for path in videos if path.name.endswith(SHOWN_VIDEO)), videos[0])
+        replace_bytes(folder / video, (run.folder / shown).read_bytes())
+    return replace(entry, facts=list_facts(run), curve=curve, video=video)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from algorithm import __version__
 from algorithm.config.yaml_layers import format_value
@@ -15,18 +14,14 @@ from algorithm.training.metrics import format_number
 
 MAX_VALUE = 300  # characters of the value of a setting
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from jinja2.nodes import EvalContext
-
 
 def render(template: str, **values: Any) -> str:
     """Return the text of a template with values.
 
     The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
-    commas), `duration` (of seconds), `setting` (a value as YAML), and `code` (a line of code in Markdown). All values
-    are escaped, as HTML in a template `*.html` and as Markdown in others, and cleaned (`clean_text`), except those of
-    `mark_safe`.
+    commas), `duration` (of seconds), `setting` (a value as YAML), and `code` (a line inside of code in Markdown, which
+    is marked as `safe` then). All values are escaped, as HTML in a template `*.html` and as Markdown in others, and
+    cleaned (`clean_text`), except those that a template marks as `safe`.
 
     Args:
         template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
@@ -35,20 +30,13 @@ def render(template: str, **values: Any) -> str:
     return make_environment().get_template(template).render(version=__version__, **values)
 
 
-def mark_safe(html: str) -> Any:
-    """Return HTML or Markdown that a page contains as it is, such as a chart."""
-    from markupsafe import Markup
-
-    return Markup(html)
-
-
 @cache
-def make_environment() -> Environment:
+def make_environment() -> Any:
     """Return the environment of the templates."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_eval_context
 
     @pass_eval_context
-    def finalize(context: EvalContext, value: Any) -> Any:
+    def finalize(context: Any, value: Any) -> Any:
         """Return the value of an expression as a template prints it; Jinja escapes it in HTML."""
         if not isinstance(value, str) or hasattr(value, "__html__"):
             return value
@@ -63,8 +51,13 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters: Mapping[str, Any] = {"number": format_number, "count": format_count, "duration": format_duration}
-    environment.filters.update(filters, setting=format_setting, code=format_code)
+    environment.filters |= {
+        "number": format_number,
+        "count": format_count,
+        "duration": format_duration,
+        "setting": format_setting,
+        "code": format_code,
+    }
     return environment
 
 
@@ -73,9 +66,9 @@ def escape_markdown(text: str) -> str:
     return " ".join(re.sub(r"[\\|\[]", r"\\\g<0>", clean_text(text)).replace("<", "&lt;").split())
 
 
-def format_code(text: str) -> Any:
+def format_code(text: str) -> str:
     """Return a text as one line inside of code in Markdown, which it does not end; code has no escapes."""
-    return mark_safe(" ".join(clean_text(text).replace("`", "'").replace("<", "&lt;").split()))
+    return " ".join(clean_text(text).replace("`", "'").replace("<", "&lt;").split())
 
 
 def format_count(value: float | None) -> str:

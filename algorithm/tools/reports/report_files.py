@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from algorithm.atomic_io import replace_text
-from algorithm.config.yaml_layers import format_yaml
 from algorithm.errors import clean_text, summarize_error
 from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.program import DEFAULT_ROLE, get_command
 from algorithm.runs.results import RESULT_FILE, describe_state
 from algorithm.specs import Role
 from algorithm.tools.reports.charts import Chart, Row, draw_rows
-from algorithm.tools.reports.network_figure import draw_network
-from algorithm.tools.reports.page import format_count, format_duration, format_setting, mark_safe, render
+from algorithm.tools.reports.page import format_count, format_duration, render
 from algorithm.tools.reports.run_data import Log, RunData, RunMetrics, read_run
-from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures
+from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures, draw_network
 from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, format_number
 
 REPORT_FILE, CARD_FILE = "report.html", "README.md"
@@ -42,15 +40,6 @@ EVALUATION_COLUMNS = {
 GB = 2**30
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The outcome of a run: its kind (a class of the style), a few words, and a sentence."""
-
-    kind: str
-    label: str
-    sentence: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fact:
     """A number of a run: its name, its value as text, and a note below it."""
@@ -58,16 +47,6 @@ class Fact:
     name: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of texts, whose last columns, as many as `numbers`, contain numbers."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    numbers: int = 0
 
 
 def write_report(folder: Path, log: Log) -> None:
@@ -104,30 +83,32 @@ def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
 def make_report(run: RunData) -> str:
     """Return the report of a run as HTML: a page with all that its folder contains about it."""
     videos = [path for path in run.videos if path.suffix == ".mp4" or path.with_suffix(".mp4") not in run.videos]
-    return render(
+    return _render(
         "run.html",
-        **_make_texts(run),
+        run,
         figures=draw_figures(run.metrics, run.goal),
         episodes=draw_episodes(run),
         evaluations=list_evaluations(run.metrics),
         environment=list_environment(run),
-        networks={role: (network, draw_network(network["nodes"])) for role, network in run.networks.items()},
+        draw_network=draw_network,
         videos=videos[:MAX_VIDEOS],
         files=[name for name in LINKED_FILES if (run.folder / name).is_file()],
     )
 
 
-def _make_texts(run: RunData) -> dict[str, Any]:
-    """Return the values that both templates have."""
-    return {
-        "run": run,
-        "headline": make_headline(run),
-        "facts": list_facts(run),
-        "spaces": list_spaces(run.roles),
-        "machine": list_machine(run),
-        "versions": list_versions(run),
-        "commands": list_commands(run),
-    }
+def _render(template: str, run: RunData, **values: Any) -> str:
+    """Return the text of a template, with the values that both templates have, and further ones."""
+    return render(
+        template,
+        run=run,
+        headline=make_headline(run),
+        facts=list_facts(run),
+        spaces=list_spaces(run.roles),
+        machine=list_machine(run),
+        versions=list_versions(run),
+        command=f"{get_command()} {shlex.join((run.environment, '-n', run.name))}",
+        **values,
+    )
 
 
 def draw_episodes(run: RunData) -> Chart | None:
@@ -152,57 +133,36 @@ def draw_episodes(run: RunData) -> Chart | None:
 def make_model_card(run: RunData) -> str:
     """Return the model card of a run as Markdown, with the metadata that model hubs read."""
     gifs = [path.as_posix() for path in run.videos if path.suffix == ".gif"]
-    curves = [CURVE_FILE] if (run.folder / CURVE_FILE).is_file() else []
-    metadata = mark_safe(format_yaml(make_metadata(run)))
-    pictures = [*curves, *gifs[:1]]
-    return render("model_card.md", **_make_texts(run), mark=mark_safe(MARK), metadata=metadata, pictures=pictures)
-
-
-def make_metadata(run: RunData) -> dict[str, Any]:
-    """Return the metadata of a model card, in the form of the Hugging Face Hub; other sites show it as Markdown."""
+    pictures = [name for name in (CURVE_FILE, *gifs[:1]) if (run.folder / name).is_file()]
     names = (run.algorithm, str(run.get_setting("base_config.env_name") or run.environment))
-    # Without characters that begin HTML, a link or code, which YAML does not escape.
-    algorithm, environment = (" ".join(re.sub(r"[<\[`]", "", clean_text(name)).split()) for name in names)
-    results = [
-        {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-            "dataset": {"name": environment, "type": environment},
-            "metrics": [
-                {"type": "mean_reward", "name": "mean_reward", "value": f"{one['mean']:.2f} +/- {one['std']:.2f}"}
-            ],
-        }
-        for one in (run.record.get("evaluation") or {}).values()
-    ]
-    return {
-        "library_name": "samara",
-        "tags": ["reinforcement-learning", algorithm, environment],
-        **({"model-index": [{"name": algorithm, "results": results}]} if results else {}),
-    }
+    # Without characters that begin a link or code, which YAML does not escape.
+    tags = [" ".join(re.sub(r"[<\[`]", "", clean_text(name)).split()) for name in names]
+    return _render("model_card.md", run, mark=MARK, tags=tags, pictures=pictures)
 
 
-def make_headline(run: RunData) -> Headline:
-    """Return the headline of a run."""
+def make_headline(run: RunData) -> tuple[str, str, str]:
+    """Return the outcome of a run: its kind (a class of the style), a few words, and a sentence."""
     record, status, steps = run.record, run.record["status"], f"{run.record['env_steps']:,} env steps"
     goal = "the goal" if run.goal is None else f"the goal of {run.goal:,.6g}"
     label = describe_state(record)
     label = label[:1].upper() + label[1:]
     if run.in_training:
-        return Headline(WAITING, "In training", f"A process trains this run; {steps} so far.")
+        return WAITING, "In training", f"A process trains this run; {steps} so far."
     if status is None:
         sentence = f"The run has no result, since its process did not end normally. Its metrics end at {steps}."
-        return Headline(WAITING, label, sentence)
+        return WAITING, label, sentence
     if status in SIGNAL_STATUSES:
-        return Headline(WAITING, label, f"A signal ended the run after {steps}.")
+        return WAITING, label, f"A signal ended the run after {steps}."
     if status != 0:
         failure = f": {record['failure']}" if record.get("failure") else "."
-        return Headline(BAD, label, f"The run ended with exit status {status} after {steps}{failure}")
+        return BAD, label, f"The run ended with exit status {status} after {steps}{failure}"
     if record["reached"] is None:
-        return Headline(GOOD, label, f"The run trained for {steps}, without a goal.")
+        return GOOD, label, f"The run trained for {steps}, without a goal."
     doubts = "".join(_list_doubts(run))
     if record["reached"]:
         confirmed = f"{record.get('confirmed_by') or 'evaluation'} episodes confirm it"
-        return Headline(GOOD, label, f"The mean return reached {goal} after {steps}; {confirmed}.{doubts}")
-    return Headline(BAD, label, f"The mean return did not reach {goal} within {steps}.{doubts}")
+        return GOOD, label, f"The mean return reached {goal} after {steps}; {confirmed}.{doubts}"
+    return BAD, label, f"The mean return did not reach {goal} within {steps}.{doubts}"
 
 
 def _list_doubts(run: RunData) -> Iterator[str]:
@@ -260,51 +220,49 @@ def _name(text: str, role: str) -> str:
     return text if role in ("", DEFAULT_ROLE) else f"{text}, {role}"
 
 
-def list_evaluations(metrics: RunMetrics) -> list[Table]:
-    """Return a table of the evaluations of each role."""
-    tables = []
+def list_evaluations(metrics: RunMetrics) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of the evaluations of each role: its columns and its rows of texts."""
+    tables = {}
     for role in metrics.list_metrics().get(EVALUATION_COLUMN, {}):
         names = {f"{name}/{role}" if role else name: label for name, label in EVALUATION_COLUMNS.items()}
         shown = {name: label for name, label in names.items() if name in metrics.columns}
         rows = [row for row in zip(*metrics.get_rows(*shown), strict=True) if np.isfinite(row[1])]
         texts = [[f"{row[0]:,.0f}", *map(format_number, row[1:])] for row in rows]
-        tables.append(Table(title=role, columns=["env steps", *shown.values()], rows=texts, numbers=1 + len(shown)))
+        tables[role] = (["env steps", *shown.values()], texts)
     return tables
 
 
-def list_spaces(roles: Mapping[str, Role]) -> list[Table]:
-    """Return a table of the observations and actions of each role."""
-    return [
-        Table(
-            title=f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}",
-            columns=("space", "name", "shape", "type", "values"),
-            rows=list(_list_spaces(role)),
-        )
+def list_spaces(roles: Mapping[str, Role]) -> dict[str, list[Sequence[str]]]:
+    """Return the observations and actions of each role by its title: kind, name, shape, type and values of each."""
+    return {
+        f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}": [
+            *_list_spaces(role)
+        ]
         for name, role in roles.items()
-    ]
+    }
 
 
-def _list_spaces(role: Role) -> Iterator[list[str]]:
+def _list_spaces(role: Role) -> Iterator[Sequence[str]]:
     for name, spec in role.obs_specs.items():
         values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
         if len(spec.shape) == 3:
             values = f"0 to {spec.high:g}"
-        yield ["observation", name, _join(spec.shape) or "scalar", spec.dtype, values]
+        yield "observation", name, _join(spec.shape) or "scalar", spec.dtype, values
     for part in role.action_spec.parts:
         values = " x ".join(f"one of {count}" for count in part.n_values)
         if not part.n_values:
             values = f"{min(part.low):g} to {max(part.high):g}"
-        yield ["action", "" if part.key is None else str(part.key), _join(part.shape) or "scalar", part.dtype, values]
+        yield "action", "" if part.key is None else str(part.key), _join(part.shape) or "scalar", part.dtype, values
     if not role.action_spec.parts:
-        yield ["action", "", "", "", str(role.action_spec)]
+        yield "action", "", "", "", str(role.action_spec)
 
 
 def _join(numbers: Sequence[int]) -> str:
     return " x ".join(map(str, numbers))
 
 
-def list_environment(run: RunData) -> list[tuple[str, str]]:
-    """Return name and value of each setting of the environment that is set."""
+def list_environment(run: RunData) -> dict[str, Any]:
+    """Return the settings of the environment that are set, by name."""
     names = ("env_type", "env_name", "env_args", "env_wrappers", "n_envs", "max_step_each_iter", "runtime", "n_workers")
     values = {name: run.get_setting(f"base_config.{name}") for name in names}
     runtime = str(values["runtime"]).casefold()
@@ -312,28 +270,22 @@ def list_environment(run: RunData) -> list[tuple[str, str]]:
         del values["n_workers"]
     if runtime in ("cluster", "ray"):
         values["actors"] = run.get_setting("cluster_config.actors")
-    return [(name, format_setting(value)) for name, value in values.items() if value not in (None, {}, [])]
+    return {name: value for name, value in values.items() if value not in (None, {}, [])}
 
 
-def list_machine(run: RunData) -> list[tuple[str, str]]:
-    """Return name and value of each property of the machine of the last session; empty if it is not recorded."""
+def list_machine(run: RunData) -> dict[str, str]:
+    """Return the properties of the machine of the last session, by name; empty if it is not recorded."""
     machine = run.sessions[-1]["machine"] if run.sessions else {}
     names = {"processor": "processor", "cores": "cores", "memory": "memory", "accelerator": "GPU", "system": "system"}
-    found = {name: machine[key] for key, name in names.items() if machine.get(key)}
+    found = {name: str(machine[key]) for key, name in names.items() if machine.get(key)}
     if "memory" in found:
-        found["memory"] = f"{found['memory'] / GB:.1f} GiB"
-    return [(name, str(value)) for name, value in found.items()]
+        found["memory"] = f"{machine['memory'] / GB:.1f} GiB"
+    return found
 
 
-def list_versions(run: RunData) -> list[tuple[str, str]]:
-    """Return name and version of each package, the commit and the seed; those of the last session."""
+def list_versions(run: RunData) -> dict[str, str]:
+    """Return the version of each package, the commit and the seed, by name; those of the last session."""
     origin = run.sessions[-1] if run.sessions else run.record
     seed = run.record.get("seed", run.get_setting("base_config.seed"))
     found = {**(origin.get("versions") or {}), "commit": origin.get("commit"), "seed": seed}
-    return [(name, str(value)) for name, value in found.items() if value is not None]
-
-
-def list_commands(run: RunData) -> list[tuple[str, str]]:
-    """Return the commands that continue from a run, with their purpose."""
-    command = f"{get_command()} {shlex.join((run.environment, '-n', run.name))}"
-    return [("play it", f"{command} --run"), ("resume it", f"{command} --resume")]
+    return {name: str(value) for name, value in found.items() if value is not None}

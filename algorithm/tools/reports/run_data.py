@@ -97,11 +97,6 @@ class RunMetrics:
         values = self.columns.get(column, np.empty(0))
         return values[np.isfinite(values)]
 
-    def find_last(self, column: str) -> float | None:
-        """Return the last value of a column; None if it has none."""
-        known = self.get_known(column)
-        return float(known[-1]) if len(known) else None
-
     def list_metrics(self) -> dict[str, dict[str, str]]:
         """Return the columns {metric: {role: column}}; the role is empty for a metric of the whole run."""
         found: dict[str, dict[str, str]] = {}
@@ -193,7 +188,7 @@ class RunData:
     @cached_property
     def changes(self) -> Sequence[tuple[int, str, Any, Any]]:
         """The settings that changed when the run was resumed: from which env step on, path, old and new value."""
-        trees = RunFolder(self.folder).history.read_all(self.log)
+        trees = RunFolder(self.folder).read_all_settings(self.log)
         return [
             (env_steps, *change)
             for (_, before), (env_steps, after) in zip(trees, trees[1:], strict=False)

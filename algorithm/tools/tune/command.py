@@ -101,8 +101,7 @@ def _print_best(search: Search, trials: Sequence[TrialRecord], output: Output) -
     from algorithm.training.metrics import format_number
 
     paths, rows = [dimension.path for dimension in search.space.dimensions], []
-    ranked = sorted((trial for trial in trials if trial.value is not None), key=search.study.make_rank)
-    for trial in ranked[:MAX_ROWS]:
+    for trial in search.study.rank(trials)[:MAX_ROWS]:
         values = [trial.settings.get(path, "") for path in paths]
         shown = [value if isinstance(value, str) else format_value(value) for value in values]
         rows.append((str(trial.number), format_number(trial.value), *shown))

@@ -1,4 +1,4 @@
-"""A search for settings: the trials of a study, the number that compares them, and the best settings as a variant."""
+"""A search for settings: its space, the number that compares trials, the trials, the best settings as a variant."""
 
 from __future__ import annotations
 
@@ -14,17 +14,26 @@ from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.checkpointing.checkpoint import CheckpointError
-from algorithm.config.loader import Settings, resolve
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import format_variant, read_own_variant, read_variant, write_variant
-from algorithm.config.yaml_layers import Tree, format_value, merge, read_yaml
+from algorithm.config.loader import Settings, check_effects, find_failure, resolve
+from algorithm.config.search import SPACE, Choices, Dimension, NumberRange, iterate_dimensions, read_space
+from algorithm.config.yaml_layers import (
+    Layer,
+    Tree,
+    format_value,
+    format_variant,
+    merge,
+    nest,
+    read_own_variant,
+    read_variant,
+    read_yaml,
+    write_variant,
+)
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file_name
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
 from algorithm.runs.run_requests import RunRequest, create_run, resolve_effective
-from algorithm.tools.tune.space import SearchSpace, Values, make_tree
 from algorithm.tools.tune.study import Study, TrialRecord
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.metrics import format_number
@@ -35,9 +44,128 @@ EVALUATIONS = 10  # of a run, if base_config.evaluate_every is null
 WARMUP = 0.3  # fraction of a run that is trained before its trial can be pruned
 PENALTY = 2  # env steps of a run that does not reach the goal, as a multiple of max_step (PAR2)
 NOT_OF_A_TRIAL = (EnvironmentStartError, CheckpointError, OSError)  # these end a search: every trial would fail
-
+# Settings that trials share, with what to use instead: otherwise trials could not be compared.
+FIXED = {
+    "goal": "a search compares trials by the same goal",
+    "tune": "it describes the search itself",
+    "base_config.name": "the study has this name",
+    "base_config.seed": "tune.seeds is the number of seeds of each trial",
+    "base_config.max_step": "trials are compared at the same number of env steps",
+    "base_config.max_iter": "trials are compared at the same number of env steps",
+    "base_config.evaluate_every": "trials are compared at the same env steps",
+    "base_config.evaluate_greedy": "trials are compared by the same evaluation",
+}
+Values = dict[str, Any]  # by the paths of settings
 Log = Callable[[str], None]
 Train = Callable[[RunFolder, Settings, Sequence[Callback]], RunResult]  # trains in a run folder that is locked
+
+
+class SearchSpace:
+    """The space of `tune.space`, on top of the settings that all trials share.
+
+    Args:
+        layers: the settings that all trials share, with the space.
+        own: those of the settings that were written for this search, and so must have an effect; other dimensions
+            without an effect are left out.
+
+    Attributes:
+        dimensions: the dimensions, choices first.
+
+    Raises:
+        UserError: the space is empty, or a dimension cannot be searched: a setting that is unknown or shared by all
+            trials, a value that the setting does not allow, a setting without effect.
+    """
+
+    def __init__(self, layers: Sequence[Layer], own: Sequence[Layer]):
+        self.layers = list(layers)
+        self.dimensions: list[Dimension] = []
+        all_dimensions = read_space(resolve(self.layers).tune.space, layers)
+        spaces = [(tree.get("tune") or {}).get("space") or {} for _, tree in own]
+        written = {path for space in spaces for path, _ in iterate_dimensions(space)}
+        for dimension in all_dimensions:
+            choices = [other for other in all_dimensions if isinstance(other, Choices) and other is not dimension]
+            limits, failure = self._check_values(dimension, choices)
+            if failure and dimension.path in written:
+                raise UserError(f"{dimension.source}: {SPACE}: {dimension.path} {failure}")
+            if not failure:
+                self.dimensions.append(_convert_limits(dimension, limits))
+        if not self.dimensions:
+            raise UserError(f"{layers[0][0]}: {SPACE} is empty; name settings there, such as acer_config.learning_rate")
+
+    def _check_values(self, dimension: Dimension, choices: Sequence[Choices]) -> tuple[list[Any], str | None]:
+        """Return the values of a dimension as settings have them, and why one has no effect, to follow its path.
+
+        A value has an effect if it has one with the settings as they are, or with a value of another choice.
+
+        Raises:
+            UserError: A value cannot be searched.
+        """
+        path, place = dimension.path, f"{dimension.source}: {SPACE}"
+        if reason := FIXED.get(path) or FIXED.get(path.partition(".")[0]):
+            raise UserError(f"{place}: {path} cannot be searched: {reason}")
+        contexts = [{}, *(nest(other.path, value) for other in choices for value in other.values)]
+        typed: list[Any] = []
+        for value in dimension.values:
+            errors: list[UserError] = []
+            failures: list[str | None] = []
+            for context in contexts:
+                try:
+                    settings = resolve([*self.layers, (place, merge(context, nest(path, value)))])
+                except UserError as error:
+                    errors.append(error)
+                    continue
+                failures.append(find_failure(settings, path))
+                if failures[-1] is None:
+                    found = find_value(settings, path)
+                    typed.append(found if isinstance(found, int | float) else value)
+                    break
+            if not failures:
+                text = str(errors[0]).removeprefix(f"{place}: ")
+                raise UserError(f"{place}: {text}") from errors[0]
+            if failures[-1] is not None:
+                return typed, failures[0]
+        return typed, None
+
+    def sample(self, trial: Any) -> Values:
+        """Return the values of a trial of Optuna, without settings that have no effect with the values before them."""
+        values: Values = {}
+        for dimension in self.dimensions:
+            if self._explain_failure(dimension.path, values) is None:
+                values[dimension.path] = dimension.sample(trial)
+        return values
+
+    def _explain_failure(self, path: str, values: Values) -> str | None:
+        """Return why a setting has no effect with these values, to follow its name; None if it has an effect."""
+        try:
+            settings = resolve([*self.layers, (SPACE, make_tree(values))])
+        except UserError:  # the values need others, which are sampled later
+            return None
+        return find_failure(settings, path)
+
+
+def make_tree(values: Mapping[str, Any]) -> Tree:
+    """Return the settings of a trial as a tree."""
+    tree: Tree = {}
+    for path, value in values.items():
+        tree = merge(tree, nest(path, value))
+    return tree
+
+
+def _convert_limits(dimension: Dimension, typed: Sequence[Any]) -> Dimension:
+    """Return a dimension with limits of the type of its setting: a range of 0 to 1 may be one of numbers."""
+    if not isinstance(dimension, NumberRange):
+        return dimension
+    low, high = typed if all(isinstance(limit, int) for limit in typed) else map(float, typed)
+    return replace(dimension, low=low, high=high)
+
+
+def find_value(settings: Settings, path: str) -> Any:
+    """Return the value of a setting in the typed settings; None if it is not among them."""
+    section, *keys = path.split(".")
+    owner: Any = settings
+    for key in (settings.find_field(section), *keys):
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+    return owner
 
 
 class Objective:
@@ -199,7 +327,7 @@ class Search:
             reason, error = " ".join(describe_end(failure)[1].split()), failure
         self.study.finish(trial, value, reason)
         self._remove_checkpoints()
-        best = self.study.find_best()
+        best = self._find_best(self.study.list_trials())
         result = reason if value is None else f"{format_number(value)} {self.objective.unit}"
         result += " (goal not reached)" if self.objective.is_goal_missed(value) else ""
         known = "" if best is None else f"; best: trial {best.number}, {format_number(best.value)}"
@@ -235,10 +363,14 @@ class Search:
         with create_run(replace(self.request, replace=False), name, settings) as folder:
             return self._train(folder, replace(settings, command_line_layers=given), [pruner])
 
+    def _find_best(self, trials: list[TrialRecord]) -> TrialRecord | None:
+        """Return the best trial; None if none is complete."""
+        return next(iter(self.study.rank(trials)), None)
+
     def _remove_checkpoints(self) -> None:
         """Remove the checkpoints of all finished trials but the best, which would fill the disk."""
         trials = self.study.list_trials()  # once, since other processes finish trials meanwhile
-        best = self.study.find_best(trials)
+        best = self._find_best(trials)
         for trial in trials:
             if trial.state != "running" and trial != best:
                 for path in self.study.get_folder(trial.number).glob("*/checkpoints"):
@@ -252,7 +384,7 @@ class Search:
         """
         with self.study.lock:
             trials = self.study.list_trials()
-            best = self.study.find_best(trials)
+            best = self._find_best(trials)
             running = sum(trial.state == "running" for trial in trials)
             if running:
                 self._log(

@@ -172,16 +172,10 @@ class Study:
         """Return all trials, in order of their numbers."""
         return [_make_record(trial) for trial in self._study.get_trials(deepcopy=False)]
 
-    def find_best(self, trials: Iterable[TrialRecord] | None = None) -> TrialRecord | None:
-        """Return the best of the complete ones of `trials`, by default of all; the first of equally good ones."""
-        trials = self.list_trials() if trials is None else trials
-        return min((trial for trial in trials if trial.value is not None), key=self.make_rank, default=None)
-
-    def make_rank(self, trial: TrialRecord) -> tuple[float, int]:
-        """Return the key by which trials are sorted, the best first; those without a value are last."""
-        if trial.value is None:
-            return float("inf"), trial.number
-        return (-trial.value if self.maximize else trial.value), trial.number
+    def rank(self, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the complete ones of some trials, the best first."""
+        complete = [trial for trial in trials if trial.value is not None]
+        return sorted(complete, key=lambda trial: trial.value or 0.0, reverse=self.maximize)
 
     def get_folder(self, number: int) -> Path:
         """Return the folder of the runs of a trial."""

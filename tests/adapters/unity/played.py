@@ -5,31 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import UnityClient
 from algorithm.adapters.unity.scene import SceneTick
+from tests.adapters.configs import opened
 from tests.unity_player.launcher import ROOT, make_player
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+DEFAULTS = yaml.safe_load((ROOT / "default_config.yaml").read_text())
 SECTION = {
-    "base_port": None,
+    **DEFAULTS["base_config"]["unity_args"],
     "agents": None,
     "no_graphics": False,
-    "time_scale": 20,
-    "quality_level": 1,
-    "width": 84,
-    "height": 84,
-    "target_frame_rate": -1,
-    "capture_frame_rate": 60,
-    "additional_args": [],
-    "log_folder": None,
     "timeout_wait": 20.0,
 }
 
@@ -42,13 +35,8 @@ def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit:
 
 def act(client: UnityClient, tick: SceneTick) -> SceneTick:
     """Step with zeros as actions, and return the next tick."""
-    specs = client.agent_specs
-    return client.step(
-        {
-            name: np.zeros((len(decisions), specs[name].action_spec.size))
-            for name, (decisions, _) in tick.batches.items()
-        }
-    )
+    sizes = {name: specs.action_spec.size for name, specs in client.agent_specs.items()}
+    return client.step({name: np.zeros((len(asked), sizes[name])) for name, (asked, _) in tick.batches.items()})
 
 
 def press_play(port: int, task: str, *flags: str) -> subprocess.Popen:
@@ -57,34 +45,13 @@ def press_play(port: int, task: str, *flags: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
 
-def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """Return whether a condition becomes true within ten seconds."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process ends within some seconds."""
-    return wait_for(lambda: not alive(pid))
-
-
 def make_config(path: Path | None, copies: int = 1, parameters=None, ended=None, **section) -> EnvConfig:
     """Return the configuration of a player, or of the editor for None; `section` changes `unity_args`."""
     build_path = "editor" if path is None else str(path)
     return EnvConfig(
         name="",
         n_envs=copies,
-        section={"build_path": build_path, **SECTION, **section},
+        section={**SECTION, "build_path": build_path, **section},
         parameters=parameters,
         on_episode_end=ended,
     )
@@ -92,4 +59,4 @@ def make_config(path: Path | None, copies: int = 1, parameters=None, ended=None,
 
 def make_scenes(folder: Path, task: str, *flags: str, **config) -> UnityAdapter:
     """Return an adapter of a task of the scripted player, whose program is written to `folder`."""
-    return UnityAdapter(make_config(make_player(folder, task, *flags), **config))
+    return opened(UnityAdapter(make_config(make_player(folder, task, *flags), **config)))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +23,16 @@ from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
 from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec
+from tests.adapters.configs import opened
 from tests.adapters.contract import _random_actions
-from tests.adapters.unity.played import ENVIRONMENT, has_ended, make_config, make_scenes, press_play
+from tests.adapters.unity.played import ENVIRONMENT, make_config, make_scenes, press_play
+from tests.faults.namespaces import list_descendants
+from tests.faults.runs import wait_until_dead
 from tests.unity_player.launcher import ROOT, make_player
 
+CAMERA = {"Camera": ObsSpec((3, 8, 8))}
 # The contract tests and the test with kill -9 start the processes of scenes as users do.
 pytestmark = pytest.mark.usefixtures("prepared_scenes")
-
-
-@pytest.fixture
-def opened():
-    """Close adapters after the test."""
-    adapters = []
-    yield lambda adapter: adapters.append(adapter) or adapter
-    for adapter in adapters:
-        adapter.close()
 
 
 @pytest.fixture
@@ -47,10 +41,10 @@ def at_once(monkeypatch):
     monkeypatch.setattr(unity_adapter, "FIRST_PAUSE", 0.0)
 
 
-def play(adapter, ticks, seed=0):
+def play(adapter, ticks):
     """Return {role: Step} of `ticks` ticks with random actions."""
-    rng = np.random.default_rng(seed)
-    shown = [adapter.reset(seed)]
+    rng = np.random.default_rng(0)
+    shown = [adapter.reset(0)]
     for _ in range(ticks):
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
     return shown
@@ -59,19 +53,15 @@ def play(adapter, ticks, seed=0):
 def rows(shown, role):
     """Return {lane: its rows (observation, first, final, reward, alive)}."""
     lanes = {}
-    for steps in shown:
-        if role in steps:
-            step = steps[role]
-            obs = next(iter(step.obs.values()))
-            for row, lane in enumerate(step.lane.tolist()):
-                fields = (step.first, step.is_bootstrap_row, step.reward, step.alive)
-                found = (obs[row].tolist(), *(field[row].item() for field in fields))
-                lanes.setdefault(lane, []).append(found)
+    for step in (steps[role] for steps in shown if role in steps):
+        (obs, *_), fields = step.obs.values(), (step.first, step.is_bootstrap_row, step.reward, step.alive)
+        for row, lane in enumerate(step.lane.tolist()):
+            lanes.setdefault(lane, []).append((obs[row].tolist(), *(field[row].item() for field in fields)))
     return lanes
 
 
-def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "staggered", agents=50))  # the limit is no number of lanes
+def test_staggered_decisions_are_the_hand_written_rows(tmp_path):
+    adapter = make_scenes(tmp_path, "staggered", agents=50)  # the limit is no number of lanes
     lanes = rows(play(adapter, 11), "Staggered")
     assert adapter.roles["Staggered"].lanes == 3
     # Lane 0 is agent 1, lane 1 agent 2; agents 3 and 4 follow each other in lane 2. An observation is (agent, tick).
@@ -103,15 +93,13 @@ def test_staggered_decisions_are_the_hand_written_rows(tmp_path, opened):
         ],
     }
     for lane, hand_written in expected.items():
-        found = lanes[lane][: len(hand_written)]
-        assert len(found) >= len(hand_written) - 2
-        for (obs, *flags), (own, *others) in zip(found, hand_written, strict=False):
-            assert obs == own
-            assert flags == pytest.approx(others)
+        assert len(lanes[lane]) >= len(hand_written) - 2
+        for (obs, *flags), (own, *others) in zip(lanes[lane], hand_written, strict=False):
+            assert obs == own and flags == pytest.approx(others)
 
 
-def test_sensors_masks_and_actions_match_the_scene(tmp_path, opened):
-    grid = opened(make_scenes(tmp_path, "grid", "--size", "20", "--png"))
+def test_sensors_and_masks_match_the_scene(tmp_path):
+    grid = make_scenes(tmp_path, "grid", "--size", "20", "--png")
     obs = grid.reset(0)["GridWorld"].obs
     assert grid.roles["GridWorld"].obs_specs == {
         "CameraSensor": ObsSpec((3, 20, 20), "uint8", high=255.0),
@@ -120,17 +108,13 @@ def test_sensors_masks_and_actions_match_the_scene(tmp_path, opened):
     }
     assert set(np.unique(obs["CameraSensor"])) == {0, 230, 255}
     assert obs["action_mask"][:, 0].all()  # to stay is always possible
-    hybrid = opened(make_scenes(tmp_path, "hybrid"))
-    obs, role = hybrid.reset(0)["Hybrid"].obs, hybrid.roles["Hybrid"]
-    assert (role.action_spec.continuous, role.action_spec.branches) == (2, (2, 3))
-    shapes = {name: spec.shape for name, spec in role.obs_specs.items()}
-    assert shapes == {"Buffer": (6,), "Vector": (7,), "action_mask": (5,)}
-    assert obs["Buffer"][0, 2:].tolist() == [0, 0, 0, 0]  # agent 0 has one row of three
 
 
-def test_each_agent_gets_its_own_action(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "hybrid", copies=2))
+def test_each_agent_gets_its_own_action(tmp_path):
+    adapter = make_scenes(tmp_path, "hybrid", copies=2)
     steps = adapter.reset(0)
+    shapes = {name: spec.shape for name, spec in adapter.roles["Hybrid"].obs_specs.items()}
+    assert shapes == {"Buffer": (6,), "Vector": (7,), "action_mask": (5,)}
     for _ in range(3):
         vector = steps["Hybrid"].obs["Vector"]
         right = [vector[:, :2], vector[:, 2:4].argmax(1)[:, None], vector[:, 4:].argmax(1)[:, None]]
@@ -138,23 +122,22 @@ def test_each_agent_gets_its_own_action(tmp_path, opened):
         np.testing.assert_allclose(steps["Hybrid"].reward, 2, atol=1e-5)
 
 
-def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "two_behaviors"))
+def test_a_late_behavior_is_a_role_from_then_on_and_group_rewards_are_added(tmp_path):
+    adapter = make_scenes(tmp_path, "two_behaviors")
     steps, seen = adapter.reset(0), []
     for _ in range(24):
         seen.append(set(steps))
         assert set(steps) <= set(adapter.roles)
         right = {"Walker": lambda obs: obs["Number"], "Watcher-team1": lambda obs: obs["Sign"].argmax(1)[:, None]}
         steps = adapter.step({role: right[role](step.obs).astype(np.float32) for role, step in steps.items()})
-        if "Watcher-team1" in steps:
-            last = steps["Watcher-team1"]
+        last = steps.get("Watcher-team1")
     assert seen[0] == {"Walker"}
     assert set(adapter.roles) == {"Walker", "Watcher-team1"}
     assert last.reward.tolist() == [1.5] * 3
 
 
-def test_late_agents_get_lanes_after_the_other_agents(tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "arrivals", copies=2))
+def test_late_agents_get_lanes_after_the_other_agents(tmp_path):
+    adapter = make_scenes(tmp_path, "arrivals", copies=2)
     shown, lanes = [adapter.reset(0)], []
     while len(shown) < 125:
         lanes.append(adapter.roles["Arrivals"].lanes)
@@ -173,24 +156,20 @@ def test_late_agents_get_lanes_after_the_other_agents(tmp_path, opened):
 
 
 @pytest.mark.parametrize(("limit", "appear"), [(1, 0), ({"Staggered": 2}, 5)], ids=str)
-def test_more_agents_than_the_limit_are_an_error_of_one_line(limit, appear, tmp_path, opened):
-    adapter = opened(make_scenes(tmp_path, "staggered", agents=limit))
+def test_more_agents_than_the_limit_are_an_error_of_one_line(limit, appear, tmp_path):
+    adapter = make_scenes(tmp_path, "staggered", agents=limit)
     most = limit if isinstance(limit, int) else limit["Staggered"]
-    with pytest.raises(
-        UnsupportedEnvironment,
-        match=rf"more than {most} agents of role 'Staggered'.*the limit base_config\.unity_args\.agents: raise it",
-    ):
+    message = rf"more than {most} agents of role 'Staggered'.*the limit base_config\.unity_args\.agents: raise it"
+    with pytest.raises(UnsupportedEnvironment, match=message):
         play(adapter, appear)
 
 
-def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
+def test_lessons_and_samplers_are_sent_and_advance(tmp_path):
     record = tmp_path / "recorded"
     lessons = [Lesson("easy", 1.0, "Hybrid", 3, -100.0), Lesson("hard", Uniform(2, 3))]
     scene = EnvironmentParameters({"gravity": 9.81, "height": lessons})
-    adapter = opened(
-        make_scenes(tmp_path, "hybrid", "--record", str(record), parameters=scene, ended=scene.record_episode)
-    )
-    play(adapter, 30)
+    how = {"parameters": scene, "ended": scene.record_episode}
+    play(make_scenes(tmp_path, "hybrid", "--record", str(record), **how), 30)
     assert scene.curricula["height"].lesson.name == "hard"
     recorded = [next(iter(json.loads(line).items())) for line in record.read_text().splitlines()]
     assert ("number", ["gravity", pytest.approx(9.81)]) in recorded
@@ -198,8 +177,8 @@ def test_lessons_and_samplers_are_sent_and_advance(tmp_path, opened):
     assert heights == [("number", ["height", 1.0]), ("uniform", [2.0, 3.0])]
 
 
-def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened):
-    adapter = opened(RestartOnFailure(lambda: make_scenes(tmp_path, "balance_ball", copies=2), max_restarts=0))
+def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path):
+    adapter = RestartOnFailure(lambda: make_scenes(tmp_path, "balance_ball", copies=2), max_restarts=0)
     play(adapter, 5)
     assert 0 < adapter.statistics()["Ball/Distance"] < 3
     assert adapter.statistics() == {}
@@ -213,13 +192,11 @@ def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path, opened
         ("nan", "NaN"),
     ],
 )
-def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, opened, at_once, caplog):
-    limit = 3.0 if fault == "hang" else 20.0
-    adapter = opened(
-        make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", copies=2, agents=3, timeout_wait=limit)
-    )
+def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, at_once, caplog):
+    how = {"copies": 2, "agents": 3, "timeout_wait": 3.0 if fault == "hang" else 20.0}
+    adapter = make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", **how)
     other = make_config(make_player(tmp_path / "sound", "staggered"))
-    adapter._scenes[1].launch = LaunchConfig.from_env_config(other)
+    adapter._scenes[1].launch = LaunchConfig(other)
     rng, shown, started = np.random.default_rng(0), [adapter.reset(0)], 1
     while started < 2:
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
@@ -228,56 +205,46 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
     assert adapter.restarts >= 1
     assert all(re.search(why, record.message) for record in caplog.records), caplog.text
     assert "environment 0 of 2" in caplog.records[0].message
-    starts = [k for k, row in enumerate(lanes[0]) if row[0] == [1, 0]]
-    assert len(starts) >= 2
-    assert lanes[0][starts[1]] == ([1, 0], True, False, 0.0, True)
-    assert not lanes[0][starts[1] - 1][
-        2
-    ]  # the row before the restart is not a final row, so no update uses the transition
+    _, again, *_ = (k for k, row in enumerate(lanes[0]) if row[0] == [1, 0])
+    assert lanes[0][again] == ([1, 0], True, False, 0.0, True)
+    assert not lanes[0][again - 1][2]  # the row before is not a final row, so no update uses the transition
     assert [row[0] for row in lanes[2]].count([1, 0]) == 1
     assert lanes[2][-1][0][1] > 30
 
 
 @pytest.mark.parametrize(
-    ("fault", "changes", "why"),
-    [
-        ("version", {}, "the player .* uses version 2.0.0"),
-        ("never", {"timeout_wait": 1.0}, "the player .* did not connect within 1 s"),
-        (None, {"build_path": "nothing"}, "there is no player at"),
-    ],
+    ("changes", "why"),
+    [({"timeout_wait": 1.0}, "the player .* did not connect within 1 s"), ({"build_path": "no"}, "there is no player")],
 )
-def test_a_player_that_does_not_start_is_an_error_of_one_line(fault, changes, why, tmp_path, opened):
-    flags = ["--fault", fault] if fault else []
-    config = make_config(make_player(tmp_path, "balance_ball", *flags))
-    adapter = opened(UnityAdapter(replace(config, section={**config.section, **changes})))
+def test_a_player_that_does_not_start_is_an_error_of_one_line(changes, why, tmp_path):
     with pytest.raises(EnvironmentStartError, match=why):
-        adapter.reset(0)
+        make_scenes(tmp_path, "balance_ball", "--fault", "never", **changes).reset(0)
 
 
 def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
-    pictures = {"Camera": np.zeros((2, 3, 8, 8), np.float32)}
-    decided = Batch(agent=np.arange(2), obs=pictures, reward=np.zeros(2, np.float32), interrupted=np.zeros(2, bool))
-    none = {"Camera": pictures["Camera"][:0]}
-    ended = Batch(agent=np.arange(0), obs=none, reward=np.zeros(0, np.float32), interrupted=np.zeros(0, bool))
-    offer = AgentSpecs({"Camera": ObsSpec((3, 8, 8))}, ActionSpec(1))
+    def batch(count):
+        obs, zeros = {"Camera": pictures[:count]}, np.zeros(count, np.float32)
+        return Batch(agent=np.arange(count), obs=obs, reward=zeros, interrupted=zeros > 0)
+
+    pictures = np.zeros((2, 3, 8, 8), np.float32)
+    tick = SceneTick({"Eye?team=0": (batch(2), batch(0))}, {"Eye?team=0": AgentSpecs(CAMERA, ActionSpec(1))})
     adapter = UnityAdapter(make_config(Path("player"), no_graphics=True))
     with pytest.raises(UnsupportedEnvironment, match="'Camera' shows a single color.*no_graphics"):
-        adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)}, {"Eye?team=0": offer})})
-    pictures["Camera"][0, 0, 0, 0] = 1
-    (steps,) = adapter._make_steps({0: SceneTick({"Eye?team=0": (decided, ended)})})
+        adapter._make_steps({0: tick})
+    pictures[0, 0, 0, 0] = 1
+    (steps,) = adapter._make_steps({0: tick})
     assert set(steps) == {"Eye"}
 
 
-def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(opened, caplog):
-    port = find_free_port()
-    config = make_config(None, base_port=port, agents=3)
-    adapter = opened(RestartOnFailure(lambda: UnityAdapter(config), max_restarts=0))
+def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(caplog):
+    port, again = find_free_port(), []
+    env_config = make_config(None, base_port=port, agents=3)
+    adapter = opened(RestartOnFailure(lambda: UnityAdapter(env_config), max_restarts=0))
 
     def press():
         press_play(port, "staggered", "--fault", "quit", "--at", "6").wait()
         again.append(press_play(port, "staggered"))
 
-    again = []
     user = threading.Thread(target=press)
     user.start()
     shown, begun, rng = [adapter.reset(0)], 0, np.random.default_rng(0)
@@ -286,8 +253,7 @@ def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(open
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))
         begun = [row[:2] for row in rows(shown, "Staggered").get(0, [])].count(([1, 0], True))
     user.join()
-    assert begun == 2
-    assert adapter.restarts == 0
+    assert (begun, adapter.restarts) == (2, 0)
     logged = [record.message for record in caplog.records]
     assert logged.count(f"Waiting for Unity on port {port}: press Play in the editor") == 2
     assert "the editor quit; its episodes are truncated" in logged
@@ -295,36 +261,26 @@ def test_the_adapter_waits_for_the_editor_and_continues_after_stop_and_play(open
     assert again[0].wait(20) == 0
 
 
-def descendants(pid):
-    """Return the ids of all descendants of a process, from `ps`."""
-    lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(child): int(parent) for child, parent in map(str.split, lines.splitlines())}
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+TRAINER = """
+import sys
+from pathlib import Path
+from tests.adapters.unity.played import make_scenes
+if __name__ == "__main__":
+    make_scenes(Path(sys.argv[1]), "balance_ball").reset(0)
+    print("open", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_kill_9_of_the_trainer_leaves_no_player(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from tests.adapters.unity.played import make_scenes\n"
-        "if __name__ == '__main__':\n"
-        f"    adapter = make_scenes(Path({str(tmp_path)!r}), 'balance_ball', '--record', {str(tmp_path / 'log')!r})\n"
-        "    adapter.reset(0); print('open', flush=True); sys.stdin.read()\n"
-    )
     script = tmp_path / "trainer.py"
-    script.write_text(code)
-    trainer = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    script.write_text(TRAINER)
+    command, pipe = [sys.executable, str(script), str(tmp_path)], subprocess.PIPE
+    trainer = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdin=pipe, stdout=pipe)
     assert trainer.stdout.readline() == b"open\n"
-    children = descendants(trainer.pid)
+    children = list_descendants(trainer.pid)
     assert len(children) >= 3  # the process of the scene, the watchdog, the player
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    assert all(has_ended(pid) for pid in children)
+    wait_until_dead(children, 10)

@@ -18,7 +18,8 @@ from algorithm.adapters.unity import client as client_module  # noqa: E402
 from algorithm.adapters.unity import launch, watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
-from tests.adapters.unity.played import ENVIRONMENT, act, alive, has_ended, press_play, start, wait_for  # noqa: E402
+from tests.adapters.unity.played import ENVIRONMENT, act, press_play, start  # noqa: E402
+from tests.faults.runs import is_alive, wait_until, wait_until_dead  # noqa: E402
 from tests.unity_player.launcher import make_player  # noqa: E402
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -27,6 +28,10 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.fixture
 def port():
     return find_free_port()
+
+
+def wait_for_editor(port: int, start_limit: float | None = 20.0) -> UnityClient:
+    return UnityClient(None, port=port, start_limit=start_limit, limit=20.0)
 
 
 BROKEN = {
@@ -49,7 +54,7 @@ def test_a_failure_is_an_error_of_one_line_and_leaves_no_process(tmp_path, fault
         act(client, tick)
     assert str(error.value).startswith(f"the player {make_player(tmp_path, 'balance_ball').name} {BROKEN[fault]}")
     assert len(str(error.value).splitlines()) == 1
-    assert not alive(pid)
+    assert not is_alive(pid)
     with pytest.raises(EnvironmentCrashed, match="is not connected any more"):
         client.reset()
     client.close()
@@ -87,15 +92,21 @@ def test_the_last_output_of_a_player_is_quoted(tmp_path):
 
 
 @posix
-def test_the_log_of_a_player_that_does_not_answer_is_quoted(tmp_path):
-    log = tmp_path / "Player-0.log"
-    program = tmp_path / "stuck.x86_64"
-    program.write_text(f"#!/bin/sh\necho Activate your licence > {log}\nexec sleep 60\n")
-    program.chmod(0o755)
-    with pytest.raises(
-        EnvironmentStartError, match="did not connect within 1 s; its log ends with: Activate your licence$"
-    ):
-        UnityClient(program, port=0, start_limit=1.0, limit=1.0, log=log)
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"#!/bin/sh\necho Activate your licence > Player.log\nexec sleep 60\n", "did not connect within 1 s; {log}"),
+        (b"\x00", "the player built.x86_64 cannot be started: "),
+    ],
+    ids=["silent", "no program"],
+)
+def test_a_program_that_is_no_player_is_an_error_of_one_line(tmp_path, program, message):
+    path = tmp_path / "built.x86_64"
+    path.write_bytes(program)
+    path.chmod(0o755)
+    message = message.format(log="its log ends with: Activate your licence$")
+    with pytest.raises(EnvironmentStartError, match=message):
+        UnityClient(path, port=0, start_limit=1.0, limit=1.0, log=tmp_path / "Player.log")
 
 
 def test_no_thread_remains_after_several_players(tmp_path):
@@ -103,32 +114,24 @@ def test_no_thread_remains_after_several_players(tmp_path):
         client = start(tmp_path, "hybrid")
         client.close()
         client.close()
-    assert wait_for(lambda: [thread.name for thread in threading.enumerate() if thread.name == "unity"] == [])
-
-
-def test_a_file_that_is_not_a_program_is_an_error_of_one_line(tmp_path):
-    program = tmp_path / "empty.x86_64"
-    program.write_bytes(b"\x00")
-    with pytest.raises(EnvironmentStartError, match="the player empty.x86_64 cannot be started: "):
-        UnityClient(program, port=0, start_limit=5.0, limit=5.0)
+    wait_until(lambda: "unity" not in [thread.name for thread in threading.enumerate()], 10)
 
 
 def test_a_taken_port_is_reported_at_once(port, monkeypatch):
+    def assert_taken():
+        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
+            Server(port)
+
     first = Server(port)
-    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Server(port)
+    assert_taken()
     monkeypatch.setattr(client_module, "is_taken", lambda port: False)  # as if both had found the port free
-    with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-        Server(port)
+    assert_taken()
     monkeypatch.undo()
     first.close()
     first.close()
     Server(port).close()  # and it is free at once
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        with pytest.raises(EnvironmentStartError, match=f"port {port} is taken"):
-            Server(port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert_taken()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only")
@@ -142,17 +145,16 @@ def test_other_addresses_are_not_used():
 
 def test_the_client_waits_for_the_editor_and_detects_its_end(port):
     player = press_play(port, "balance_ball")
-    with UnityClient(None, port=port, start_limit=None, limit=20.0) as client:
+    with wait_for_editor(port, start_limit=None) as client:
         tick = act(client, client.reset())
         player.kill()
         player.wait()
         time.sleep(0.2)  # until gRPC detects it
         with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
             act(client, tick)  # long before the limit
-    player = press_play(
-        port, "balance_ball", "--fault", "quit", "--at", "1"
-    )  # Stop, after another Play on the same port
-    with UnityClient(None, port=port, start_limit=20.0, limit=20.0) as client:
+    # Stop, after another Play on the same port
+    player = press_play(port, "balance_ball", "--fault", "quit", "--at", "1")
+    with wait_for_editor(port) as client:
         tick = client.reset()
         with pytest.raises(PlayerQuit, match="^the editor quit$"):
             act(client, tick)
@@ -161,7 +163,7 @@ def test_the_client_waits_for_the_editor_and_detects_its_end(port):
 
 def test_the_last_message_reaches_the_player(port, tmp_path):
     player = press_play(port, "balance_ball", "-logFile", str(tmp_path / "log"))
-    UnityClient(None, port=port, start_limit=20.0, limit=20.0).close()
+    wait_for_editor(port).close()
     assert player.wait(10) == 0
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""  # otherwise: the trainer disconnected
 
@@ -180,10 +182,10 @@ def test_the_protocol_is_that_of_ml_agents_own_client():
 def test_missing_actions_and_actions_of_another_shape_are_errors(tmp_path):
     with start(tmp_path, "hybrid") as client:
         tick = client.reset()
-        with pytest.raises(ValueError, match=r"actions of 'Hybrid.team=0' have the shape \(0, 4\), not \(6, 4\)"):
-            client.step({})
-        with pytest.raises(ValueError, match=r"shape \(5, 4\), not \(6, 4\)"):
-            client.step({"Hybrid?team=0": np.zeros((5, 4))})
+        for rows, actions in ((0, {}), (5, {"Hybrid?team=0": np.zeros((5, 4))})):
+            message = rf"actions of 'Hybrid.team=0' have the shape \({rows}, 4\), not \(6, 4\)"
+            with pytest.raises(ValueError, match=message):
+                client.step(actions)
         act(client, tick)
 
 
@@ -211,7 +213,7 @@ def trainer(folder: Path, end: str, *flags: str) -> tuple[subprocess.Popen, int]
 def test_a_trainer_that_does_not_close_its_client_exits(tmp_path, end, code):
     process, player = trainer(tmp_path, end)
     assert process.wait(20) == code
-    assert has_ended(player)
+    wait_until_dead([player], 10)
 
 
 @posix
@@ -220,7 +222,7 @@ def test_a_stopped_player_does_not_survive_a_killed_trainer(tmp_path):
     os.kill(player, signal.SIGSTOP)
     process.kill()
     process.wait()
-    assert has_ended(player)
+    wait_until_dead([player], 10)
 
 
 @posix
@@ -230,7 +232,7 @@ def test_a_player_ends_with_a_killed_watchdog(tmp_path):
     client._process._watchdog.kill()
     with pytest.raises(EnvironmentCrashed, match="ended with its watchdog, which was killed"):
         act(client, tick)
-    assert has_ended(client._process.pid)
+    wait_until_dead([client._process.pid], 10)
 
 
 @posix
@@ -240,7 +242,7 @@ def test_processes_that_a_player_started_end_with_it(tmp_path):
     command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
     finished = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
     assert finished.stdout.splitlines()[1] == "exit 7 "
-    assert has_ended(int((tmp_path / "child").read_text()))
+    wait_until_dead([int((tmp_path / "child").read_text())], 10)
 
 
 @posix

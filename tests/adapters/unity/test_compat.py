@@ -21,15 +21,11 @@ print(sys.modules[compat.MESSAGES + ".observation_pb2"].__doc__, "distutils" in 
 """
 
 
-def run(code: str, path: Path = ROOT) -> subprocess.CompletedProcess:
-    paths = os.pathsep.join([str(path), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-c", "import sys\n" + code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def load(*paths: Path) -> str:
+    """Return what LOADED prints in a process that imports packages from `paths` first."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
+    command = [sys.executable, "-c", "import sys\n" + LOADED]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.fixture(scope="module")
@@ -40,44 +36,34 @@ def folder():
     return Path(mlagents_envs.__file__).parent
 
 
-def regenerated(folder: Path, target: Path) -> None:
-    """Copy the package, with its messages as current versions of protobuf generate them."""
-    shutil.copytree(folder, target / "mlagents_envs", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in (target / "mlagents_envs" / "communicator_objects").glob("*_pb2.py"):
+@pytest.fixture(scope="module")
+def regenerated(folder, tmp_path_factory):
+    """Return the package with its messages as current versions of protobuf generate them."""
+    target = tmp_path_factory.mktemp("regenerated") / "mlagents_envs"
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (target / "communicator_objects").glob("*_pb2.py"):
         data, name = compat._read_descriptor(file), f"{compat.MESSAGES}.{file.stem}"
         needed = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("from mlagents")]
-        file.write_text(
-            "\n".join(
-                [
-                    *needed,
-                    "from google.protobuf import descriptor_pool",
-                    "from google.protobuf.internal import builder",
-                    f"DESCRIPTOR = descriptor_pool.Default().AddSerializedFile({data!r})",
-                    "builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())",
-                    f"builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, {name!r}, globals())",
-                ]
-            ),
-            encoding="utf-8",
-        )
+        lines = [
+            *needed,
+            "from google.protobuf import descriptor_pool",
+            "from google.protobuf.internal import builder",
+            f"DESCRIPTOR = descriptor_pool.Default().AddSerializedFile({data!r})",
+            "builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())",
+            f"builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, {name!r}, globals())",
+        ]
+        file.write_text("\n".join(lines), encoding="utf-8")
+    return target
 
 
-def test_messages_that_cannot_be_imported_are_rebuilt():
-    result = run(LOADED)
-    assert result.stdout.startswith("Messages of ML-Agents, rebuilt from their descriptors. False"), result.stderr
+def test_only_messages_that_cannot_be_imported_are_rebuilt(regenerated):
+    assert load().startswith("Messages of ML-Agents, rebuilt from their descriptors. False")
+    assert load(regenerated.parent).startswith("None False")
 
 
-def test_messages_that_can_be_imported_are_not_rebuilt(folder, tmp_path):
-    regenerated(folder, tmp_path)
-    result = run(LOADED, path=tmp_path)
-    assert result.stdout.startswith("None False"), result.stderr
-
-
-def test_messages_in_the_form_of_current_protobuf_can_be_rebuilt(folder, tmp_path):
-    regenerated(folder, tmp_path)
-    for file in sorted(folder.glob("communicator_objects/*_pb2.py")):
-        assert compat._read_descriptor(
-            tmp_path / "mlagents_envs" / file.relative_to(folder)
-        ) == compat._read_descriptor(file)
+def test_messages_in_the_form_of_current_protobuf_can_be_rebuilt(folder, regenerated):
+    for file in folder.glob("communicator_objects/*_pb2.py"):
+        assert compat._read_descriptor(regenerated / file.relative_to(folder)) == compat._read_descriptor(file)
 
 
 @pytest.mark.parametrize(

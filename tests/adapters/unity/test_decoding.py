@@ -141,45 +141,38 @@ def test_no_agents_are_an_empty_batch():
         assert (len(batch), batch.obs["sensor"].shape, batch.obs["action_mask"].shape) == (0, (0, 2), (0, 2))
 
 
-BAD = {
-    "NaN or infinity in the sensor 'sensor'": agent(floats([1.0, np.nan])),
-    "NaN or infinity in a reward": agent(floats([1.0, 2.0]), reward=np.inf),
-    "NaN or infinity in a group reward": agent(floats([1.0, 2.0]), group_reward=np.nan),
-    r"of shape \(3,\), not \(2,\)": agent(floats([1.0, 2.0, 3.0])),
-    "0 observations of an agent of 'B', which has 1": agent(),
-    "of 1 numbers, not 2": agent(api.ObservationProto(shape=(2,), float_data={"data": [1.0]}, name="sensor")),
-}
+def image(value=1.0, properties=CHW):
+    pixels = np.ones((2, 2, 2))
+    pixels[1, 1, 1] = value
+    return floats(pixels, properties)
 
 
-@pytest.mark.parametrize("line", BAD)
-def test_an_invalid_message_is_an_error_with_sensor_and_behavior(line):
-    decoder = Decoder(parameters(continuous=1), agent(floats([1.0, 2.0])))
-    for bad in (
-        BAD[line],
-        api.AgentInfoProto.FromString(BAD[line].SerializeToString() + b"\x40\x01"),
-    ):  # also as an ended episode
-        with pytest.raises(EnvironmentCrashed, match=line) as error:
-            decoder.decode([agent(floats([1.0, 2.0])), bad])
-        assert "'B'" in str(error.value)
+PAIR, CAMERA = floats([1.0, 2.0]), (3, 5, 7)
+# What a message is, after one with the observation at the second place, and the error that it causes.
+INVALID = [
+    (agent(floats([1.0, np.nan])), PAIR, "NaN or infinity in the sensor 'sensor' of 'B'"),
+    (agent(PAIR, reward=np.inf), PAIR, "NaN or infinity in a reward of 'B'"),
+    (agent(PAIR, group_reward=np.nan), PAIR, "NaN or infinity in a group reward of 'B'"),
+    (agent(floats([1.0, 2.0, 3.0])), PAIR, r"of shape \(3,\), not \(2,\), from the sensor 'sensor' of 'B'"),
+    (agent(), PAIR, "0 observations of an agent of 'B', which has 1"),
+    (agent(api.ObservationProto(shape=(2,), float_data={"data": [1.0]})), PAIR, "of 1 numbers, not 2, .* of 'B'"),
+    *((agent(image(np.nan, layout)), image(1.0, layout), "NaN .* of 'B'") for layout in (HWC, CHW)),
+    *(
+        (agent(compressed(CAMERA, data)), compressed(CAMERA, png(PIXELS)), "that is .*from the sensor 'camera' of 'B'")
+        for data in (b"", b"no image", png(PIXELS)[:60], png(PIXELS)[:-40], png(PIXELS[:4]))
+    ),
+    (
+        agent(compressed(CAMERA, png(PIXELS), mapping=(0, 1))),
+        compressed(CAMERA, png(PIXELS)),
+        "3 channels, of which it maps 2, .* of 'B'",
+    ),
+]
 
 
-@pytest.mark.parametrize("properties", [HWC, CHW])
-def test_nan_in_an_image_is_rejected(properties):
-    image = np.ones((2, 2, 2), np.float32)
-    decoder = Decoder(parameters(continuous=1), agent(floats(image, properties)))
-    image[1, 1, 1] = np.nan
-    with pytest.raises(EnvironmentCrashed, match="NaN"):
-        decoder.decode([agent(floats(image, properties))])
-
-
-@pytest.mark.parametrize("data", [b"", b"no image", png(PIXELS)[:60], png(PIXELS)[:-40], png(PIXELS[:4])])
-def test_a_damaged_png_is_rejected(data):
-    decoder = Decoder(parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
-    with pytest.raises(EnvironmentCrashed, match="an observation that is .*from the sensor 'camera' of 'B'"):
-        decoder.decode([agent(compressed((3, 5, 7), data))])
-
-
-def test_a_mapping_of_other_channels_is_rejected():
-    decoder = Decoder(parameters(continuous=1), agent(compressed((3, 5, 7), png(PIXELS))))
-    with pytest.raises(EnvironmentCrashed, match="3 channels, of which it maps 2"):
-        decoder.decode([agent(compressed((3, 5, 7), png(PIXELS), mapping=(0, 1)))])
+@pytest.mark.parametrize(("invalid", "valid", "message"), INVALID)
+def test_an_invalid_message_is_an_error_with_sensor_and_behavior(invalid, valid, message):
+    decoder = Decoder(parameters(continuous=1), agent(valid))
+    ended = api.AgentInfoProto.FromString(invalid.SerializeToString() + b"\x40\x01")
+    for each in (invalid, ended):
+        with pytest.raises(EnvironmentCrashed, match=message):
+            decoder.decode([agent(valid), each])

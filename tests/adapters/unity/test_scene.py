@@ -1,16 +1,13 @@
-"""Agents that appear and request decisions at any tick, compared with rows written by hand."""
+"""Agents that appear and request decisions at any tick: their lanes, rows and returns; statistics of scenes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from algorithm.adapters.unity.scene import Batch, LaneAssignment
-from algorithm.training.actor import Actor
-from algorithm.training.invalid_values import Episode
-from tests.doubles import ParityAgent, ScriptedAdapter, join_lanes, make_components
-
-NOT = ()
+from algorithm.adapters.unity.adapter import UnityAdapter
+from algorithm.adapters.unity.scene import Batch, LaneAssignment, StatisticsCollector
+from algorithm.adapters.wrappers import AdapterWrapper
 
 
 def batch(*rows: tuple) -> Batch:
@@ -33,21 +30,6 @@ def shown(step) -> list[tuple]:
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
-# Agents 7 and 3, in changing order. 7 requests a decision at every tick, 3 at every other one. 7 is truncated, and then
-# terminated, with another request in the same tick; 3 is terminated without one, and returns two ticks later.
-SCENE = [
-    ([(7, 10), (3, 50)], []),
-    ([(7, 11, 1)], []),
-    ([(3, 51, 5), (7, 12, 2)], []),
-    ([(7, 20, 0)], [(7, 13, 3, True)]),
-    ([], []),
-    ([(7, 21, 4)], [(3, 52, 6)]),
-    ([(7, 30, 0)], [(7, 22, 7)]),
-    ([(3, 60, 0.5), (7, 31, 9)], []),
-    ([(7, 32, 1), (3, 61, 2)], []),
-]
-
-
 class TooManyAgents(Exception):
     """An error for more agents than lanes."""
 
@@ -61,42 +43,6 @@ def start_two(**how) -> LaneAssignment:
     lanes = LaneAssignment(0, 2, reject, **how)
     lanes(batch((1, 1), (2, 2)), batch())
     return lanes
-
-
-def ticks(scene, lanes: LaneAssignment) -> list[dict]:
-    """Yield the Steps of an adapter: final rows first, as a separate Step."""
-    script = []
-    for decided, ended in scene:
-        final, following, _ = lanes(batch(*decided), batch(*ended))
-        script += [{"agent": step} for step in (final, following) if step is not None]
-    return script
-
-
-def test_stored_rows_equal_the_hand_written_rows():
-    actor = Actor(
-        make_components(ScriptedAdapter([*ticks(SCENE, LaneAssignment(0, 2, reject)), {}], agent=2), ParityAgent(2)),
-        seed=0,
-    )
-    rollouts = [rollout for _ in range(10) for _, rollout in actor.collect()]
-    lanes = join_lanes(rollouts)
-    seven, three = lanes[0], lanes[1]
-    assert seven.obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32][: len(seven) + 1]
-    assert (
-        seven.first.ravel().tolist() == [True, False, False, False, True, False, True, False, False][: len(seven) + 1]
-    )
-    assert seven.reward.ravel().tolist() == [1, 2, 3, 0, 4, 7, 9, 1][: len(seven)]
-    assert seven.alive.ravel().tolist() == [True, True, True, True, True, False, True, True][: len(seven)]
-    assert len(seven) >= 6
-    assert three.obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61][: len(three) + 1]
-    assert three.first.ravel().tolist() == [True, False, False, True, False][: len(three) + 1]
-    assert three.reward.ravel().tolist() == [5, 6, 0, 2][: len(three)]
-    assert three.alive.ravel().tolist() == [True, False, True, True][: len(three)]
-    assert len(three) >= 2
-    assert list(actor.episodes) == [
-        Episode(role="agent", lane=0, episode_return=6, length=3),
-        Episode(role="agent", lane=1, episode_return=11, length=2),
-        Episode(role="agent", lane=0, episode_return=11, length=2),
-    ]
 
 
 def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
@@ -186,7 +132,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert (returns, there) == ([1], [2])
     lanes.forget_episodes()
     assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
-    assert (there, lanes.count) == ([2, 3], 4)
+    assert (there, len(lanes.numbers)) == ([2, 3], 4)
 
 
 def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
@@ -246,3 +192,48 @@ def test_returns_are_the_sums_of_the_rewards_of_the_rows():
         returned += sum(returns)
     assert returned + lanes._returns.sum() == total
     assert returned > 100
+
+
+def test_metrics_of_each_role_have_the_names_of_ml_agents():
+    renamed = UnityAdapter.rename_metrics(
+        {
+            "rollout/return/Walker": 3.0,
+            "rollout/length/Walker": 20.0,
+            "train/entropy/Walker": 0.5,
+            "train/critic_loss/Walker": 2.0,
+            "train/rnd_critic_loss/Walker": 7.0,
+            "train/policy_objective/Walker": -0.25,
+            "train/actor_critic_learning_rate/Walker": 0.001,
+            "train/critic_learning_rate/Walker": 0.1,
+            "rollout/return/Duel-team1": -1.0,
+            "scene/lesson/height": 2.0,
+            "scene/Goals/Scored": 4.0,
+            "time/updates": 10.0,
+        }
+    )
+    of_scene = {"Environment/Lesson Number/height": 2.0, "Goals/Scored": 4.0}
+    assert renamed == {
+        "Walker": {
+            "Environment/Cumulative Reward": 3.0,
+            "Policy/Extrinsic Reward": 3.0,
+            "Environment/Episode Length": 20.0,
+            "Policy/Entropy": 0.5,
+            "Policy/Learning Rate": 0.001,
+            "Losses/Value Loss": 4.0,
+            "Losses/Policy Loss": 0.25,
+            **of_scene,
+        },
+        "Duel-team1": {"Environment/Cumulative Reward": -1.0, "Policy/Extrinsic Reward": -1.0, **of_scene},
+    }
+
+
+def test_other_simulators_have_no_other_names():
+    assert AdapterWrapper.rename_metrics({"rollout/return": 3.0}) == {}
+
+
+def test_statistics_are_aggregated_as_the_scene_requests():
+    statistics = StatisticsCollector()
+    statistics.add({"mean": [(1.0, 0), (3.0, 0)], "last": [(5.0, 1)], "sum": [(1.0, 2)]})
+    statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
+    assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
+    assert statistics.take() == {}

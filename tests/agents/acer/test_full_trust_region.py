@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Attention, Blueprint, Conv, FrameStack, Gru, Lstm, Mlp, NoisyMlp, Vector
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from algorithm.training.optimizers import FisherMatrix
-from tests.builders import make_acer, make_role, random_rollout, update
+from tests.builders import make_acer, make_role, random_rollout, random_rollout_of, update
 
 ROWS, COLUMNS, DELTA = 8, 4, 0.01
 SPECS = {
@@ -35,32 +34,15 @@ BLUEPRINTS = {
 
 def make_learner(spec="discrete", blueprint="shared body", masked=False, **changes):
     action_spec, settings = SPECS[spec]
-    obs_specs = {"obs": ObsSpec((3,))}
-    if masked:
-        obs_specs[ACTION_MASK] = ObsSpec((sum(action_spec.branches),), "uint8")
-    role = Role(COLUMNS, obs_specs, action_spec)
+    role = make_role(COLUMNS, spec=action_spec, masked=masked)
     changes = {"trust_region": "full", "learning_rate": 0.01, **settings, **changes}
-    return Learner(make_acer(role, BLUEPRINTS[blueprint], **changes), role, {}, max_step=None)
+    learner = Learner(make_acer(role, BLUEPRINTS[blueprint], **changes), role, {}, max_step=None)
+    learner.role = role  # of its rollouts
+    return learner
 
 
-def make_rollout(agent, seed=0, masked=False):
-    """Return random rows with actions of the agent's family; with masks, each last action of a branch is forbidden."""
-    rng, family = np.random.default_rng(seed), agent.family
-    rollout = random_rollout(rng, ROWS, COLUMNS)
-    continuous = family.size - len(family.branches)
-    sample = [rng.normal(0, 0.5, size=(ROWS, COLUMNS, continuous))]
-    sample += [rng.integers(branch - masked, size=(ROWS, COLUMNS, 1)) for branch in family.branches]
-    behavior = rng.normal(0, 0.3, size=(ROWS, COLUMNS, family.statistics_size))
-    if masked:
-        allowed = np.concatenate([[1] * (branch - 1) + [0] for branch in family.branches])
-        rollout.obs[ACTION_MASK] = np.broadcast_to(allowed, (ROWS + 1, COLUMNS, len(allowed))).astype(np.uint8)
-        behavior[..., behavior.shape[-1] - len(allowed) :][..., allowed == 0] = MASKED_LOGIT
-    return replace(
-        rollout,
-        raw_action=np.concatenate(sample, -1).astype(np.float32),
-        behavior=behavior.astype(np.float32),
-        memory=rng.normal(size=(COLUMNS, agent.state_size)).astype(np.float32),
-    )
+def make_rollout(learner, seed=0):
+    return random_rollout_of(learner.agent, learner.role, seed, ROWS)
 
 
 def compute_kl(learner, rollout):
@@ -88,10 +70,17 @@ def follow(learner, rollouts):
     return np.array(pairs)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_the_divergence_of_every_update_is_within_the_limit(spec):
-    learner = make_learner(spec, trust_region_kl=DELTA, average_policy_decay=0.9)
-    before, after = follow(learner, [make_rollout(learner.agent, seed) for seed in range(30)]).T
+@pytest.mark.parametrize(
+    ("spec", "blueprint", "masked"),
+    [
+        *((spec, "shared body", False) for spec in SPECS),
+        *((spec, blueprint, False) for blueprint in BLUEPRINTS for spec in ("discrete", "hybrid")),
+        *((spec, "shared body", True) for spec in ("discrete", "branches", "hybrid")),
+    ],
+)
+def test_the_divergence_of_every_update_is_within_the_limit(spec, blueprint, masked):
+    learner = make_learner(spec, blueprint, masked, trust_region_kl=DELTA, average_policy_decay=0.9)
+    before, after = follow(learner, [make_rollout(learner, seed) for seed in range(8)]).T
     assert (after <= np.maximum(before, DELTA) + 1e-6).all()
     assert np.median(after) > DELTA / 4  # the policy moves
 
@@ -103,8 +92,8 @@ def test_the_product_with_the_fisher_matrix_equals_a_double_backward_pass(spec, 
     masked = spec in ("branches", "hybrid")
     learner = make_learner(spec, blueprint, masked)
     agent = learner.agent
-    update(learner, make_rollout(agent, masked=masked))
-    divergence = agent.divergence(make_rollout(agent, 1, masked).convert(torch.from_numpy))
+    update(learner, make_rollout(learner))
+    divergence = agent.divergence(make_rollout(learner, 1).convert(torch.from_numpy))
     parameters = list(agent.policy.parameters())
     vector = torch.randn(sum(parameter.numel() for parameter in parameters))
     policy = divergence.compute_policy()
@@ -118,21 +107,6 @@ def test_the_product_with_the_fisher_matrix_equals_a_double_backward_pass(spec, 
     expected = torch.cat([part.flatten() for part in second])
     assert expected.norm() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
-
-
-@pytest.mark.parametrize("blueprint", BLUEPRINTS)
-@pytest.mark.parametrize("spec", ["discrete", "hybrid"])
-def test_every_network_takes_natural_steps(spec, blueprint):
-    learner = make_learner(spec, blueprint, trust_region_kl=DELTA)
-    before, after = follow(learner, [make_rollout(learner.agent, seed) for seed in range(5)]).T
-    assert (after <= np.maximum(before, DELTA) + 1e-6).all() and after.max() > DELTA / 4
-
-
-@pytest.mark.parametrize("spec", ["discrete", "branches", "hybrid"])
-def test_masked_actions_stay_forbidden(spec):
-    learner = make_learner(spec, masked=True)
-    before, after = follow(learner, [make_rollout(learner.agent, seed, masked=True) for seed in range(5)]).T
-    assert (after <= np.maximum(before, DELTA) + 1e-6).all() and after.max() > DELTA / 4
 
 
 def test_images_and_burn_in():
@@ -149,7 +123,7 @@ def test_images_and_burn_in():
 
 def test_a_policy_outside_of_the_trust_region_returns_to_it():
     learner = make_learner(trust_region_kl=DELTA)
-    rollout = make_rollout(learner.agent)
+    rollout = make_rollout(learner)
     generator = torch.Generator().manual_seed(0)
     policy = learner.parameters.vector[learner.parameters.group_slices["policy"]]
     policy.add_(torch.randn(len(policy), generator=generator), alpha=0.5)
@@ -164,13 +138,13 @@ def test_a_policy_outside_of_the_trust_region_returns_to_it():
 
 def test_the_natural_step_leaves_the_critic_unchanged_and_the_critic_the_policy():
     learner = make_learner("hybrid")
-    rollout, parameters = make_rollout(learner.agent), learner.parameters
+    rollout, parameters = make_rollout(learner), learner.parameters
     policy, critic = (parameters.vector[parameters.group_slices[name]] for name in ("policy", "critic"))
     learner.compute_gradients(rollout)
-    for step, moved, fixed in zip(learner._steps, (critic, policy), (policy, critic), strict=True):
-        assert step.name == {id(critic): "critic", id(policy): "policy"}[id(moved)]
+    for optimizer, moved, fixed in zip(learner.optimizers, (critic, policy), (policy, critic), strict=True):
+        assert optimizer.name == {id(critic): "critic", id(policy): "policy"}[id(moved)]
         before, other = moved.clone(), fixed.clone()
-        step(0.0)
+        optimizer.step(optimizer.compute_rate(0.0))
         assert fixed.equal(other) and not moved.equal(before)
 
 
@@ -191,26 +165,15 @@ def test_the_gradients_of_both_groups_are_those_of_one_network(spec):
     for learner in (single, double):
         learner.agent.average_policy.polyak_update(1.0)
         torch.manual_seed(0)
-        learner.compute_gradients(make_rollout(learner.agent))
+        learner.compute_gradients(make_rollout(learner))
     for source, target in pairs:
         for expected, found in zip(source.parameters(), target.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
 
 
-def test_the_average_policy_follows_the_accepted_step():
-    learner = make_learner(average_policy_decay=0.75)
-    parameters, rollout = learner.parameters, make_rollout(learner.agent)
-    for _ in range(3):
-        average = parameters.target_vector.clone()
-        update(learner, rollout)
-        policy = parameters.vector[parameters.group_slices["policy"]]
-        torch.testing.assert_close(parameters.target_vector, 0.75 * average + 0.25 * policy)
-        assert not parameters.target_vector.equal(average)
-
-
 def test_a_linear_learning_rate_shrinks_the_trust_region():
     learner = make_learner(learning_rate_schedule="linear", trust_region_kl=0.01)
-    rollout = make_rollout(learner.agent)
+    rollout = make_rollout(learner)
     learner.max_step = 4 * int(rollout.valid.sum())
     for left in (0.75, 0.5, 0.25, 0.0):
         learner.observe(rollout)
@@ -225,8 +188,8 @@ def test_an_update_that_is_not_finite_changes_nothing(place, looks, monkeypatch)
     learner, twin = make_learner(), make_learner()
     for either in (learner, twin):
         either.checks_gradient = looks
-        update(either, make_rollout(either.agent))
-    rollout = make_rollout(learner.agent, 1)
+        update(either, make_rollout(either))
+    rollout = make_rollout(learner, 1)
     if place == "gradient":
         rollout.reward[rollout.valid] = np.nan
         update(learner, rollout)
@@ -243,7 +206,7 @@ def test_an_update_that_is_not_finite_changes_nothing(place, looks, monkeypatch)
     assert learner.skipped_updates == learner.consecutive_skips == 1
     assert_equal_state(learner, twin, {"updates"})
     for either in (learner, twin):
-        update(either, make_rollout(either.agent, 2))
+        update(either, make_rollout(either, 2))
     assert_equal_state(learner, twin, {"updates"})
     assert (learner.skipped_updates, learner.consecutive_skips) == (1, 0)
 
@@ -256,7 +219,7 @@ def assert_equal_state(learner, twin, ignored=frozenset()):
 
 def test_an_update_without_valid_rows_leaves_the_policy_unchanged():
     learner = make_learner()
-    rollout = make_rollout(learner.agent)
+    rollout = make_rollout(learner)
     rollout.first[:], rollout.alive[:] = True, True
     policy = learner.parameters.vector[learner.parameters.group_slices["policy"]]
     before = policy.clone()
@@ -291,9 +254,6 @@ def test_the_groups_have_the_settings():
     assert policy.module is agent.policy and agent.average_policy.source is agent.policy
 
 
-def test_noisy_layers_are_refused_in_one_line():
-    with pytest.raises(
-        ValueError, match="trust_region full does not support noisy layers.*use Mlp in place of"
-    ) as raised:
+def test_noisy_layers_are_refused():
+    with pytest.raises(ValueError, match="^trust_region full does not support noisy layers.*use Mlp in place of"):
         make_acer(make_role(), Blueprint(body=NoisyMlp(8)), trust_region="full")
-    assert "\n" not in str(raised.value)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.reactor.agent import Reactor
+from algorithm.agents.reactor import Reactor
 from algorithm.networks import BranchedActorCritic
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec

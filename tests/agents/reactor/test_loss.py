@@ -11,9 +11,9 @@ from torch import nn
 
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS, make_literal_role
-from tests.agents.reactor.literal import compute_literal_loss, compute_literal_terms, compute_outputs_by_step
-from tests.builders import PassThrough, compute_gradient, make_exact_reactor, random_rollout_of, to_float64
+from tests.agents.literal import COLUMNS, GAMMA, ROWS, SPECS
+from tests.agents.reactor.literal import compute_literal_loss, compute_literal_terms
+from tests.builders import PassThrough, compute_gradient, make_exact_reactor, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 KINDS = {
@@ -63,7 +63,7 @@ MEMORIES = [name for name in NETWORKS if name not in ("linear", "layers of each 
 def make_case(kind="one branch", network="layers of each branch", rows=ROWS, seed=0, **changes):
     """Return an agent, its spec, and a rollout with the whole memory before row 0."""
     name, masked = KINDS[kind]
-    role = make_literal_role(SPECS[name], masked)
+    role = make_role(COLUMNS, spec=SPECS[name], masked=masked)
     blueprint = Blueprint(**{"encoders": {"*": PassThrough()}, **NETWORKS[network]})
     settings = {
         "gamma": GAMMA,
@@ -235,15 +235,3 @@ def test_extreme_logits_have_finite_gradients_in_float32(critic, estimator, scal
     assert compute_gradient(losses["reactor"], agent.policy).isfinite().all()
     assert all(value.isfinite() for value in report.compute_metrics().values())
     assert report.compute_td_errors().isfinite().all()
-
-
-def test_the_literal_network_is_that_of_the_agent():
-    """The outputs of `compute_outputs_by_step` are those of an unroll, with several memories and frames."""
-    agent, _, rollout = make_case(network="all memories and frames", rows=8)
-    outputs, expected = agent.policy.unroll(rollout), compute_outputs_by_step(agent.policy, rollout)
-    torch.testing.assert_close(outputs.logits, expected.logits)
-    torch.testing.assert_close(outputs.values, expected.values)
-    torch.testing.assert_close(agent.policy.unroll_critic(rollout), expected.values)
-    torch.testing.assert_close(agent.policy.unroll_features(rollout), outputs.features)
-    torch.testing.assert_close(agent.features(rollout), outputs.features)
-    assert not agent.features(rollout).requires_grad

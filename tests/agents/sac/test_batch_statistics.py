@@ -12,9 +12,9 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Mlp, Residual, Vector, batch_statistics
 from algorithm.networks.normalization import BatchNorm, find_batch_norms
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec
 from algorithm.training.learner import Learner
-from tests.builders import make_sac, random_rollout_of, update
+from tests.builders import make_role, make_sac, random_rollout_of, update
 
 COLUMNS = 6
 SPECS = [ActionSpec(2), ActionSpec(0, (3,)), ActionSpec(1, (3,))]
@@ -22,14 +22,10 @@ every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)
 NORMED = Mlp(5, norm="batch")
 
 
-def make_role(spec: ActionSpec) -> Role:
-    return Role(COLUMNS, {"obs": ObsSpec((3,))}, spec)
-
-
 def make(spec: ActionSpec, policy=NORMED, critic=NORMED, body=None, **changes) -> Sac:
     """Return an agent whose running statistics are far from those of batches."""
     blueprint = Blueprint(encoders={"*": Vector()}, body=body, policy=policy, critic=critic)
-    agent = make_sac(make_role(spec), blueprint, **changes)
+    agent = make_sac(make_role(COLUMNS, spec=spec), blueprint, **changes)
     networks = [agent.policy, agent.critics, *(target.network for target in agent.target_networks.values())]
     for norm in find_batch_norms(networks):
         norm.running = 0.5 + torch.rand_like(norm.running)
@@ -37,7 +33,7 @@ def make(spec: ActionSpec, policy=NORMED, critic=NORMED, body=None, **changes) -
 
 
 def make_rollout(agent: Sac, spec: ActionSpec, rows: int = 1, seed: int = 0) -> Rollout:
-    return random_rollout_of(agent, make_role(spec), seed, rows).convert(torch.from_numpy)
+    return random_rollout_of(agent, make_role(COLUMNS, spec=spec), seed, rows).convert(torch.from_numpy)
 
 
 def literal_norm(norm: BatchNorm, x: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -139,7 +135,7 @@ def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statis
 @pytest.mark.parametrize("target", ["average", "none"])
 def test_running_statistics_learn_once_from_each_update(spec, target):
     agent = make(spec, target=target, policy_update_every=2)
-    role = make_role(spec)
+    role = make_role(COLUMNS, spec=spec)
     learner = Learner(agent, role, {}, None)
     for number in range(1, 5):
         rollout = random_rollout_of(agent, role, number, 1)
@@ -162,7 +158,9 @@ def test_running_statistics_learn_once_from_each_update(spec, target):
 @pytest.mark.parametrize("changes", [{}, {"n_step": 3, "sequence_length": 3, "estimator": "retrace"}], ids=str)
 def test_without_target_critics_the_targets_are_those_of_equal_target_critics(spec, changes):
     blueprint = Blueprint(encoders={"*": Vector()}, policy=Mlp(5), critic=Mlp(5))
-    agents = [make_sac(make_role(spec), blueprint, target=target, **changes) for target in ("none", "average")]
+    agents = [
+        make_sac(make_role(COLUMNS, spec=spec), blueprint, target=target, **changes) for target in ("none", "average")
+    ]
     first, second = agents
     second.critics.load_state_dict(first.critics.state_dict())
     second.policy.load_state_dict(first.policy.state_dict())

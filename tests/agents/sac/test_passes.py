@@ -11,9 +11,9 @@ from torch import nn
 from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.networks.precision import Placement
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.specs import ActionSpec
 from algorithm.training.learner import Learner
-from tests.builders import make_autograd_learner, make_sac, random_rollout_of
+from tests.builders import make_autograd_learner, make_role, make_sac, random_rollout_of
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (2, 3))
 COLUMNS = 6
@@ -41,13 +41,13 @@ def make_learner(
     kind: Callable[..., Learner], spec: ActionSpec, blueprint: Blueprint | None = None, **changes
 ) -> Learner:
     torch.manual_seed(0)
-    role = Role(COLUMNS, {"obs": ObsSpec((3,))}, spec)
+    role = make_role(COLUMNS, spec=spec)
     blueprint = blueprint or Blueprint({"*": Vector()}, policy=Mlp(16, 8), critic=Mlp(8, 16))
     return kind(make_sac(role, blueprint, **changes), role, {}, None)
 
 
 def make_batch(learner: Learner, spec: ActionSpec, seed: int) -> Rollout:
-    role = Role(COLUMNS, {"obs": ObsSpec((3,))}, spec)
+    role = make_role(COLUMNS, spec=spec)
     return random_rollout_of(learner.agent, role, seed, learner.agent.schedule.sequence_length)
 
 
@@ -107,7 +107,7 @@ def test_normalized_layers_are_left_to_autograd(norm):
 
 def test_bfloat16_is_left_to_autograd():
     learner = make_learner(make_autograd_learner, CONTINUOUS)
-    role = Role(COLUMNS, {"obs": ObsSpec((3,))}, CONTINUOUS)
+    role = make_role(COLUMNS, spec=CONTINUOUS)
     learner = Learner(learner.agent, role, {}, None, Placement(precision=torch.bfloat16))
     assert not any(list_kinds(learner, CONTINUOUS).values())
 

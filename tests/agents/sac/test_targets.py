@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,7 @@ from algorithm.networks import Blueprint
 from algorithm.returns import rescale
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import PassThrough, make_sac
+from tests.builders import PassThrough, make_sac, random_rollout, to_float64
 
 GAMMA = 0.875  # exact in float32, the dtype of discounts
 ESTIMATORS = {
@@ -55,20 +56,9 @@ def make_sequence(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> R
         "first": torch.zeros(rows + 1, columns, dtype=torch.bool),
         "reward": torch.zeros(rows, columns).double(),
         "alive": torch.ones(rows, columns, dtype=torch.bool),
-        "weight": torch.ones(columns).double(),
-        "memory": torch.zeros(columns, 0).double(),
     }
-    number = np.arange(columns)
-    return Rollout(
-        obs={"obs": obs},
-        raw_action=sample,
-        behavior=behavior,
-        lane=number,
-        continues_previous=number < 0,
-        index=number,
-        version=number,
-        **{**fields, **changes},
-    )
+    template = to_float64(random_rollout(np.random.default_rng(0), rows, columns))
+    return replace(template, obs={"obs": obs}, raw_action=sample, behavior=behavior, **{**fields, **changes})
 
 
 @every_estimator
@@ -231,7 +221,7 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
     rates = agent.policy_learner.temperature.alpha().tolist()
     of_kind = dict(zip(agent.policy_learner.action_kinds, rates, strict=True))
     of_branches, of_values = entropies(agent, statistics)
-    q = GAMMA / (1 - GAMMA) * (of_kind.get("d", 0) * of_branches + of_kind.get("c", 0) * of_values)
+    q = GAMMA / (1 - GAMMA) * (of_kind.get("discrete", 0) * of_branches + of_kind.get("continuous", 0) * of_values)
     for critics in (agent.critics, agent.target.network):
         for member in critics.critics:
             member.head.bias.data.fill_(q)

@@ -14,11 +14,13 @@ from algorithm.tools.doctor.check import (
     TIMEOUT,
     Check,
     Finding,
+    Missing,
     SubprocessFailed,
     run_in_subprocess,
 )
 
 NEVER = threading.Event()
+POSIX = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
 
 def fail(error: Exception):
@@ -28,8 +30,8 @@ def fail(error: Exception):
 @pytest.mark.parametrize(
     ("run", "state", "line"),
     [
-        (lambda: (OK, "all\n is well"), OK, "all is well"),
-        (lambda: (MISSING, "get it"), MISSING, "get it"),
+        (lambda: "all\n is well", OK, "all is well"),
+        (lambda: fail(Missing("get it")), MISSING, "get it"),
         (lambda: {}["b"], BROKEN, "KeyError: 'b'"),
         (lambda: fail(UserError("set b to 1")), BROKEN, "set b to 1"),
         (lambda: fail(TimeoutError("no answer within 1 s")), TIMEOUT, "no answer within 1 s"),
@@ -42,13 +44,9 @@ def test_a_check_has_a_state_and_one_line_and_what_is_missing_is_broken_if_requi
     assert check.as_required()() == Finding("a", BROKEN if state == MISSING else state, line)
 
 
-def test_an_answer_is_a_json_value():
+def test_an_answer_is_a_json_value_without_printed_output():
     assert run_in_subprocess("operator:add", [1], ["a"]) == [1, "a"]
     assert run_in_subprocess("os:getpid") != os.getpid()
-
-
-def test_printed_output_is_not_part_of_the_answer():
-    assert run_in_subprocess("builtins:print", "hello") is None
     assert run_in_subprocess("os:system", "echo hello") == 0
 
 
@@ -66,17 +64,12 @@ def test_modules_are_imported_from_the_folders_of_this_process(tmp_path, monkeyp
         ("no_such_module:f", (), "ModuleNotFoundError: No module named 'no_such_module'"),
         ("operator:truediv", (1, 0), "ZeroDivisionError: division by zero"),
         ("os:_exit", (3,), "it ended with exit code 3"),
+        pytest.param("os:abort", (), "it crashed with signal SIGABRT", marks=POSIX),
     ],
 )
-def test_an_error_is_reported(function, arguments, why):
+def test_an_error_and_a_crash_are_reported(function, arguments, why):
     with pytest.raises(SubprocessFailed, match=why):
         run_in_subprocess(function, *arguments)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_a_crash_is_reported():
-    with pytest.raises(SubprocessFailed, match="it crashed with signal SIGABRT"):
-        run_in_subprocess("os:abort")
 
 
 def test_a_process_that_hangs_is_ended():

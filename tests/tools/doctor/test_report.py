@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,35 +9,12 @@ from pathlib import Path
 import pytest
 
 from algorithm.cli import main
-from algorithm.tools.doctor import command, requirements
+from algorithm.tools.doctor import command, installation
 from tests.task_folder import write_task
+from tests.tools.doctor.test_trial import take_port
 
 ROOT = Path(__file__).resolve().parents[3]
 STATES = {"ok", "missing", "broken", "timeout"}
-# The import error of a package that is not installed.
-WITHOUT = """
-import importlib.metadata as metadata, sys
-from importlib.abc import MetaPathFinder
-
-NAME, MODULE = {name!r}, {module!r}
-from_name = metadata.Distribution.from_name.__func__
-
-
-def hidden(cls, name):
-    if name == NAME:
-        raise metadata.PackageNotFoundError(name)
-    return from_name(cls, name)
-
-
-class Blocker(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == MODULE:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-
-metadata.Distribution.from_name = classmethod(hidden)
-sys.meta_path.insert(0, Blocker())
-"""
 SMALL_SETUP = """
 from setuptools import find_packages, setup
 setup(
@@ -66,6 +42,20 @@ def little(monkeypatch):
     monkeypatch.setattr(command, "MACHINE_CHECKS", ())
 
 
+@pytest.fixture
+def hide(monkeypatch, tmp_path):
+    """Return a function that hides a package, and its module from the processes of the checks."""
+    find_version = installation._find_version
+
+    def hide_package(package: str, module: str) -> None:
+        error = f"raise ModuleNotFoundError(\"No module named '{module}'\", name={module!r})\n"
+        (tmp_path / f"{module}.py").write_text(error)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(installation, "_find_version", lambda name: find_version(name) if name != package else None)
+
+    return hide_package
+
+
 def call(capsys, *arguments) -> dict:
     """Return the JSON for a script, after a check of its form."""
     status = main.main(["doctor", *arguments, "--json"])
@@ -86,28 +76,17 @@ def test_a_folder_whose_requirements_are_installed_is_ok(capsys, monkeypatch):
     assert main.main(["doctor", "mine/task"]) == 0
     *checks, last = capsys.readouterr().out.splitlines()
     assert last == "all that mine/task needs is there"
-    names = [
-        "python",
-        "devices",
-        "threads",
-        "disk",
-        "memory",
-        "device",
-        "environment",
-        "agent",
-        "replay",
-        "checkpoints",
-    ]
-    assert [line.split()[:2] for line in checks] == [[name, "ok"] for name in names]
+    names = "python devices threads disk memory device environment agent replay checkpoints"
+    assert [line.split()[:2] for line in checks] == [[name, "ok"] for name in names.split()]
     assert not Path("runs").exists()
 
 
 def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_path):
-    onnx = requirements.read_setup()["extras_require"]["onnx"]
+    onnx = installation.read_setup()["extras_require"]["onnx"]
     (tmp_path / "setup.py").write_text(f"ONNX = {onnx!r}\n{SMALL_SETUP}")
-    document = requirements.read_setup.__wrapped__
-    monkeypatch.setattr(requirements, "SETUP_FILE", tmp_path / "setup.py")
-    monkeypatch.setattr(requirements, "read_setup", document)
+    document = installation.read_setup.__wrapped__
+    monkeypatch.setattr(installation, "SETUP_FILE", tmp_path / "setup.py")
+    monkeypatch.setattr(installation, "read_setup", document)
     monkeypatch.setattr(command, "MACHINE_CHECKS", ())
     document = call(capsys)
     states = {check["name"]: check["state"] for check in document["checks"]}
@@ -117,64 +96,45 @@ def test_an_extra_that_was_not_requested_is_no_failure(capsys, monkeypatch, tmp_
     assert states["onnx round trip"] == ("ok" if states["extra onnx"] == "ok" else "missing")
 
 
-def in_process(shims: Path, *words: str) -> subprocess.CompletedProcess:
-    """Run the command in a process that finds `shims` before all packages, with few checks of the core."""
-    code = (
-        "import sys\nfrom algorithm.cli import main\n"
-        "from algorithm.tools.doctor import command\n"
-        "core = command.list_core_checks\n"
-        "command.MACHINE_CHECKS = ()\n"
-        "few = ('rich', 'packaging', 'mlagents-envs')\n"
-        "command.list_core_checks = lambda: [check for check in core() if check.name in few]\n"
-        "sys.exit(main.main(sys.argv[1:]))"
-    )
-    path = os.pathsep.join([str(shims), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-c", code, "doctor", *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_without_mlagents_and_with_another_program_on_the_port(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="mlagents-envs", module="mlagents_envs"))
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        done = in_process(tmp_path, "mine/task", "-c", "unity", "-p", port, "--json")
-    document = json.loads(done.stdout)
+@pytest.mark.usefixtures("little")
+def test_without_mlagents_and_with_another_program_on_the_port(hide, capsys, monkeypatch):
+    core = [check for check in installation.list_core_checks() if check.name == "mlagents-envs"]
+    monkeypatch.setattr(command, "list_core_checks", lambda: core)
+    hide("mlagents-envs", "mlagents_envs")
+    with take_port() as port:
+        document = call(capsys, "mine/task", "-c", "unity", "-p", str(port))
     wrong = broken(document)
-    assert done.returncode == document["status"] == 1
     assert set(wrong) == {"mlagents-envs", "handshake", "ports"}
     assert wrong["mlagents-envs"] == "pip install -e . (not installed: mlagents-envs)"
     assert wrong["handshake"].endswith("is missing (No module named 'mlagents_envs'): pip install -e .")
     assert wrong["ports"].startswith(f"{port} is taken by ")
-    assert done.stderr.splitlines()[-1].startswith("broken: mlagents-envs, handshake, ports; ")
+    assert document["error"].startswith("broken: mlagents-envs, handshake, ports; ")
 
 
-def test_without_onnx_a_run_that_exports_is_reported(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(name="onnxruntime", module="onnxruntime"))
-    done = in_process(tmp_path, "mine/task", "--set", "base_config.export=end", "--json")
+@pytest.mark.usefixtures("little")
+def test_without_onnx_a_run_that_exports_is_reported(hide, capsys):
+    hide("onnxruntime", "onnxruntime")
+    document = call(capsys, "mine/task", "--set", "base_config.export=end")
     line = 'pip install -e ".[onnx]" (not installed: onnxruntime)'
-    assert done.returncode == 1
-    assert broken(json.loads(done.stdout)) == {"extra onnx": line, "onnx round trip": line}
+    assert broken(document) == {"extra onnx": line, "onnx round trip": line}
 
 
 def test_without_packages_of_the_core_the_report_is_written(tmp_path):
     for name in ("rich", "torch"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is crippled')")
-    done = in_process(tmp_path, "mine/task")
+    code = (
+        "import sys\nfrom algorithm.cli import main\nfrom algorithm.tools.doctor import command\n"
+        "core = [check for check in command.list_core_checks() if check.name in ('rich', 'packaging')]\n"
+        "command.MACHINE_CHECKS, command.list_core_checks = (), lambda: core\n"
+        "sys.exit(main.main(['doctor', 'mine/task']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    assert [line[:2] for line in lines] == [
-        ["rich", "broken"],
-        ["packaging", "ok"],
-        ["mlagents-envs", "ok"],
-        ["settings", "broken"],
-    ]
-    assert "rich is crippled" in lines[0][2] and "torch is crippled" in lines[3][2]
+    states = [("rich", "broken"), ("packaging", "ok"), ("settings", "broken")]
+    assert [tuple(line[:2]) for line in lines] == states
+    assert "rich is crippled" in lines[0][2] and "torch is crippled" in lines[2][2]
     assert done.stderr == "broken: rich, settings; the lines above say what to do\n"
 
 

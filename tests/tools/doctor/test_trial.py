@@ -3,16 +3,19 @@
 import os
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from algorithm.cli.parser import parse_arguments
-from algorithm.parts import memory_budget as of_memory
+from algorithm.errors import UserError
+from algorithm.parts import components_builder as of_memory
 from algorithm.tools.doctor import trial
 from algorithm.tools.doctor.check import BROKEN, OK
 from algorithm.tools.doctor.trial import list_start_checks
-from tests.task_folder import write_task
+from tests.task_folder import NN, write_task
 
 OWN = ("--set", "base_config.env_type=GYM", "base_config.env_name=env.py")
 
@@ -39,23 +42,6 @@ def test_all_checks_are_ok():
     assert not Path("runs").exists()
 
 
-def test_a_missing_device_does_not_prevent_further_checks():
-    wrong = seen("--device", "cuda:77")
-    assert set(wrong) == {"device"} and "torch finds no such device" in wrong["device"]
-
-
-def test_an_environment_that_does_not_open_is_broken(task):
-    (task / "env.py").write_text("def make():\n    raise OSError('no licence')\n")
-    wrong = seen(*OWN)
-    assert set(wrong) == {"environment"} and "no licence" in wrong["environment"]
-
-
-def test_a_network_that_raises_is_broken(task):
-    (task / "nn.py").write_text("blueprint = 1 / 0\n")
-    wrong = seen()
-    assert set(wrong) == {"agent"} and "nn.py, line 1: ZeroDivisionError" in wrong["agent"]
-
-
 UNSUITABLE = """
 from algorithm.auxiliaries.auxiliary import Auxiliary
 
@@ -66,14 +52,27 @@ class Unsuitable(Auxiliary):
     def loss(self, inputs):
         ...
 """
+OF_UNSUITABLE = ("--set", 'auxiliaries={"unsuitable_auxiliary:Unsuitable": {}}')
 
 
-def test_auxiliaries_are_built(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "text", "words", "stage", "line"),
+    [
+        ("nn.py", NN, ("--device", "cuda:77"), "device", "torch finds no such device"),
+        ("env.py", "def make():\n    raise OSError('no licence')\n", OWN, "environment", "no licence"),
+        ("nn.py", "blueprint = 1 / 0\n", (), "agent", "nn.py, line 1: ZeroDivisionError"),
+        ("unsuitable_auxiliary.py", UNSUITABLE, OF_UNSUITABLE, "agent", "_auxiliary:Unsuitable: it needs images"),
+    ],
+)
+def test_what_does_not_fit_is_broken(file, text, words, stage, line, task, monkeypatch):
+    (task / file).write_text(text)
+    monkeypatch.syspath_prepend(task)
+    wrong = seen(*words)
+    assert set(wrong) == {stage} and line in wrong[stage]
+
+
+def test_auxiliaries_are_built():
     assert seen("--set", "auxiliaries.curiosity.units=8") == {}
-    (tmp_path / "unsuitable_auxiliary.py").write_text(UNSUITABLE)
-    monkeypatch.syspath_prepend(tmp_path)
-    wrong = seen("--set", 'auxiliaries={"unsuitable_auxiliary:Unsuitable": {}}')
-    assert set(wrong) == {"agent"} and "auxiliaries.unsuitable_auxiliary:Unsuitable: it needs images" in wrong["agent"]
 
 
 def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
@@ -85,9 +84,9 @@ def test_a_replay_that_does_not_fit_is_broken(monkeypatch):
 def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
     usage = shutil.disk_usage(".")._replace(free=5 * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-    assert trial._check_disk(10**6, kept=3) == (OK, "at most 5 of 1 MB, 5 MB are free")
-    state, line = trial._check_disk(10**6, kept=4)
-    assert state == BROKEN and line.startswith("6 of 1 MB do not fit on the disk, 5 MB are free: lower ")
+    assert trial._check_disk(10**6, kept=3) == "at most 5 of 1 MB, 5 MB are free"
+    with pytest.raises(UserError, match=r"^6 of 1 MB do not fit on the disk, 5 MB are free: lower "):
+        trial._check_disk(10**6, kept=4)
     assert set(seen()) == {"checkpoints"}
 
 
@@ -100,7 +99,16 @@ def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     return {finding.name: (finding.state, finding.line) for finding in found}
 
 
-def test_a_missing_or_not_executable_player_is_broken(tmp_path):
+@contextmanager
+def take_port() -> Iterator[int]:
+    """Listen on a port within a block."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_a_player_that_is_missing_or_not_executable_and_a_taken_port_are_broken(tmp_path):
     player = tmp_path / "scene.x86_64"
     words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
     assert of_scene(*words)["player"][1].startswith(f"there is no player at {player}: ")
@@ -109,20 +117,17 @@ def test_a_missing_or_not_executable_player_is_broken(tmp_path):
         assert of_scene(*words) == {"player": (BROKEN, f"{player} is not executable: run chmod +x on it")}
     player.chmod(0o755)
     assert of_scene(*words) == {"player": (OK, str(player))}
-
-
-def test_every_port_that_a_scene_may_use_is_checked(tmp_path):
-    player = tmp_path / "scene.x86_64"
-    player.touch(0o755)
-    words = ["--set", f"base_config.unity_args.build_path={player.as_posix()}"]
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with take_port() as port:
         state, line = of_scene(*words, "-p", str(port - 2))["ports"]  # the third is for evaluation
         assert state == BROKEN and line.startswith(f"{port} is taken by ") and "base_port" in line
     state, line = of_scene(*words, "-p", "65534")["ports"]
     assert state == BROKEN and line.startswith("65536 is not a valid port")
+
+
+def test_the_editor_has_one_port():
+    with take_port() as port:
+        state, line = of_scene("--agents", "1", "-p", str(port))["ports"]
+    assert state == BROKEN and line.endswith("give --port, and set it in Unity too")
 
 
 @pytest.mark.parametrize("variant", ["default", "unity"])
@@ -135,12 +140,3 @@ def test_a_run_that_exports_checks_the_packages_and_a_round_trip(variant):
     assert not any("onnx" in name for name in never)
     for export in ("end", "checkpoints"):
         assert [name for name in names(export) if name not in never] == ["extra onnx", "onnx round trip"]
-
-
-def test_the_editor_has_one_port():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        state, line = of_scene("--agents", "1", "-p", str(port))["ports"]
-    assert state == BROKEN and line.endswith("give --port, and set it in Unity too")

@@ -87,10 +87,8 @@ reset_config:
 behaviors:
   Walker:
     trainer_type: ppo
-    hyperparameters:
-      {batch_size: 2048, buffer_size: 20480, learning_rate: 0.0004, learning_rate_schedule: linear, beta: 0.004,
-       beta_schedule: linear, epsilon: 0.2, epsilon_schedule: linear, lambd: 0.95, num_epoch: 3, shared_critic: true}
-    network_settings: {normalize: true, hidden_units: 256, num_layers: 3, deterministic: false}
+    hyperparameters: {beta_schedule: linear, epsilon_schedule: linear, shared_critic: true}
+    network_settings: {deterministic: false}
     reward_signals: {extrinsic: {gamma: 0.995, strength: 0.5}}
     checkpoint_interval: 250000
     even_checkpoints: false
@@ -240,11 +238,7 @@ engine_settings: {no_graphics: false}
 behaviors:
   SoccerTwos:
     trainer_type: poca
-    hyperparameters:
-      {batch_size: 2048, buffer_size: 20480, learning_rate: 0.0003, beta: 0.005, epsilon: 0.2, lambd: 0.95,
-       num_epoch: 3, learning_rate_schedule: constant}
-    network_settings: {normalize: false, hidden_units: 512, num_layers: 2}
-    reward_signals: {extrinsic: {gamma: 0.99, strength: 1.0}}
+    hyperparameters: {batch_size: 2048, buffer_size: 20480, beta: 0.005, learning_rate_schedule: constant}
     self_play: {save_steps: 50000, team_change: 200000, swap_steps: 2000, window: 10, initial_elo: 1200.0}
 """,
         {"SoccerTwos": "ppo_config: {learning_rate_schedule: constant, entropy_coef: 0.005}"},
@@ -271,12 +265,8 @@ auxiliaries: {rnd: {strength: 0.01, gamma: 0.99, learning_rate: 0.0001, units: 1
         },
         {
             "reward_signals",
-            "reward_signals.gail.strength",
-            "reward_signals.gail.demo_path",
-            "reward_signals.gail.use_actions",
-            "behavioral_cloning.demo_path",
-            "behavioral_cloning.strength",
-            "behavioral_cloning.steps",
+            *(f"reward_signals.gail.{key}" for key in ("strength", "demo_path", "use_actions")),
+            *(f"behavioral_cloning.{key}" for key in ("demo_path", "strength", "steps")),
         },
         "behaviors.Pyramids.",
         {"Pyramids": "image = ImpalaResNet(units=units)"},

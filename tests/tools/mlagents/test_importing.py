@@ -14,11 +14,9 @@ import yaml
 
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
-from algorithm.config.loader import resolve
-from algorithm.config.registry import AUXILIARIES, make_auxiliary_defaults
-from algorithm.config.unused_settings import check_effects
-from algorithm.config.variants import read_variant
-from algorithm.config.yaml_layers import load_defaults
+from algorithm.config.loader import check_effects, resolve
+from algorithm.config.registry import AUXILIARIES, make_defaults
+from algorithm.config.yaml_layers import find_value, iterate_leaves, load_defaults, nest, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
@@ -50,12 +48,6 @@ def settings_of(name: str):
     settings = resolve(layers)
     check_effects(settings, layers)
     return settings
-
-
-def at(tree: dict, path: str):
-    for key in path.split("."):
-        tree = tree[key]
-    return tree
 
 
 def select(tree: dict, expected: dict) -> dict:
@@ -90,22 +82,9 @@ def test_its_network_reads_every_sensor(name, action):
         assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
 
 
-def walked(tree: dict, above: str = ""):
-    """Yield the path of every value."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from walked(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
-
-
 def without(tree: dict, path: str) -> dict:
-    tree = copy.deepcopy(tree)
-    *sections, key = path.split(".")
-    place = tree
-    for section in sections:
-        place = place[section]
-    del place[key]
+    tree, (section, _, key) = copy.deepcopy(tree), path.rpartition(".")
+    del (find_value(tree, section) if section else tree)[key]
     return tree
 
 
@@ -121,8 +100,8 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     whole = {"behaviors": {"A": behavior}, **OF_RUN}
     config, nn, lost = texts_and_lost(whole)
     assert not [key for key, why in lost.items() if "no such key" in why]
-    keys = [f"behaviors.A.{path}" for path in walked(behavior) if path != "trainer_type"]
-    keys += walked(OF_RUN)
+    keys = [f"behaviors.A.{path}" for path in iterate_leaves(behavior) if path != "trainer_type"]
+    keys += iterate_leaves(OF_RUN)
     assert len(keys) > 100
     # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
@@ -144,10 +123,9 @@ def test_every_setting_of_the_tables_exists(trainer):
     whole = TRAINERS[trainer].model_validate({**OF_ANY, **OF_RUN, "hyperparameters": HYPERPARAMETERS[trainer]})
     rows = [rule for *_, rule in whole.iterate() if isinstance(rule, To)]
     assert len(rows) > 25
-    settings = load_defaults() | {"auxiliaries": {name: make_auxiliary_defaults(name) for name in AUXILIARIES}}
-    for row in rows:
-        for setting in (row.setting, *row.others):
-            at(settings, setting.replace("agent.", section))
+    auxiliaries = {"auxiliaries": {name: make_defaults("auxiliaries", name) for name in AUXILIARIES}}
+    settings = {row.replace("agent.", section) for rule in rows for row in (rule.setting, *rule.others)}
+    assert settings <= {*iterate_leaves(load_defaults() | auxiliaries)}
 
 
 def test_a_comment_names_the_origin_of_a_value():
@@ -223,49 +201,43 @@ def test_different_defaults_of_the_engine_are_reported():
     ],
 )
 def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, value, setting, kept):
-    tree = value
-    for key in reversed(path.split(".")):
-        tree = {key: tree}
-    assert import_file(write({"behaviors": {"A": {}}} | tree), force=False).unsupported.keys() == {path}
-    assert at(settings_of("A").tree, setting) == kept
+    given = {"behaviors": {"A": {}}} | nest(path, value)
+    assert import_file(write(given), force=False).unsupported.keys() == {path}
+    assert find_value(settings_of("A").tree, setting) == kept
 
 
-CURIOSITY = "reward_signals: {extrinsic: {strength: 1.0}, curiosity: {%s}}"
-RND = "reward_signals: {extrinsic: {}, rnd: {gamma: 0.9, network_settings: {hidden_units: 32, num_layers: 3}}}"
+# Keys of a behavior, the settings that follow, and the keys of reward_signals without a counterpart.
+DEFAULTS = yaml.safe_load("""
+- [{trainer_type: sac}, {sac_config: {batch_size: 128, learning_starts: 128, init_log_alpha: 0}}, []]
+- [{trainer_type: sac, hyperparameters: {init_entcoef: 0.1}}, {sac_config: {init_log_alpha: -2.3026}}, []]
+- - {trainer_type: sac, hyperparameters: {learning_rate: 0.002}}
+  - {sac_config: {learning_rate_critic: 0.002, learning_rate_policy: 0.002, learning_rate_alpha: 0.002}}
+  - []
+- [{reward_signals: {extrinsic: &plain {strength: 1.0}}}, {auxiliaries: {}}, []]
+- - {reward_signals: {extrinsic: *plain, curiosity: {}}}
+  - {auxiliaries: {curiosity: {strength: 1.0, learning_rate: 0.0003}}}
+  - []
+- - {reward_signals: {extrinsic: *plain, curiosity: {gamma: 0.9, strength: 0.3}}}
+  - {auxiliaries: {curiosity: {strength: 0.3, learning_rate: 0.0003}}}
+  - [curiosity.gamma]
+- - {reward_signals: {extrinsic: *plain, curiosity: {learning_rate: 0.001}}}
+  - {auxiliaries: {curiosity: {strength: 1.0, learning_rate: 0.001}}}
+  - []
+- - {reward_signals: {extrinsic: {}, rnd: {gamma: 0.9, network_settings: {hidden_units: 32, num_layers: 3}}}}
+  - {auxiliaries: {rnd: {strength: 1.0, gamma: 0.9, learning_rate: 0.0001, units: 32, outputs: 32}}}
+  - [rnd.network_settings.num_layers]
+""")
 
 
-@pytest.mark.parametrize(
-    ("keys", "expected", "lost"),
-    [
-        (
-            "trainer_type: sac, hyperparameters: {learning_rate: 0.002}",
-            "sac_config: {learning_rate_critic: 0.002, learning_rate_policy: 0.002, learning_rate_alpha: 0.002}",
-            [],
-        ),
-        ("trainer_type: sac", "sac_config: {batch_size: 128, learning_starts: 128, init_log_alpha: 0}", []),
-        ("trainer_type: sac, hyperparameters: {init_entcoef: 0.1}", "sac_config: {init_log_alpha: -2.3026}", []),
-        (CURIOSITY % "", "{curiosity: {strength: 1.0, learning_rate: 0.0003}}", []),
-        (
-            CURIOSITY % "gamma: 0.9, strength: 0.3",
-            "{curiosity: {strength: 0.3, learning_rate: 0.0003}}",
-            ["curiosity.gamma"],
-        ),
-        (CURIOSITY % "learning_rate: 0.001", "{curiosity: {strength: 1.0, learning_rate: 0.001}}", []),
-        (
-            RND,
-            "{rnd: {strength: 1.0, gamma: 0.9, learning_rate: 0.0001, units: 32, outputs: 32}}",
-            ["rnd.network_settings.num_layers"],
-        ),
-        ("reward_signals: {extrinsic: {strength: 1.0}}", "{}", []),
-    ],
-)
+@pytest.mark.parametrize(("keys", "expected", "lost"), DEFAULTS)
 def test_missing_keys_have_the_defaults_of_ml_agents(keys, expected, lost):
-    imported = import_file(write(f"behaviors: {{A: {{{keys}}}}}"), force=False)
-    settings, tree = settings_of("A").tree, yaml.safe_load(expected)
-    if "sac_config" in tree:
-        assert select(settings, tree) == {"sac_config": pytest.approx(tree["sac_config"], abs=1e-4)}
+    imported = import_file(write({"behaviors": {"A": keys}}), force=False)
+    ((section, values),) = expected.items()
+    tree = settings_of("A").tree[section]
+    if section == "auxiliaries":
+        assert tree == values
     else:
-        assert settings["auxiliaries"] == tree
+        assert select(tree, values) == pytest.approx(values, abs=1e-4)
     assert list(imported.unsupported) == [f"behaviors.A.reward_signals.{key}" for key in lost]
 
 
@@ -479,15 +451,14 @@ def test_the_command_has_no_other_arguments(words, capsys):
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
-def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path):
     record = tmp_path / "recorded.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
     tree = yaml.safe_load(text) | {"env_settings": {"env_path": str(player), "num_envs": 2, "timeout_wait": 20}}
-    behavior = tree["behaviors"]["3DBall"]
-    behavior |= {"max_steps": 600, "summary_freq": 200, "network_settings": {"normalize": True, "memory": {}}}
-    behavior |= {"trainer_type": trainer}
-    behavior["hyperparameters"] = {"learning_rate": 0.00025, "batch_size": 96}
+    network, hyperparameters = {"normalize": True, "memory": {}}, {"learning_rate": 0.00025, "batch_size": 96}
+    tree["behaviors"]["3DBall"] |= {"max_steps": 600, "summary_freq": 200, "network_settings": network}
+    tree["behaviors"]["3DBall"] |= {"trainer_type": trainer, "hyperparameters": hyperparameters}
     assert main.main(["import-mlagents", str(write(tree))]) == 0
     quick = {
         "ppo": {"rollout_length": 20},
@@ -495,9 +466,8 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path, capsys):
     }
     changes = [f"{trainer}_config.{key}={value}" for key, value in quick[trainer].items()]
     assert main.main(["unity/3DBall", "-n", "a", "--set", *changes]) == 0
-    folder = RunFolder.find("unity/3DBall", "a")
-    assert folder.find_latest().counters.env_steps >= 600
-    assert folder.find_latest().counters.updates > 2
+    counters = RunFolder.find("unity/3DBall", "a").find_latest().counters
+    assert counters.env_steps >= 600 and counters.updates > 2
     assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
     recorded = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -147,48 +147,24 @@ def write_run(folder: Path) -> Path:
     return folder
 
 
-class PageReader(HTMLParser):
-    """A reader of a page: its text, its tags, and its links to files.
+def read_text(html: str) -> str:
+    """Return the text that a page shows; each of its elements must be closed."""
+    body = re.sub("<style>.*?</style>|<!DOCTYPE html>", "", html, flags=re.DOTALL)
+    opened = re.sub("<(?:meta|link|img)[^>]*>|<[^>]*/>", "", body)  # without elements that have no end
+    for tag in set(re.findall(r"<(\w+)", opened)):
+        assert len(re.findall(rf"<{tag}\b", opened)) == opened.count(f"</{tag}>"), tag
+    return " ".join(unescape(re.sub("<[^>]*>", " ", body)).split())
 
-    Attributes:
-        tags: (tag, attributes) in their order.
-        links: values of href and src, without those inside of the page.
-        text: the text that is shown.
-    """
 
-    def __init__(self, html: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.links: list[str] = []
-        self._open: list[str] = []
-        self._words: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self._open, self._open
-        self.text = " ".join(" ".join(self._words).split())
+def read_links(html: str) -> list[str]:
+    """Return the links of a page to files: the values of href and src, without those inside of the page."""
+    return [link for link in re.findall(r'(?:href|src)="([^"#][^"]*)"', html) if link != "data:,"]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_startendtag(tag, attrs)
-        if tag not in ("meta", "link", "img"):  # elements without an end
-            self._open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        for name, value in attrs:
-            if name in ("href", "src", "xlink:href") and value and not value.startswith("#"):
-                self.links.append(value)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
-            self._words.append(data)
-
-    def read_last_values(self) -> dict[str, float]:
-        """Return the last value of each column that a chart shows."""
-        found = (attributes for _, attributes in self.tags if "data-column" in attributes)
-        return {str(one["data-column"]): float(str(one["data-value"])) for one in found}
+def read_last_values(html: str) -> dict[str, float]:
+    """Return the last value of each column that a chart shows."""
+    found = re.findall('data-column="([^"]*)" data-value="([^"]*)"', html)
+    return {column: float(value) for column, value in found}
 
 
 def find_urls(html: str) -> list[str]:

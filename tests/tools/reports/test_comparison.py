@@ -20,6 +20,12 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
+def write_group(runs, name, *curves, **options):
+    """Write the runs NAME-1, NAME-2, ... with the seeds 0, 1, ..., which have these curves."""
+    for seed, curve in enumerate(curves):
+        write_curve(runs / f"{name}-{seed + 1}", curve, seed=seed, **options)
+
+
 def compare_all(runs, metric=None):
     """Return the comparison of all runs below a folder, and the logged lines."""
     lines = []
@@ -30,35 +36,44 @@ def compare_all(runs, metric=None):
 
 def only_environment(runs, metric=None):
     """Return the result of the only environment, and its groups by label."""
-    comparison, _ = compare_all(runs, metric)
-    (result,) = comparison.environments
+    (result,) = compare_all(runs, metric)[0].environments
     return result, {group.label: group for group in result.groups}
 
 
-def shifted(offset, factor=1.0):
-    return {env_steps: factor * value + offset for env_steps, value in LINE.items()}
+def list_groups(runs):
+    """Return the names of the runs in each group, by label."""
+    return {label: [run.folder.name for run in group.runs] for label, group in only_environment(runs)[1].items()}
+
+
+def shifted(offset):
+    return {env_steps: value + offset for env_steps, value in LINE.items()}
 
 
 def test_runs_that_differ_in_seed_and_name_only_are_a_group(runs):
     other = {"base_config": {"log_every": 7}, "sac_config": {"gamma": 0.5}}  # neither changes what ACER learns
     for seed in range(3):
         write_curve(runs / f"a-{seed + 1}", LINE, seed=seed, settings=other if seed else None)
-    write_curve(runs / "b-1", LINE, variant="sac", algorithm="SAC")
-    write_curve(runs / "c-1", LINE, settings={"acer_config": {"gamma": 0.9}})
-    write_curve(runs / "c-2", LINE, seed=1, settings={"acer_config": {"gamma": 0.9}})
-    groups = only_environment(runs)[1]
-    assert {label: [run.folder.name for run in group.runs] for label, group in groups.items()} == {
+    write_group(runs, "b", LINE, variant="sac", algorithm="SAC")
+    write_group(runs, "c", LINE, LINE, settings={"acer_config": {"gamma": 0.9}})
+    assert list_groups(runs) == {
         "ACER gamma=0.99": ["a-1", "a-2", "a-3"],
         "SAC (sac)": ["b-1"],
         "ACER gamma=0.9": ["c-1", "c-2"],
     }
 
 
+def test_settings_with_long_values_that_begin_and_end_alike_are_separate_groups(runs):
+    wrappers = [f"package.of.wrappers.with.a.long.name:{name}Wrapper" for name in ("First", "Second")]
+    for name, wrapper in zip("ab", wrappers, strict=True):
+        write_group(runs, name, LINE, settings={"base_config": {"env_wrappers": [wrapper]}})
+    expected = {f'ACER env_wrappers=["{wrapper}"]': [f"{name}-1"] for name, wrapper in zip("ab", wrappers, strict=True)}
+    assert list_groups(runs) == expected
+
+
 def test_a_repeated_seed_divides_a_group_by_the_names_of_its_runs(runs):
     for name in "ab":
-        for seed in range(2):
-            write_curve(runs / f"{name}-{seed + 1}", LINE, seed=seed)
-    assert list(only_environment(runs)[1]) == ["ACER a", "ACER b"]
+        write_group(runs, name, LINE, LINE)
+    assert list(list_groups(runs)) == ["ACER a", "ACER b"]
     write_curve(runs / "b-3", LINE, seed=1)
     _, lines = compare_all(runs)
     assert lines[0] == (
@@ -73,25 +88,24 @@ def test_a_setting_that_a_run_lacks_has_its_default(runs):
         write_curve(runs / name, LINE, seed=ord(name))
     config = runs / "c/config.yaml"
     config.write_text("\n".join(line for line in config.read_text().splitlines() if "learning_rate" not in line))
-    assert {label: len(group.runs) for label, group in only_environment(runs)[1].items()} == {
-        "ACER alpha=1 gamma=0.9 ma_config=null": 1,
-        "ACER alpha=null gamma=0.99 ma_config={}": 2,
+    assert list_groups(runs) == {
+        "ACER alpha=1 gamma=0.9 ma_config=null": ["a"],
+        "ACER alpha=null gamma=0.99 ma_config={}": ["b", "c"],
     }
 
 
 def test_a_name_of_a_setting_in_two_sections_has_its_section(runs):
-    sections = {"replay_config": {"alpha": 0.5}, "ma_config": {"walker": {"alpha": 2}}}
-    write_curve(runs / "a", LINE, settings={"replay_config": {"alpha": 0.1}, "ma_config": {"walker": {"alpha": 1}}})
-    write_curve(runs / "b", LINE, settings=sections)
-    assert list(only_environment(runs)[1]) == [
+    for name, (low, high) in {"a": (0.1, 1), "b": (0.5, 2)}.items():
+        sections = {"replay_config": {"alpha": low}, "ma_config": {"walker": {"alpha": high}}}
+        write_curve(runs / name, LINE, settings=sections)
+    assert list(list_groups(runs)) == [
         "ACER ma_config.walker.alpha=1 replay_config.alpha=0.1",
         "ACER ma_config.walker.alpha=2 replay_config.alpha=0.5",
     ]
 
 
 def test_curves_are_means_at_the_same_env_steps(runs):
-    write_curve(runs / "a-1", {0: 0.0, 50: 50.0, 200: 50.0}, seed=0)
-    write_curve(runs / "a-2", {20: 10.0, 100: 90.0, 120: 90.0}, seed=1)
+    write_group(runs, "a", {0: 0.0, 50: 50.0, 200: 50.0}, {20: 10.0, 100: 90.0, 120: 90.0})
     group = only_environment(runs)[1]["ACER"]
     # From the first value of the second run to the end of the second run, which is shorter.
     assert (group.env_steps[0], group.env_steps[-1]) == (20, 120)
@@ -112,10 +126,8 @@ def test_a_run_keeps_its_value_after_its_goal_and_an_interrupted_one_ends_the_cu
 
 
 def test_values_are_compared_where_the_first_group_ends(runs):
-    write_curve(runs / "a-1", shifted(0), seed=0)
-    write_curve(runs / "a-2", shifted(4), seed=1)
-    write_curve(runs / "b-1", {0: 0.0, 300: 600.0}, seed=0, variant="b")
-    write_curve(runs / "b-2", {0: 2.0, 300: 602.0}, seed=1, variant="b")
+    write_group(runs, "a", LINE, shifted(4))
+    write_group(runs, "b", {0: 0.0, 300: 600.0}, {0: 2.0, 300: 602.0}, variant="b")
     result, groups = only_environment(runs)
     assert result.env_steps == 100
     assert groups["ACER"].scores.tolist() == [100, 104]
@@ -129,9 +141,8 @@ def test_values_are_compared_where_the_first_group_ends(runs):
 
 
 def test_groups_that_all_reached_their_goals_are_compared_where_the_first_of_them_has(runs):
-    write_curve(runs / "a-1", {0: 0.0, 60: 100.0}, reached=True, seed=0)
-    write_curve(runs / "a-2", {0: 0.0, 80: 100.0}, reached=True, seed=1)
-    write_curve(runs / "b-1", {0: 0.0, 400: 100.0}, reached=True, variant="b")
+    write_group(runs, "a", {0: 0.0, 60: 100.0}, {0: 0.0, 80: 100.0}, reached=True)
+    write_group(runs, "b", {0: 0.0, 400: 100.0}, reached=True, variant="b")
     result, groups = only_environment(runs)
     assert result.env_steps == 80
     assert groups["ACER (b)"].scores.tolist() == [20]
@@ -186,14 +197,10 @@ def test_evaluations_are_compared_if_all_runs_have_them_regularly(runs):
 
 def write_two_environments(runs, **goals):
     for environment, (low, high, goal) in {"gym/x": (0, 50, 100), "gym/y": (-300, -100, -50)}.items():
-        for seed in range(3):
-            values = {0: low + seed, 100: high + seed}
-            goal = goals.get("goal", goal)
-            write_curve(runs / environment / f"a-{seed}", values, environment=environment, seed=seed, goal=goal)
-            values = {0: low + seed, 100: high + 10 + seed}
-            write_curve(
-                runs / environment / f"b-{seed}", values, environment=environment, seed=seed, goal=goal, variant="b"
-            )
+        options = {"environment": environment, "goal": goals.get("goal", goal)}
+        for name, variant, rise in (("a", "default", 0), ("b", "b", 10)):
+            curves = [{0: low + seed, 100: high + rise + seed} for seed in range(3)]
+            write_group(runs / environment, name, *curves, variant=variant, **options)
 
 
 def test_scores_of_several_environments_are_normalized_by_first_value_and_goal(runs):
@@ -224,8 +231,7 @@ def test_without_goals_only_probabilities_cover_several_environments(runs, goal,
 
 
 def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
-    for seed in range(11):
-        write_curve(runs / f"mine/a-{seed + 1}", shifted(seed), seed=seed)
+    write_group(runs / "mine", "a", *map(shifted, range(11)))
     (runs / "mine/note.txt").write_text("")
     (runs / "mine/a-compare.html").write_text("")  # of --repeat
     shutil.copytree(runs / "mine/a-1", runs / "mine/.a-1.replaced")
@@ -236,28 +242,24 @@ def test_runs_and_folders_and_patterns_are_read_once(runs, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "line"),
+    ("count", "lines"),
     [
-        (1, "mine/task: ACER is a single run and has no interval"),
+        (1, ["mine/task: ACER is a single run and has no interval"]),
         (
             3,
-            "mine/task: fewer than 5 runs (ACER 3): their intervals cover the mean in at most 75% of all cases, "
-            "not in 95%",
+            [
+                "mine/task: fewer than 5 runs (ACER 3): their intervals cover the mean in at most 75% of all cases, "
+                "not in 95%"
+            ],
         ),
-        (5, None),
+        (5, []),
     ],
 )
-def test_few_runs_are_noted(runs, count, line):
-    for seed in range(count):
-        write_curve(runs / f"a-{seed}", shifted(seed), seed=seed)
-    comparison, lines = compare_all(runs)
-    assert lines == [line] * (line is not None)
+def test_few_runs_are_noted(runs, count, lines):
+    write_group(runs, "a", *map(shifted, range(count)))
+    comparison, logged = compare_all(runs)
+    assert logged == lines
     assert np.isnan(comparison.environments[0].groups[0].mean.low) == (count == 1)
-
-
-def test_a_path_that_does_not_exist_is_an_error(runs):
-    with pytest.raises(UserError, match=r"nowhere\*: there is no such folder; name run folders, such as runs/gym"):
-        compare([str(runs / "nowhere*")], None, print)
 
 
 def test_what_is_no_run_is_left_out_with_a_line(runs):
@@ -276,14 +278,14 @@ def test_what_is_no_run_is_left_out_with_a_line(runs):
     ]
     with pytest.raises(UserError, match="there is no run with metrics in .*empty; name folders such as"):
         compare([str(runs / "empty")], None, lines.append)
+    with pytest.raises(UserError, match=r"nowhere\*: there is no such folder; name run folders, such as runs/gym"):
+        compare([str(runs / "nowhere*")], None, print)
 
 
 def test_runs_without_common_env_steps_are_an_error(runs):
-    write_curve(runs / "a", {10: 1.0})
-    write_curve(runs / "b", {20: 1.0, 30: 2.0}, seed=1)
-    with pytest.raises(
-        UserError, match="one ends at 10 env steps, another has its first value of rollout/return at 20"
-    ):
+    write_group(runs, "a", {10: 1.0}, {20: 1.0, 30: 2.0})
+    message = "one ends at 10 env steps, another has its first value of rollout/return at 20"
+    with pytest.raises(UserError, match=message):
         compare_all(runs)
 
 
@@ -293,8 +295,7 @@ def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_
     write_curve(runs / "a-1", {50_000: 10.0}, seed=0, **evaluated)
     write_curve(runs / "b-1", {50_001: 30.0}, seed=1, variant=variant, **evaluated)
     comparison, lines = compare_all(runs)
-    groups = comparison.environments[0].groups
-    scores = [score for group in groups for score in group.scores.tolist()]
+    scores = [score for group in comparison.environments[0].groups for score in group.scores.tolist()]
     assert comparison.metric == "eval/return" and scores == [10, 30]
     expected = "compared at 50,000 env steps; the first value of eval/return of a run at 50,001 counts"
     assert sum(expected in line for line in lines) == 1

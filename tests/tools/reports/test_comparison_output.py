@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -10,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from algorithm.cli import main
 from algorithm.cli.output import Output
 from algorithm.tools.reports.comparison import compare
 from algorithm.tools.reports.comparison_output import compare_repeats, write_page, write_picture
@@ -126,15 +124,13 @@ def local_runs():
 
 
 @pytest.mark.usefixtures("local_runs")
-def test_runs_are_compared_in_tables_a_page_and_a_picture(capsys):
-    assert main.main(["compare", "runs/mine/task/*"]) == 0
-    shown = capsys.readouterr().out
+def test_runs_are_compared_in_tables_a_page_and_a_picture(command):
+    shown = command("compare runs/mine/task/*").out
     assert "mine/task: rollout/return at 100 env steps" in shown
     rows = [line for line in shown.splitlines() if "15.00 [10.00, 20.00]" in line]
     assert len(rows) == 1 and "ACER" in rows[0] and "0 of 2" in rows[0]
     assert "0.500 [" in shown  # a run of ACER is below one of SAC, the other one above
-    assert main.main(["compare", str(RUNS / "a-1"), str(RUNS / "a-2"), str(RUNS / "b-1"), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = command.json(f"compare {RUNS}/a-1 {RUNS}/a-2 {RUNS}/b-1")
     (environment,) = record["environments"]
     assert [group["scores"] for group in environment["groups"]] == [[10, 20], [12]]
     assert environment["groups"][1]["mean"] == {"value": 12, "low": None, "high": None}
@@ -143,17 +139,15 @@ def test_runs_are_compared_in_tables_a_page_and_a_picture(capsys):
     scores = {"label", "runs", "mean", "iqm", "scores", "reached", "env_steps_to_goal", "cpu_seconds_to_goal"}
     assert {*environment["groups"][0]} == scores
     assert {*environment["improvements"][0]} == {"label", "other", "value", "low", "high"}
-    assert [record[name] for name in ("page", "picture")] == [
-        f"{RUNS.as_posix()}/compare.{end}" for end in ("html", "svg")
-    ]
-    assert "Comparison of 3 runs" in Path(record["page"]).read_text(encoding="utf-8")
-    assert Path(record["picture"]).read_text(encoding="utf-8").startswith("<svg")
+    page, picture = RUNS / "compare.html", RUNS / "compare.svg"
+    assert (record["page"], record["picture"]) == (page.as_posix(), picture.as_posix())
+    assert "Comparison of 3 runs" in page.read_text(encoding="utf-8")
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
-def test_repeated_runs_end_with_their_comparison(capsys):
+def test_repeated_runs_end_with_their_comparison(command):
     write_task(CONFIG)
-    assert main.main("mine/task -n a --repeat 2 --json".split()) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = command.json("mine/task -n a --repeat 2")
     assert len(result["runs"]) == 2 and result["spread"]["return"]["runs"] == 2
     comparison = result["comparison"]
     (group,) = comparison["environments"][0]["groups"]
@@ -170,10 +164,3 @@ def test_a_comparison_that_fails_does_not_change_repeated_runs(capsys):
     assert output.result == {"runs": []}
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("the runs are not compared")]
     assert "a-compare.html" in line
-
-
-@pytest.mark.usefixtures("local_runs")
-def test_bad_input_is_one_line(capsys):
-    assert main.main("compare runs --metric eval/return".split()) == 2
-    (line,) = filter(None, capsys.readouterr().err.splitlines())
-    assert "has no value of eval/return; compare another metric (--metric), it has time/seconds" in line

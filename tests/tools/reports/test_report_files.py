@@ -8,19 +8,20 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import jinja2
 import numpy as np
 import pytest
 import yaml
 
 from algorithm.population.folder import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
-from algorithm.tools.reports import report_files
+from algorithm.tools.reports import page, report_files
+from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
 from algorithm.tools.reports.report_files import (
     BAD,
     GOOD,
     MARK,
     WAITING,
-    list_commands,
     list_environment,
     list_facts,
     list_machine,
@@ -34,7 +35,16 @@ from algorithm.tools.reports.report_files import (
 from algorithm.tools.reports.run_data import RunData, read_run
 from algorithm.tools.reports.run_figures import MAX_STEPS, draw_figures, draw_returns
 from tests.builders import make_role
-from tests.tools.reports.run_folders import COMMIT, FAULT, RESULT, PageReader, find_urls, write_run
+from tests.tools.reports.run_folders import (
+    COMMIT,
+    FAULT,
+    RESULT,
+    find_urls,
+    read_last_values,
+    read_links,
+    read_text,
+    write_run,
+)
 
 # Only in tables, or counters since the start of the run.
 NOT_DRAWN = {
@@ -57,17 +67,14 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(run) -> PageReader:
-    return PageReader((run / "report.html").read_text(encoding="utf-8"))
+def html(run) -> str:
+    return (run / "report.html").read_text(encoding="utf-8")
 
 
-def read_last_metrics(folder: Path) -> dict[str, float]:
-    """Return the last value of each column of metrics.csv, read with the library only."""
-    last = {}
-    with (folder / "metrics.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            last |= {name: float(value) for name, value in row.items() if value}
-    return last
+@pytest.fixture(scope="module")
+def text(html) -> str:
+    """The text that the report shows."""
+    return read_text(html)
 
 
 SHOWN = f"""
@@ -101,22 +108,18 @@ seed 7
 """
 
 
-def test_the_page_has_the_figures_of_the_files_in_the_order_of_its_sections(page):
+def test_the_page_has_the_figures_of_the_files_in_the_order_of_its_sections(text):
     end = 0
     for line in SHOWN.strip().splitlines():
-        end = page.text.index(line, end) + len(line)
+        end = text.index(line, end) + len(line)
+    settings = text.partition("Settings that differ from the defaults")[2].partition("Origin")[0]
+    assert "sac_config" not in settings and "base_config.name" not in settings  # they have no effect
 
 
-def test_settings_of_other_algorithms_and_the_name_are_left_out(page):
-    settings = page.text.partition("Settings that differ from the defaults")[2].partition("Origin")[0]
-    assert "sac_config" not in settings and "base_config.name" not in settings
-
-
-def test_the_network_has_its_parts_and_parameters(run, page):
+def test_the_network_has_its_parts_and_parameters(run, text):
     network = json.loads((run / "networks.json").read_text())["agent"]
-    assert f"{network['parameters']:,} trained parameters" in page.text
-    for node in network["nodes"]:
-        assert node["name"].replace("_", " ") in page.text
+    assert f"{network['parameters']:,} trained parameters" in text
+    assert all(node["name"].replace("_", " ") in text for node in network["nodes"])
 
 
 def test_shares_of_the_time_are_stacked_means_of_rows(run):
@@ -136,11 +139,9 @@ def test_shares_of_the_time_are_stacked_means_of_rows(run):
     assert len(first) == 2 * MAX_STEPS and first[-1, 0] == first[:, 0].max()
 
 
-def test_single_episodes_are_behind_the_mean_return(run, page):
-    text = (run / "report.html").read_text(encoding="utf-8")
-    chart = text[text.index("<figcaption>Return<") :]
-    chart = chart[: chart.index("</svg>")]
-    assert chart.count("h0M") >= 60 and "Small dots are single training episodes" in page.text
+def test_single_episodes_are_behind_the_mean_return(html, text):
+    chart = html.partition("<figcaption>Return<")[2].partition("</svg>")[0]
+    assert chart.count("h0M") >= 60 and "Small dots are single training episodes" in text
 
 
 def test_rows_that_repeat_an_episode_add_no_dot(tmp_path):
@@ -155,9 +156,12 @@ def test_rows_that_repeat_an_episode_add_no_dot(tmp_path):
     assert "Some extremes are cut off." in chart.note and "1M<" not in chart.figure.to_svg()
 
 
-def test_every_curve_ends_at_the_last_value_of_its_column(run, page):
-    last = read_last_metrics(run)
-    shown = page.read_last_values()
+def test_every_curve_ends_at_the_last_value_of_its_column(run, html):
+    last = {}
+    with (run / "metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            last |= {name: float(value) for name, value in row.items() if value}
+    shown = read_last_values(html)
     assert shown.keys() == {name for name in last if name not in NOT_DRAWN and "_fraction" not in name} - {"env_steps"}
     assert shown == {name: last[name] for name in shown}
 
@@ -168,8 +172,8 @@ def read_path(html: str, column: str) -> str:
     return re.search(r'<path d="([^"]*)" fill="none" stroke="var\(--series-0\)', chart)[1]
 
 
-def test_the_path_of_a_curve_ends_at_its_last_value(run):
-    path = read_path((run / "report.html").read_text(encoding="utf-8"), "train/critic_loss")
+def test_the_path_of_a_curve_ends_at_its_last_value(run, html):
+    path = read_path(html, "train/critic_loss")
     points = np.array([*map(float, path.removeprefix("M").split())]).reshape(-1, 2)
     with (run / "metrics.csv").open(newline="") as file:
         losses = np.array([float(row["train/critic_loss"]) for row in csv.DictReader(file)])
@@ -178,25 +182,19 @@ def test_the_path_of_a_curve_ends_at_its_last_value(run):
     assert heights / heights[-1] == pytest.approx((losses - losses[0]) / (losses[-1] - losses[0]), abs=1e-3)
 
 
-def test_every_link_is_a_file_of_the_run(run, page):
-    links = [link for link in page.links if link != "data:,"]
-    assert {"config.yaml", "metrics.csv", "result.json", "curve.png", "videos/6000-best.mp4"} <= set(links)
-    for link in links:
-        assert (run / link).is_file(), link
-    assert [link for link in links if "videos" in link] == [
-        "videos/6000-best.mp4",
-        "videos/6000-worst.mp4",
-        "videos/3000-best.mp4",
-    ]
+def test_every_link_is_a_file_of_the_run(run, html):
+    links = read_links(html)
+    assert {"config.yaml", "metrics.csv", "result.json", "curve.png"} <= set(links)
+    assert all((run / link).is_file() for link in links)
+    videos = [link for link in links if "videos" in link]
+    assert videos == ["videos/6000-best.mp4", "videos/6000-worst.mp4", "videos/3000-best.mp4"]
 
 
-def test_the_page_has_no_script_and_no_url_of_a_network(run, page):
-    html = (run / "report.html").read_text(encoding="utf-8")
+def test_the_page_has_no_script_and_no_url_of_a_network(html):
     assert find_urls(html) == [] and find_urls('<img src="//a.b/c">') and find_urls("url(https://a.b)")
     assert "@import" not in html and not re.search(r"url\((?!#)", html)
-    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base"}
-    assert [attributes["href"] for tag, attributes in page.tags if tag == "link"] == ["data:,"]
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert not re.search(r"<(script|iframe|object|embed|base)\b|<[^>]* on\w+=", html)
+    assert re.findall("<link [^>]*>", html) == ['<link rel="icon" href="data:,">']
 
 
 def test_a_member_of_a_population_has_its_lineage(run):
@@ -215,7 +213,7 @@ def test_a_member_of_a_population_has_its_lineage(run):
     with (population / "lineage.jsonl").open("a") as file:
         file.write("{\n")
     assert "these intervals are left out" in read_run(member).problems[-1]
-    text = PageReader(make_report(found)).text
+    text = read_text(make_report(found))
     assert "Member 2 of the population many" in text
     assert "acer_config.gamma = 0.8 1 itself 100 3.000 acer_config.gamma = 0.91 2 member 1 200 failed" in text
 
@@ -228,14 +226,14 @@ def test_damaged_lines_are_a_gap_and_a_line(run, tmp_path):
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     (folder / "result.json").write_text(json.dumps(RESULT))
     html = make_report(read_run(folder))
-    text = PageReader(html).text
+    text = read_text(html)
     assert "metrics.csv is damaged: 3 of its lines cannot be read" in text
     assert "The line is interrupted where lines of metrics.csv are damaged." in text
     assert read_path(html, "train/critic_loss").count("M") == 2
 
 
 def test_an_empty_folder_has_a_report(tmp_path):
-    text = PageReader(make_report(read_run(tmp_path))).text
+    text = read_text(make_report(read_run(tmp_path)))
     assert "Unfinished" in text and "No episode has ended yet" in text
     assert "The networks are not recorded." in text and "The machine is not recorded." in text
 
@@ -324,10 +322,9 @@ def make_run(tmp_path, **changes):
     ],
 )
 def test_outcomes(tmp_path, changes, kind, words):
-    outcome = make_headline(make_run(tmp_path, **changes))
-    assert outcome.kind == kind
-    for word in words:
-        assert word in f"{outcome.label} {outcome.sentence}"
+    found, label, sentence = make_headline(make_run(tmp_path, **changes))
+    assert found == kind
+    assert all(word in f"{label} {sentence}" for word in words)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +334,7 @@ def test_outcomes(tmp_path, changes, kind, words):
 @pytest.mark.parametrize("reached", [True, False])
 def test_an_interval_that_is_too_wide_to_decide_is_mentioned(tmp_path, reached, low, high, interval):
     one = {**RESULT["evaluation"]["agent"], "low": low, "high": high}
-    sentence = make_headline(make_run(tmp_path, reached=reached, evaluation={"agent": one})).sentence
+    sentence = make_headline(make_run(tmp_path, reached=reached, evaluation={"agent": one}))[2]
     doubt = (
         f" The 95% interval of the evaluation, {interval}, does not decide whether the weights reach the goal; "
         "more than 3 evaluation episodes (goal.evaluation_episodes) make it narrower."
@@ -347,8 +344,7 @@ def test_an_interval_that_is_too_wide_to_decide_is_mentioned(tmp_path, reached, 
 
 def test_a_run_in_training_is_not_over(tmp_path, monkeypatch):
     monkeypatch.setattr(RunData, "in_training", True)
-    outcome = make_headline(make_run(tmp_path, status=130))
-    assert (outcome.kind, outcome.label) == (WAITING, "In training")
+    assert make_headline(make_run(tmp_path, status=130))[:2] == (WAITING, "In training")
 
 
 def test_each_role_has_its_returns(tmp_path):
@@ -378,48 +374,84 @@ def test_spaces_of_every_kind():
         "place": ObsSpec((7,), n_values=(3, 4)),
     }
     role = Role(1, specs, ActionSpec.from_parts(parts))
-    (table,) = list_spaces({"car": role})
-    assert table.title == "car: 1 agent"
-    assert table.rows == [
-        ["observation", "picture", "3 x 8 x 8", "uint8", "0 to 255"],
-        ["observation", "place", "7", "float32", "one of 3 x 4, one-hot"],
-        ["action", "gear", "scalar", "int64", "one of 3"],
-        ["action", "throttle", "2", "float32", "-1 to 2"],
-    ]
-    (table,) = list_spaces({"agent": make_role(4)})
-    assert table.title == "4 agents" and table.rows[-1][0] == "action"
+    assert list_spaces({"car": role}) == {
+        "car: 1 agent": [
+            ("observation", "picture", "3 x 8 x 8", "uint8", "0 to 255"),
+            ("observation", "place", "7", "float32", "one of 3 x 4, one-hot"),
+            ("action", "gear", "scalar", "int64", "one of 3"),
+            ("action", "throttle", "2", "float32", "-1 to 2"),
+        ]
+    }
+    ((title, rows),) = list_spaces({"agent": make_role(4)}).items()
+    assert title == "4 agents" and rows[-1][0] == "action"
 
 
 def test_the_newest_evaluations_are_listed(tmp_path):
     lines = [f"{k},{k / 2}" for k in range(1, 16)]
     (tmp_path / "metrics.csv").write_text("\n".join(["env_steps,eval/return/red", *lines, ""]))
-    text = PageReader(make_report(read_run(tmp_path))).text
+    text = read_text(make_report(read_run(tmp_path)))
     assert "red env steps mean return 4 2.000 5 2.500" in text and "15 7.500 3 older rows are left out." in text
 
 
 def test_properties_that_are_not_known_are_left_out(tmp_path):
     run = read_run(tmp_path)
-    assert list_machine(run) == [] and list_versions(run) == []
+    assert list_machine(run) == {} == list_versions(run)
     assert "Processes that have trained" not in make_report(run)
     session = {"env_steps": 0, "machine": {"cores": 2, "processor": None, "memory": None}, "versions": {"torch": "2"}}
     run.sessions, run.record = [session], {**run.record, "seed": 0}
-    assert list_machine(run) == [("cores", "2")]
-    assert list_versions(run) == [("torch", "2"), ("seed", "0")]
-    assert "started processor commit from env step to - - - 0 0" in PageReader(make_report(run)).text
+    assert list_machine(run) == {"cores": "2"}
+    assert list_versions(run) == {"torch": "2", "seed": "0"}
+    assert "started processor commit from env step to - - - 0 0" in read_text(make_report(run))
 
 
 def test_settings_of_other_runtimes_are_left_out(tmp_path):
     base = {"env_type": "GYM", "env_name": "A-v1", "n_envs": 2, "n_workers": 4, "env_args": {}}
     run = read_run(tmp_path)
     run.settings = {"base_config": {**base, "runtime": "RAY"}, "cluster_config": {"actors": 3}}
-    shown = {"env_type": "GYM", "env_name": "A-v1", "n_envs": "2", "runtime": "RAY", "actors": "3"}
-    assert dict(list_environment(run)) == shown
+    shown = {"env_type": "GYM", "env_name": "A-v1", "n_envs": 2, "runtime": "RAY", "actors": 3}
+    assert list_environment(run) == shown
     run.settings = {"base_config": {**base, "runtime": "workers"}}
-    assert dict(list_environment(run))["n_workers"] == "4"
+    assert list_environment(run)["n_workers"] == 4
 
 
 def test_commands_quote_names_with_spaces(tmp_path):
     folder = tmp_path / "a b"
     folder.mkdir()
-    commands = dict(list_commands(read_run(folder)))
-    assert commands["resume it"].endswith("-n 'a b' --resume")
+    assert "-n 'a b' --resume" in read_text(make_report(read_run(folder)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (19.5, "19.5 s"), (59.94, "59.9 s"), (90, "1 min 30 s"), (12_000, "3 h 20 min"), (None, "-")],
+)
+def test_durations(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def test_counts():
+    assert format_count(14_321) == "14,321" and format_count(None) == "-" and format_count(0) == "0"
+
+
+def test_values_are_escaped_in_pages_and_missing_values_are_errors(tmp_path, monkeypatch):
+    (tmp_path / "a.html").write_text("{{ a }} {{ 0.12345|number }} {{ 1e4|count }} {{ 61|duration }}")
+    (tmp_path / "a.md").write_text("{{ a }}")
+    (tmp_path / "b.md").write_text("{{ a|code|safe }}")
+    monkeypatch.setattr(page, "TEMPLATES", tmp_path)
+    page.make_environment.cache_clear()
+    try:
+        assert page.render("a.html", a="<b>") == "&lt;b&gt; 0.123 10,000 1 min 1 s"
+        assert page.render("a.md", a="<b> | [c](d)\n\\\x1b[0m") == r"&lt;b> \| \[c](d) \\\[0m"
+        assert page.render("b.md", a="a `<b>`\n```") == "a '&lt;b>' '''"
+        assert page.render("a.html", a="\x1b[31mhttps://me:secret@host").startswith("[31mhttps://***@host ")
+        with pytest.raises(jinja2.UndefinedError):
+            page.render("a.html")
+    finally:
+        page.make_environment.cache_clear()
+
+
+def test_long_values_are_cut_and_values_have_the_form_of_yaml():
+    assert [format_setting(value) for value in (None, [1, "x"], True)] == ["null", "[1, x]", "true"]
+    assert format_setting("y" * 1000) == "y" * MAX_VALUE + " ..."
+    address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
+    assert format_setting(address) == "https://***@host"
+    assert format_setting("x" * 290 + address) == "x" * 290 + "https://**" + " ..."

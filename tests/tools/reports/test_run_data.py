@@ -84,7 +84,7 @@ def test_a_damaged_file_is_one_line_and_the_rest_is_read(run, name, content, mis
     assert problem.startswith(name) and "\n" not in problem
     if missing:
         assert not getattr(data, missing)
-    assert data.metrics.find_last("train/entropy") == pytest.approx(0.4)
+    assert data.metrics.get_known("train/entropy")[-1] == pytest.approx(0.4)
 
 
 def test_all_files_may_be_missing(tmp_path):
@@ -116,7 +116,7 @@ def test_empty_cells_are_nan_and_rows_without_a_value_are_left_out(tmp_path):
     np.testing.assert_array_equal(env_steps, [1, 3])
     np.testing.assert_array_equal(a, [0.5, 0.7])
     np.testing.assert_array_equal(b, [np.nan, 4])
-    assert metrics.find_last("a") == 0.7 and metrics.find_last("missing") is None
+    assert metrics.get_known("a").tolist() == [0.5, 0.7] and not len(metrics.get_known("missing"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_damaged_lines_are_one_gap_at_the_env_steps_before_them(tmp_path, lines,
     metrics = read_metrics(tmp_path, "env_steps,a", *lines)
     for found, expected in zip(metrics.get_rows("a"), (env_steps, values), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert metrics.find_last("a") == next(value for value in reversed(values) if np.isfinite(value))
+    assert metrics.get_known("a").tolist() == [value for value in values if np.isfinite(value)]
 
 
 def test_a_table_without_a_readable_row_has_no_columns(tmp_path):

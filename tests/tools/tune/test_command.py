@@ -1,14 +1,17 @@
 """The command tune: trials, the best variant, interruption, failed trials, several processes."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from algorithm.cli import main
 from algorithm.config.yaml_layers import read_yaml
+from algorithm.runs import build
 from algorithm.tools.tune.study import Study
-from algorithm.training.updates import Diverged
+from algorithm.training.components import Diverged
+from tests.task_folder import write_task
 
 CONFIG = """# A probe.
 default:
@@ -29,9 +32,7 @@ FOLDER, STUDY = Path("envs/mine/task"), Path("runs/mine/task/tune")
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task."""
-    FOLDER.mkdir(parents=True)
-    (FOLDER / "config.yaml").write_text(CONFIG)
-    (FOLDER / "nn.py").write_text("from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(4))\n")
+    write_task(CONFIG)
 
 
 def call(command, capsys, status=0):
@@ -104,10 +105,8 @@ def test_an_interrupted_search_keeps_its_finished_trials_and_continues(capsys, m
     assert "tuned" not in variants()
     again, _ = call("tune mine/task --trials 3", capsys)
     assert [trial["state"] for trial in again["trials"]] == ["complete"] * 3
-    assert again["trials"][:2] == [
-        record["trials"][0],
-        {**again["trials"][1], "settings": record["trials"][1]["settings"]},
-    ]
+    first, interrupted = record["trials"]
+    assert again["trials"][:2] == [first, {**again["trials"][1], "settings": interrupted["settings"]}]
 
 
 def test_a_pruned_trial_ends_early(capsys, monkeypatch):
@@ -127,16 +126,12 @@ def test_a_config_that_cannot_be_changed_is_an_error_and_the_variant_is_printed(
 
 @pytest.mark.parametrize("fails", [(0,), (0, 1, 2)])
 def test_a_trial_that_fails_is_pruned_and_only_trials_that_all_fail_end_a_search(fails, capsys, monkeypatch):
-    from algorithm.runs import build
-
-    train = build.train
-    calls = []
+    calls = count()
 
     def train_or_diverge(*arguments):
-        calls.append(arguments)
-        if len(calls) - 1 in fails:
+        if next(calls) in fails:
             raise Diverged("learning diverged: 100 updates")
-        return train(*arguments)
+        return build.train(*arguments)
 
     monkeypatch.setattr("algorithm.api.train_in_folder", train_or_diverge)
     record, lines = call("tune mine/task --trials 4", capsys, status=4 if len(fails) == 3 else 0)

@@ -1,15 +1,31 @@
 """The space of a search: what is checked before the first trial, and which settings a trial samples."""
 
 import pytest
+import yaml
 
 from algorithm.config.yaml_layers import merge, nest
 from algorithm.errors import UserError
-from algorithm.tools.tune.space import SearchSpace, make_tree
-from tests.config.test_search import Suggestions
+from algorithm.tools.tune.search import SearchSpace, make_tree
+from tests.config.test_search import make_trial
 
 GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
 OPTIMIZER = {"acer_config.optimizer": {"choices": ["adam", "adamw"]}}
 DECAY = {"acer_config.weight_decay": {"low": 1e-4, "high": 1e-1, "log": True}}
+# Spaces that cannot be searched, with the start of the error.
+INVALID = """
+{} | is empty; name settings there
+acer_config.gama: {low: 0, high: 1} | unknown setting acer_config.gama; did you mean acer_config.gamma
+acer_config.gamma: {low: 0.5, high: 1.5} | acer_config.gamma is 1.5; it must be from 0 to 1
+acer_config.batch_size: {low: 1.5, high: 4} | acer_config.batch_size is 1.5; input should be a valid int
+acer_config.optimizer: {choices: [adam, sgd]} | acer_config.optimizer is 'sgd'; input should be
+acer_config.weight_decay: {low: 0.0001, high: 0.1} | acer_config.weight_decay is for optimizer adamw, not for adam, and
+sac_config.tau: {low: 0.1, high: 1} | sac_config.tau is for algorithm SAC, not for ACER
+acer_config.critic: {choices: [q, v]} | acer_config: estimator retrace needs action values
+base_config.seed: {low: 1, high: 2} | base_config.seed cannot be searched: tune.seeds is
+goal.return: {low: 1, high: 2} | goal.return cannot be searched: a search compares trials by
+tune.seeds: {low: 1, high: 2} | tune.seeds cannot be searched: it describes the search
+auxiliaries.rnd.strenth: {low: 0.1, high: 1} | unknown setting auxiliaries.rnd.strenth; did you mean auxiliaries.rnd.str
+"""
 
 
 def open_(space, own=True, **sections):
@@ -23,35 +39,10 @@ def paths(space):
     return [dimension.path for dimension in space.dimensions]
 
 
-@pytest.mark.parametrize(
-    ("space", "error"),
-    [
-        ({}, "is empty; name settings there"),
-        (
-            {"acer_config.gama": GAMMA["acer_config.gamma"]},
-            "unknown setting acer_config.gama; did you mean acer_config.gamma",
-        ),
-        ({"acer_config.gamma": {"low": 0.5, "high": 1.5}}, "acer_config.gamma is 1.5; it must be from 0 to 1"),
-        (
-            {"acer_config.batch_size": {"low": 1.5, "high": 4}},
-            "acer_config.batch_size is 1.5; input should be a valid int",
-        ),
-        ({"acer_config.optimizer": {"choices": ["adam", "sgd"]}}, "acer_config.optimizer is 'sgd'; input should be"),
-        (DECAY, "acer_config.weight_decay is for optimizer adamw, not for adam, and so has no effect"),
-        ({"sac_config.tau": {"low": 0.1, "high": 1}}, "sac_config.tau is for algorithm SAC, not for ACER"),
-        ({"acer_config.critic": {"choices": ["q", "v"]}}, "acer_config: estimator retrace needs action values"),
-        ({"base_config.seed": {"low": 1, "high": 2}}, "base_config.seed cannot be searched: tune.seeds is"),
-        ({"goal.return": {"low": 1, "high": 2}}, "goal.return cannot be searched: a search compares trials by"),
-        ({"tune.seeds": {"low": 1, "high": 2}}, "tune.seeds cannot be searched: it describes the search"),
-        (
-            {"auxiliaries.rnd.strenth": {"low": 0.1, "high": 1}},
-            "unknown setting auxiliaries.rnd.strenth; did you mean auxiliaries.rnd.strength",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("space", "error"), [row.split(" | ") for row in INVALID.strip().splitlines()])
 def test_a_space_that_cannot_be_searched_is_an_error_of_one_line(space, error):
     with pytest.raises(UserError, match=f"^file: tune.space:? {error}") as raised:
-        open_(space)
+        open_(yaml.safe_load(space))
     assert "\n" not in str(raised.value)
 
 
@@ -85,9 +76,9 @@ def test_limits_have_the_type_of_the_setting():
 
 def test_a_setting_is_sampled_if_it_has_an_effect_with_the_choices_before_it():
     space = open_({**DECAY, **OPTIMIZER})
-    assert space.sample(Suggestions(0.01)) == {"acer_config.optimizer": "adamw", "acer_config.weight_decay": 0.01}
+    assert space.sample(make_trial(0.01)) == {"acer_config.optimizer": "adamw", "acer_config.weight_decay": 0.01}
     reversed_choices = {"acer_config.optimizer": {"choices": ["adamw", "adam"]}}
-    assert open_({**DECAY, **reversed_choices}).sample(Suggestions(0.01)) == {"acer_config.optimizer": "adam"}
+    assert open_({**DECAY, **reversed_choices}).sample(make_trial(0.01)) == {"acer_config.optimizer": "adam"}
 
 
 def test_choices_that_need_each_other_are_accepted():
@@ -95,7 +86,7 @@ def test_choices_that_need_each_other_are_accepted():
         "acer_config.critic": {"choices": ["action_value", "state_value"]},
         "acer_config.estimator": {"choices": ["retrace", "vtrace"]},
     }
-    sampled = open_(space).sample(Suggestions())
+    sampled = open_(space).sample(make_trial())
     assert sampled == {"acer_config.critic": "state_value", "acer_config.estimator": "vtrace"}
 
 

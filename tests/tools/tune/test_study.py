@@ -13,7 +13,7 @@ from algorithm.errors import UserError
 from algorithm.tools.tune import study as module
 from algorithm.tools.tune.study import Study
 
-ROOT = Path(__file__).resolve().parents[3]
+VARIABLES = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "PYTHONUNBUFFERED": "1"}
 LIMIT = 12
 JOIN = f"""
 import sys, time
@@ -58,10 +58,10 @@ def test_a_study_samples_finishes_and_ranks_trials():
     assert [trial.number for trial in trials] == list(range(8))
     assert {trial.state for trial in trials} == {"complete"}
     assert [trial.value for trial in trials] == [trial.settings["x"] for trial in trials]
-    assert study.find_best().value == min(trial.value for trial in trials)
-    assert sorted(trials, key=study.make_rank)[0] == study.find_best()
+    ranked = sorted(trials, key=lambda trial: trial.value)
+    assert study.rank(trials) == ranked
     study.maximize = True
-    assert study.find_best().value == max(trial.value for trial in trials)
+    assert study.rank(trials) == ranked[::-1]
 
 
 def test_samples_follow_from_the_seed_and_the_number_of_the_trial():
@@ -101,7 +101,7 @@ def test_a_pruned_trial_has_a_reason_and_no_value():
         study.finish(trial, None, "diverged")
     (record,) = study.list_trials()
     assert (record.state, record.value, record.reason) == ("pruned", None, "diverged")
-    assert study.find_best() is None and finish_one(study, 1) is None
+    assert study.rank([record]) == [] and finish_one(study, 1) is None
 
 
 def test_a_study_with_other_settings_is_an_error_that_names_them():
@@ -114,21 +114,12 @@ def test_a_study_with_other_settings_is_an_error_that_names_them():
 
 def test_two_processes_share_the_trials():
     """Each trial is sampled and finished by one of the processes, and their number is exact."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOIN, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for name in "ab"
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": VARIABLES}
+    processes = [subprocess.Popen([sys.executable, "-c", JOIN, name], **pipes) for name in "ab"]
     for process in processes:
         assert process.stdout.readline() == "joined\n"
     for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        process.stdin.close()  # they begin
     assert [process.wait(60) for process in processes] == [0, 0]
     trials = Study(Path("study"), False, 0).list_trials()
     assert [trial.number for trial in trials] == list(range(LIMIT))
@@ -204,7 +195,7 @@ def test_changed_bits_never_stop_a_study(journal):
         study, logged = open_damaged(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
         found = list_finished(study)
         assert len(logged) <= 1 and sum(each in found for each in trials) >= 4, place
-        study.find_best()
+        study.rank(study.list_trials())
         with study.take_trial(99):
             pass
 
@@ -215,8 +206,7 @@ def test_a_process_that_was_killed_leaves_no_lock_and_its_trial_is_trained_again
     hold = "from pathlib import Path; from algorithm.tools.tune.study import Study; import os; "
     hold += "study = Study(Path('study'), False, 0); trial = study.take_trial(9).__enter__(); "
     hold += "print(trial.suggest_float('x', 0.0, 1.0)); study.lock.acquire(); os.kill(os.getpid(), 9)"
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    killed = subprocess.run([sys.executable, "-c", hold], env=variables, stdout=subprocess.PIPE, check=False)
+    killed = subprocess.run([sys.executable, "-c", hold], env=VARIABLES, stdout=subprocess.PIPE, check=False)
     assert killed.returncode == -9 and [trial.state for trial in study.list_trials()] == ["running"]
     assert finish_one(study, 1) == float(killed.stdout)
     assert [trial.state for trial in study.list_trials()] == ["complete"]

@@ -1,0 +1,194 @@
+"""Configurations that an adapter does not support are errors of one line that names the setting, or what to do."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.atari import AtariAdapter
+from algorithm.adapters.dm_control import DmControlAdapter
+from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.pettingzoo import PettingZooAdapter
+from algorithm.adapters.probe import ProbeAdapter
+from tests.adapters.configs import config
+from tests.adapters.counted import CountedEpisodes, Raising, Ticks
+from tests.adapters.spaced import Masked, Sampling
+
+PACKAGES = {
+    AtariAdapter: ("ale_py", "cv2"),
+    DmControlAdapter: ("dm_control", "shimmy"),
+    PettingZooAdapter: ("pettingzoo", "pygame"),
+}
+CLIP, TIME = ("gymnasium.wrappers:ClipReward", {}), ("gymnasium.wrappers:TimeAwareObservation", {})
+PARTS = {"words": spaces.Text(5), "place": spaces.Discrete(3), "sight": spaces.Box(-1, 1, (2,))}
+
+
+def assert_unsupported(adapter_class, env_config, message):
+    for package in PACKAGES.get(adapter_class, ()):
+        pytest.importorskip(package)
+    with pytest.raises(UnsupportedEnvironment, match=message) as error:
+        adapter_class(env_config)
+    assert "\n" not in str(error.value)
+
+
+NAMES = [
+    (GymAdapter, "not an id", "'not an id'"),
+    (GymAdapter, "Unheard-v0", "'Unheard-v0'.* If importing a module registers it, name the module: MODULE:Unheard-v0"),
+    (GymAdapter, "unheard/Of-v0", "If importing a module registers it, name the module: MODULE:unheard/Of-v0"),
+    (GymAdapter, "MiniGrid-Unheard-v0", "Its module registers it: use minigrid:MiniGrid-Unheard-v0"),
+    (GymAdapter, "unheard_of:Any-v0", "'unheard_of:Any-v0'.* No module named 'unheard_of'; pip install unheard_of"),
+    (GymAdapter, "CartPole-v9", r"'CartPole-v9'.* It provides versioned environments: \[ `v0`, `v1` \]\.$"),
+    (GymAdapter, "ALE/Pong-v5", "'ALE/Pong-v5' needs env_type ATARI: set base_config.env_type"),
+    (GymAdapter, "dm_control/walker-run-v0", "'dm_control/walker-run-v0' needs env_type DM_CONTROL: set base_config"),
+    (AtariAdapter, "Pnog", "no Gymnasium environment has the name 'Pnog'; did you mean"),
+    (AtariAdapter, "Pong-v4", "'Pong-v4' is not one of the ids ALE/...-v5"),
+    (AtariAdapter, "PongNoFrameskip-v4", "'PongNoFrameskip-v4' is not one of the ids"),
+    (AtariAdapter, "CartPole", "'CartPole' is not one of the ids"),
+    (AtariAdapter, lambda: None, "env_type ATARI needs a name"),
+    (DmControlAdapter, "cartpole-swingip", "'cartpole-swingip' is not a task .* did you mean cartpole-swingup"),
+    (DmControlAdapter, "cartpole", "'cartpole' is not a task"),
+    (DmControlAdapter, lambda: None, "env_type DM_CONTROL needs a name"),
+    (PettingZooAdapter, "sisl/multiwalkr_v9", "whose agents act simultaneously; did you mean sisl/multiwalker"),
+    (PettingZooAdapter, "classic/chess_v6", r"^env_name 'classic/chess_v6' is turn-based \(AEC\): .* supported yet$"),
+    (PettingZooAdapter, "no_such_module:make", "a package: No module named 'no_such_module'; pip install no_such"),
+    (PettingZooAdapter, "tests.adapters.parallel:no", "tests.adapters.parallel has no function or class 'no'"),
+    (PettingZooAdapter, lambda: object(), "cannot be opened: TypeError: object is not a ParallelEnv"),
+    (ProbeAdapter, "corridor", "'corridor'.*truncation.*chain"),
+]
+
+
+@pytest.mark.parametrize(("adapter_class", "name", "message"), NAMES)
+def test_an_unknown_name_is_an_error(adapter_class, name, message):
+    assert_unsupported(adapter_class, config(name), message)
+
+
+MODE, ENVPOOL = "vectorization_mode", {"vectorization_mode": "envpool"}
+ARGUMENTS = [
+    ({"frameskip": 4}, "unknown setting env_args.frameskip; ATARI has frame_skip, full_action_space, "),
+    ({"grayscale_newaxis": True}, "unknown setting env_args.grayscale_newaxis; ATARI has"),
+    ({"noop_max": "many"}, "env_args.noop_max is 'many'; its default is 30"),
+    ({"noop_max": True}, "env_args.noop_max is True; its default is 30"),
+    ({"scale_obs": 1}, "env_args.scale_obs is 1; its default is False"),
+    ({"screen_size": [84]}, r"env_args.screen_size is \[84\]; its default is 84"),
+    ({MODE: "threads"}, "'threads' is not one of sync, async, vector_entry_point, envpool"),
+    ({"vector_kwargs": {"autoreset_mode": "SameStep"}}, "autoreset_mode is for sync and async"),
+    ({**ENVPOOL, "noop_max": 0}, "EnvPool supports neither"),
+    ({**ENVPOOL, "terminal_on_life_loss": True}, "EnvPool supports neither"),
+]
+
+
+@pytest.mark.parametrize(("env_args", "message"), ARGUMENTS)
+def test_an_argument_that_atari_does_not_support_is_an_error(env_args, message):
+    assert_unsupported(AtariAdapter, config("Pong", 1, env_args), message)
+
+
+SETTINGS = [
+    (AtariAdapter, "Pong", {"timeout": 3.0}, "env_timeout is 3, but only worker processes"),
+    (DmControlAdapter, "cartpole-swingup", {"args": ENVPOOL}, "'envpool' is neither sync nor async"),
+    (GymAdapter, Raising, {"timeout": 1.0}, "vectorization_mode to async"),
+    # Vector environments of an env.py.
+    (
+        GymAdapter,
+        lambda num_envs: CountedEpisodes(),
+        {},
+        "must return a gymnasium.vector.VectorEnv of 3 environments; it returned CountedEpisodes",
+    ),
+    (GymAdapter, lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) .* must return .* it returned a VectorEnv of 2"),
+    (GymAdapter, lambda: Ticks(3), {}, "returns a VectorEnv: return a single environment, .* a parameter num_envs"),
+    (GymAdapter, Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; add a parameter max_ep"),
+    (GymAdapter, Ticks, {"timeout": 1.0}, "env_timeout is 1"),
+    (GymAdapter, Ticks, {"wrappers": [CLIP]}, "and a VectorEnv of env.py has none"),
+    (
+        GymAdapter,
+        "CartPole-v1",
+        {"args": {MODE: "vector_entry_point"}, "wrappers": [TIME]},
+        "TimeAwareObservation.* and vectorization_mode vector_entry_point",
+    ),
+    *(
+        (GymAdapter, "CartPole-v1", {"wrappers": [wrapper]}, message)
+        for wrapper, message in [
+            (("gymnasium.wrappers:Nothing", {}), "env_wrappers: gymnasium.wrappers has no function or class 'Nothing'"),
+            (("no_such:Wrapper", {}), "env_wrappers: no_such:Wrapper needs a package: No .*; pip install no_such$"),
+            (("gymnasium.wrapers:ClipReward", {}), "No module named 'gymnasium.wrapers'$"),
+            (("gymnasium.wrappers:ClipReward", {"most": 1}), "gymnasium.wrappers:ClipReward: TypeError: .*'most'"),
+            (("gymnasium.wrappers:GrayscaleObservation", {}), "gymnasium.wrappers:GrayscaleObservation: "),
+        ]
+    ),
+    *(
+        (PettingZooAdapter, "tests.adapters.parallel:make", {"args": {"how": "observed"}, **ignored}, message)
+        for ignored, message in [
+            (
+                {"ignore_observations": ["sound"]},
+                "no observation 'sound'; the environment has action_mask, observation$",
+            ),
+            ({"ignore_observations": ["observation"]}, "contains no observation for an agent"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("adapter_class", "name", "settings", "message"), SETTINGS)
+def test_a_setting_that_an_environment_does_not_support_is_an_error(adapter_class, name, settings, message):
+    assert_unsupported(adapter_class, config(name, 3, **settings), message)
+
+
+PLAIN, BUTTON, UNBOUNDED = spaces.Box(0, 1), spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,))
+DEEP, GEARS = spaces.Dict({"in": spaces.Dict({"a": PLAIN})}), spaces.MultiDiscrete([3, 2])
+
+
+def with_mask(mask) -> spaces.Dict:
+    return spaces.Dict({"a": PLAIN, "action_mask": mask})
+
+
+SPACES = [
+    (spaces.Text(5), BUTTON, "observation 'obs' is Text; supported are Box, Discrete"),
+    (spaces.Dict({"words": spaces.Text(5)}), BUTTON, "observation 'words' is Text"),
+    (DEEP, BUTTON, "observation 'in' is Dict; supported are .* one Dict or Tuple"),
+    (spaces.Tuple([PLAIN, spaces.Tuple([PLAIN])]), BUTTON, "observation '1' is Tuple"),
+    (spaces.Sequence(PLAIN), BUTTON, "observation 'obs' is Sequence"),
+    (spaces.Dict({"g": spaces.Graph(PLAIN, None)}), BUTTON, "observation 'g' is Graph"),
+    (spaces.OneOf([PLAIN, BUTTON]), BUTTON, "observation 'obs' is OneOf"),
+    (spaces.Dict({}), BUTTON, "contains no observation for an agent"),
+    (spaces.Dict({"action_mask": spaces.MultiBinary(2)}), BUTTON, "contains no observation for an agent"),
+    (PLAIN, spaces.Text(5), "the action space is Text; supported are"),
+    (PLAIN, DEEP, "action 'in' is Dict"),
+    (PLAIN, spaces.Tuple([BUTTON, spaces.Sequence(PLAIN)]), "action 1 is Sequence"),
+    (PLAIN, spaces.OneOf([PLAIN, BUTTON]), "the action space is OneOf"),
+    (PLAIN, spaces.Tuple([]), "contains no action for an agent"),
+    (PLAIN, UNBOUNDED, "the action space is a Box without bounds; set base_config.unbounded_action_limit to"),
+    (PLAIN, spaces.Dict({"gas": UNBOUNDED}), "action 'gas' is a Box without bounds; set base_config.unbounded_action"),
+    (PLAIN, spaces.Dict({"gas": spaces.Box(0, np.inf)}), "action 'gas' is a Box with a bound on one side only"),
+    (PLAIN, spaces.Tuple([spaces.Box(0, 2**60, dtype=np.int64)]), "action 0 is a Box of integers beyond"),
+    (with_mask(PLAIN), BUTTON, "'action_mask' is Box of 1 values; .* need a Box or MultiBinary of 2 values"),
+    (with_mask(spaces.MultiBinary(6)), GEARS, r"is MultiBinary of 6 values; the discrete .* need .* of 3 \+ 2 values"),
+    (with_mask(spaces.Discrete(2)), BUTTON, "'action_mask' is Discrete"),
+    (with_mask(PLAIN), PLAIN, "'action_mask' needs an action space with discrete actions"),
+]
+
+
+@pytest.mark.parametrize(("observation", "action", "message"), SPACES)
+def test_an_unsupported_space_is_an_error_with_its_key(observation, action, message):
+    args = {"observation_space": observation, "action_space": action}
+    assert_unsupported(GymAdapter, config(Sampling, 1, args), message)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "message"),
+    [
+        (["sound"], "ignore_observations: there is no observation 'sound'; the environment has place, sight, words"),
+        (list(PARTS), "contains no observation for an agent"),
+    ],
+)
+def test_ignored_names_must_exist_and_leave_an_observation(ignored, message):
+    args = {"observation_space": spaces.Dict(PARTS), "action_space": BUTTON}
+    assert_unsupported(GymAdapter, config(Sampling, 1, args, ignore_observations=ignored), message)
+
+
+def test_a_bound_on_one_side_is_rejected_with_a_limit_too():
+    args = {"observation_space": PLAIN, "action_space": spaces.Box(0, np.inf)}
+    assert_unsupported(GymAdapter, config(Sampling, 1, args, unbounded_action_limit=2.0), "one side only")
+
+
+def test_a_mask_of_the_wrong_length_in_an_info_is_an_error():
+    env_config = config(Masked, 2, {"how": "short"})
+    assert_unsupported(GymAdapter, env_config, r"info\['action_mask'\]: the mask has 4 numbers, but")
