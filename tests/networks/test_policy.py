@@ -184,7 +184,7 @@ class RefuseCpuTensors(TorchDispatchMode):
         (make_reactor, ActionSpec(branches=(3, 2)), {"policy_gradient": "truncated_importance"}),
         (make_reactor, ActionSpec(branches=(3, 2)), {"critic": "scalar", "policy_uniform_fraction": 0.0}),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ids=lambda value: None if callable(value) else str(value),
 )
 def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, changes):
     """On the meta device, which has no values, CPU tensors and reads of a value are errors."""
