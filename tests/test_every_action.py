@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -45,19 +46,17 @@ SPACES = {
     "Discrete masked by info": ("discrete", "info", {}),
     "MultiDiscrete masked by observation": ("multi-discrete", "obs", {}),
 }
-ACER = {
-    **SPACES,
-    "learned std": ("box", None, {"std": "learned", "std_min": 0.1}),
+STDS = {
     "state std": ("box", None, {"std": "state_dependent", "std_min": 0.1}),
     "squashed": ("box", None, {"tanh_squash": True}),
+}
+ACER = {
+    **SPACES,
+    **STDS,
+    "learned std": ("box", None, {"std": "learned", "std_min": 0.1}),
     "vtrace with q": ("box", None, {"estimator": "vtrace"}),
     "vtrace with v": ("box", None, {"estimator": "vtrace", "critic": "state_value"}),
     "n_step with v": ("box", None, {"estimator": "n_step", "critic": "state_value"}),
-}
-WITHOUT_REPLAY = {
-    **SPACES,
-    "state std": ("box", None, {"std": "state_dependent", "std_min": 0.1}),
-    "squashed": ("box", None, {"tanh_squash": True}),
 }
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.2}
 SAC = {
@@ -72,23 +71,25 @@ REACTOR = {
     "truncated importance": ("multi-discrete", "obs", {"policy_gradient": "truncated_importance"}),
     "truncated beta": ("discrete", "info", {"loo_beta": "truncated"}),
 }
+CASES = {"ACER": ACER, "SAC": SAC, "REACTOR": REACTOR, "A2C": {**SPACES, **STDS}, "PPO": {**SPACES, **STDS}}
 # The other action spaces are tested with these algorithms only among the slow tests.
 FAST = {
-    "ACER": {"Discrete masked by info", "Box", "MultiDiscrete masked by observation", "Dict", "Tuple", "squashed"},
-    "SAC": {"Discrete masked by info", "Dict", "like DQN, MultiDiscrete masked by observation"},
-    "REACTOR": {"Discrete", "MultiDiscrete masked by observation", "scalar critic"},
-    "A2C": {"Box", "MultiDiscrete masked by observation"},
-    "PPO": {"Discrete masked by info", "Dict"},
+    "ACER": {"Discrete masked by info", "Box", "MultiDiscrete masked by observation", "Dict"},
+    "SAC": {"Dict", "like DQN, MultiDiscrete masked by observation"},
+    "REACTOR": {"Discrete", "MultiDiscrete masked by observation"},
+    "A2C": {"Box"},
+    "PPO": {"Discrete masked by info", "Tuple"},
 }
+
+
+def make_case(is_fast, *values):
+    """Return a test parameter, which is marked slow unless `is_fast`."""
+    return pytest.param(*values, marks=[] if is_fast else pytest.mark.slow)
+
+
 KINDS = [
-    pytest.param(algorithm, *kind, id=f"{algorithm}-{name}", marks=[pytest.mark.slow] * (name not in FAST[algorithm]))
-    for algorithm, kinds in {
-        "ACER": ACER,
-        "SAC": SAC,
-        "REACTOR": REACTOR,
-        "A2C": WITHOUT_REPLAY,
-        "PPO": WITHOUT_REPLAY,
-    }.items()
+    make_case(name in FAST[algorithm], algorithm, *kind)
+    for algorithm, kinds in CASES.items()
     for name, kind in kinds.items()
 ]
 NN = "from algorithm.networks import Blueprint, Mlp\nblueprint = Blueprint(body=Mlp(32))\n"
@@ -150,9 +151,8 @@ MEMORIES = {
     "lstm": "memory=Lstm(16)",
     "attention": "memory=Attention(16, heads=2, window=3)",
     "frame stack": 'encoders={"*": FrameStack(2, Vector())}',
+    "gru of policy and critic": "policy=Gru(16), critic=Gru(16)",  # only with Reactor
 }
-BRANCH_MEMORIES = {"gru of policy and critic": "policy=Gru(16), critic=Gru(16)"}  # only with Reactor
-
 MEMORY_SETTINGS = {
     "ACER": {"rollout_length": 6, "sequence_length": 6, "learning_rate": 0.004},
     "SAC": {"rollout_length": 6, "sequence_length": 6, "batch_size": 32, "replay_ratio": 6},
@@ -161,36 +161,30 @@ MEMORY_SETTINGS = {
     "PPO": {"rollout_length": 15, "minibatches": 2},
 }
 MEMORY_STEPS = {"ACER": 2500, "SAC": 2500, "REACTOR": 2500, "A2C": 12_000, "PPO": 6000}
-ATTENTION_STEPS = {**MEMORY_STEPS, "ACER": 5000, "SAC": 8000, "REACTOR": 5000}
-KINDS_WITH_MEMORY = {"REACTOR": ("discrete", "multi-discrete")}
+ATTENTION_STEPS = {"ACER": 5000, "SAC": 8000, "REACTOR": 5000}  # others need several times as many
 FAST_MEMORIES = {
-    "ACER": [("gru", "dict"), ("lstm", "box"), ("attention", "discrete"), ("frame stack", "discrete")],
-    "SAC": [("gru", "dict"), ("frame stack", "box")],
-    "REACTOR": [("gru of policy and critic", "discrete"), ("frame stack", "multi-discrete")],
-    "A2C": [("gru", "dict")],
-    "PPO": [("frame stack", "discrete")],
+    ("ACER", "gru", "dict"),
+    ("ACER", "attention", "discrete"),
+    ("SAC", "frame stack", "box"),
+    ("REACTOR", "gru of policy and critic", "discrete"),
+    ("PPO", "frame stack", "discrete"),
 }
+MEMORY_CASES = [
+    make_case((algorithm, memory, kind) in FAST_MEMORIES, algorithm, memory, kind)
+    for algorithm, memory, kind in product(MEMORY_SETTINGS, MEMORIES, ("discrete", "box", "dict", "multi-discrete"))
+    if (kind in ("discrete", "multi-discrete") if algorithm == "REACTOR" else kind != "multi-discrete")
+    if algorithm in ATTENTION_STEPS or memory != "attention"
+    if algorithm == "REACTOR" or memory != "gru of policy and critic"
+]
 
 
-def memory_cases():
-    """Yield every memory with several action spaces; those that are not in `FAST_MEMORIES` are slow tests."""
-    for algorithm, changes in MEMORY_SETTINGS.items():
-        for memory in (*MEMORIES, *(BRANCH_MEMORIES if algorithm == "REACTOR" else ())):
-            if memory == "attention" and algorithm in STEPS_WITHOUT_REPLAY:
-                continue  # it needs several times as many steps
-            for kind in KINDS_WITH_MEMORY.get(algorithm, ("discrete", "box", "dict")):
-                marks = [pytest.mark.slow] * ((memory, kind) not in FAST_MEMORIES[algorithm])
-                yield pytest.param(algorithm, changes, memory, kind, id=f"{algorithm}-{memory}-{kind}", marks=marks)
-
-
-@pytest.mark.parametrize(("algorithm", "changes", "memory", "kind"), list(memory_cases()))
-def test_every_memory_learns_with_every_kind_of_action(algorithm, changes, memory, kind):
+@pytest.mark.parametrize(("algorithm", "memory", "kind"), MEMORY_CASES)
+def test_every_memory_learns_with_every_kind_of_action(algorithm, memory, kind):
     """The best action depends on the previous observation, so an agent without a memory reaches a constant return."""
     steps = ATTENTION_STEPS if memory == "attention" else MEMORY_STEPS
     base = {"max_step": steps[algorithm], "env_args": {"kind": kind, "late": True}}
-    parts = {**MEMORIES, **BRANCH_MEMORIES}[memory]
-    nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {parts})\n"
-    folder = train_folder(layer(algorithm, changes, **base), nn)
+    nn = f"from algorithm.networks import *\nblueprint = Blueprint(body=Mlp(32), {MEMORIES[memory]})\n"
+    folder = train_folder(layer(algorithm, MEMORY_SETTINGS[algorithm], **base), nn)
     assert mean_return(load(folder.path, disable_sample=True), Guessing(kind, late=True)) > CONSTANT_RETURN + 0.15
 
 
@@ -198,22 +192,25 @@ ONE_STATE = {"env_name": "tests.guessing:ConstantReward-v0", "max_step_each_iter
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"std": "learned", "std_min": 0.1}, {"estimator": "vtrace", "critic": "state_value"}], ids=str
+    ("algorithm", "max_step", "changes"),
+    [
+        ("ACER", 1000, {}),
+        make_case(False, "ACER", 1000, {"std": "learned", "std_min": 0.1}),
+        ("ACER", 1000, {"estimator": "vtrace", "critic": "state_value"}),
+        make_case(False, "SAC", 2400, {"alpha_critic_scale": 0.0, "learning_rate_schedule": "linear"}),
+    ],
+    ids=str,
 )
-def test_a_time_limit_is_not_a_termination_with_continuous_actions(changes):
-    """One state, reward 1, truncated after 10 steps: its value is 10; as a termination it would be about 4.4."""
-    agent = load(train_folder(layer("ACER", {"gamma": 0.9, **changes}, **ONE_STATE)).path).agent
-    with torch.no_grad():
-        features = agent.policy.torso.encode({"obs": torch.ones(1, 1)})
-        value = agent.policy.compute_outputs(features)[0, agent.family.statistics_size].item()
-    assert value == pytest.approx(10, abs=0.5)
+def test_a_time_limit_is_not_a_termination_with_continuous_actions(algorithm, max_step, changes):
+    """One state, reward 1, truncated after 10 steps: its value is 10; as a termination it would be about 4.4.
 
-
-def test_a_time_limit_is_not_a_termination_in_sac_with_continuous_actions():
-    """The same with the critics of SAC, without entropy in their targets."""
-    changes = {"gamma": 0.9, "alpha_critic_scale": 0.0, "learning_rate_schedule": "linear"}
-    agent = load(train_folder(layer("SAC", changes, **ONE_STATE, max_step=2400)).path).agent
+    The targets of SAC have no entropy.
+    """
+    changes = layer(algorithm, {"gamma": 0.9, **changes}, **ONE_STATE, max_step=max_step)
+    agent, obs = load(train_folder(changes).path).agent, {"obs": torch.ones(1, 1)}
     with torch.no_grad():
-        features = agent.critics.torso.encode({"obs": torch.ones(1, 1)})
-        values = agent.critics(features, torch.zeros(1, 1, 2))
-    assert values.flatten().tolist() == pytest.approx([10, 10], abs=0.5)
+        if algorithm == "SAC":
+            values = agent.critics(agent.critics.torso.encode(obs), torch.zeros(1, 1, 2)).flatten()
+        else:
+            values = agent.policy.compute_outputs(agent.policy.torso.encode(obs))[0, [agent.family.statistics_size]]
+    assert values.tolist() == pytest.approx([10] * len(values), abs=0.5)

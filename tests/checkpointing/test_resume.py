@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import shutil
@@ -26,6 +25,7 @@ from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.runs.build import train
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
+from algorithm.training.metrics import read_table
 from algorithm.training.progress import History
 from tests.doubles import collect_ticks
 
@@ -106,10 +106,6 @@ RUNS = {
         "body": "Residual(6, 1)",
         "memory": "Gru(6)",
     },
-    "hybrid": {
-        "base_config": base("any", env_args={"continuous": 1, "branches": [3, 2]}, evaluate_every=50),
-        "acer_config": {"std": "state_dependent", "tanh_squash": True},
-    },
     "full trust region, hybrid and recurrent": {
         "base_config": base("any", env_args=HYBRID, evaluate_every=50),
         "acer_config": {"trust_region": "full", "std": "learned", "burn_in_step": 3, "replay_ratio": 0.5},
@@ -156,10 +152,6 @@ RUNS = {
         "sac_config": {"target": "none", "policy_update_every": 3, "optimizer_beta1": 0.5, "reset_every": 11},
         "body": "Mlp(8, norm='batch_renorm')",
         "memory": "None, policy=Mlp(6, norm='batch_renorm'), critic=Mlp(7, norm='batch_renorm')",
-    },
-    "sac like dqn": {
-        "base_config": base("chain", algorithm="SAC", evaluate_every=50),
-        "sac_config": {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3},
     },
     "reactor, lazy, memories of policy and critic, skipping": {
         "base_config": base("skipping", algorithm="REACTOR", evaluate_every=50),
@@ -298,15 +290,10 @@ def assert_equal(one: Checkpoint, other: Checkpoint) -> None:
         assert value.dtype == right[name].dtype
 
 
-def rows(folder: RunFolder) -> list[dict[str, str]]:
-    with (folder.path / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def compare_rows(folder: RunFolder) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns of the metrics, and what is equal in the rows of equal runs."""
-    table, kept = rows(folder), ("env_steps", "rollout/", "eval/")
-    return list(table[0]), [{name: row[name] for name in row if name.startswith(kept)} for row in table]
+    table, kept = read_table(folder.path / "metrics.csv"), ("env_steps", "rollout/", "eval/")
+    return table.columns, [{name: row[name] for name in row if name.startswith(kept)} for row in table.rows]
 
 
 def open_components(folder: RunFolder, checkpoint: Checkpoint | None = None) -> TrainingComponents:
@@ -360,22 +347,24 @@ def test_a_run_that_is_extended_is_equal_to_a_longer_one(tmp_path):
     assert_equal(train_run(halves), straight)
 
 
-def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
+def new_cartpole(base, **changes) -> RunFolder:
+    """Return a new run of the folder gym/cartpole."""
     source = find_environment_folder("gym/cartpole")
-    short = {"base_config": {"max_step": 1300, "log_every": 400}, "acer_config": {"reward_normalization": "return_std"}}
-    settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", short)])
-    folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
+    layers = [read_variant(source / "config.yaml", "default"), {"base_config": base, **changes}]
+    return RunFolder.create("gym/cartpole", source, "a", resolve([("test", layer) for layer in layers]).tree)
+
+
+def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
+    folder = new_cartpole({"max_step": 1300, "log_every": 400}, acer_config={"reward_normalization": "return_std"})
     saved = train_run(folder)
     assert not (saved.folder / "actor.npz").exists()
 
-    parts = open_components(folder, saved)
+    parts, counters = open_components(folder, saved), saved.counters
     for role in saved.roles:
         parts.by_role[role] = parts.build(role, folder.read_roles()[role])
-    actor = Actor(parts, seed=77)
-    counters = saved.counters
+    actor, history = Actor(parts, seed=77), History(parts, counters)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(5)
-    history = History(parts, counters)
     states = {"history": history, "curriculum": EnvironmentParameters({})}
     saved.restore_states(states)
     saved.restore_process(actor)
@@ -385,19 +374,15 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
     learner._counts[1] = collected
     writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), partial(write_all, parts, actor), states, print)
     assert_equal(writer.write(counters), saved)
-
     _, rollout = collect_ticks(actor, 100)[0]
-    assert not rollout.continues_previous.any()
-    assert rollout.first[0].all()
+    assert not rollout.continues_previous.any() and rollout.first[0].all()
     parts.adapter.close()
 
 
-def test_new_episodes_start_with_the_next_seeds(tmp_path):
-    source = find_environment_folder("gym/cartpole")
-    settings = resolve([("test", {"base_config": {"env_name": "CartPole-v1", "max_step": 100, "n_envs": 2}})])
-    folder = RunFolder.create("gym/cartpole", source, "a", settings.tree)
+def test_new_episodes_start_with_the_next_seeds():
+    folder = new_cartpole({"max_step": 100, "n_envs": 2})
     train_run(folder)
-    folder.record_settings(merge(settings.tree, {"base_config": {"max_step": 300}}), 100)
+    folder.record_settings(merge(folder.load_settings().tree, {"base_config": {"max_step": 300}}), 100)
     train_run(folder)
     with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
         starts = arrays["obs/obs"][arrays["first"]]

@@ -26,9 +26,10 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.processes.workers import SharedLearner, SharedMemory
 from algorithm.runs.build import train
 from algorithm.training.learner import Learner
+from algorithm.training.metrics import read_table
 from algorithm.training.rewards import RewardNormalizer
 from tests.builders import make_acer, make_role, random_rollout, update
-from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, new_run, rows, train_run
+from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, new_run, train_run
 from tests.prepared_processes import PREPARED
 from tests.training.test_auxiliary_set import WithEncoder
 
@@ -342,7 +343,7 @@ def without_times(folder: RunFolder) -> list[dict[str, str]]:
     counts = ("time/episodes", "time/updates")
     return [
         {name: cell for name, cell in row.items() if not name.startswith("time/") or name in counts}
-        for row in rows(folder)
+        for row in read_table(folder.path / "metrics.csv").rows
     ]
 
 

@@ -102,13 +102,7 @@ def test_behavior_belongs_to_the_decision_in_the_same_row(actor):
     for rollout in collect(actor, 9):
         np.testing.assert_array_equal(rollout.behavior[..., 0], rollout.obs["obs"][:-1, :, 0])
         np.testing.assert_array_equal(rollout.raw_action[..., 0], rollout.behavior[..., 0] % 2)
-
-
-def test_collected_rollouts_have_no_index_and_weight_one(actor):
-    for rollout in collect(actor, 9):
-        assert rollout.index.tolist() == [-1, -1]
-        assert rollout.weight.tolist() == [1, 1]
-        assert rollout.burn_in == 0
+        assert rollout.index.tolist() == [-1, -1] and rollout.weight.tolist() == [1, 1] and rollout.burn_in == 0
 
 
 def test_only_executed_decisions_count_as_env_steps(actor):
@@ -126,15 +120,6 @@ def test_episodes_have_their_raw_returns_and_executed_lengths(actor):
         Episode(role="agent", lane=0, episode_return=11, length=2),
         Episode(role="agent", lane=1, episode_return=19, length=3),
     ]
-
-
-def test_the_version_is_the_number_of_updates_before_the_first_row():
-    learner = UpdateCounter()
-    actor, rollouts = make_actor(learner=learner), []
-    for tick in range(9):
-        learner.updates = 100 + tick
-        rollouts += collect(actor, 1)
-    assert [rollout.version.tolist() for rollout in rollouts] == [[100, 102], [100, 104], [106, 104]]
 
 
 def test_the_environment_receives_the_actions_of_the_lanes_with_rows(actor):
@@ -214,24 +199,6 @@ def test_lanes_with_rows_in_any_ticks_are_stored_completely_and_in_order(asked, 
     assert full - lanes < handed_over <= full
 
 
-def test_added_lanes_leave_the_others_unchanged(actor):
-    collect(actor, 6)
-    columns, team = actor._buffers["agent"], actor.training.by_role["agent"]
-    before = {name: value.copy() for name, value in columns.state().items()}
-    columns.grow(replace(team, role=replace(team.role, lanes=5)))
-    after = columns.state()
-    assert after.keys() == before.keys()
-    used = [*before["slot"], *before["full"]]
-    for name, value in before.items():
-        part = used if len(value) == 6 else (slice(None), used) if 6 in value.shape else slice(len(value))
-        if name != "free":
-            np.testing.assert_array_equal(after[name][part], value[part], name)
-            assert after[name].dtype == value.dtype
-    assert sorted([*after["free"], *after["slot"], *after["full"]]) == list(range(15))
-    assert after["lane"][after["slot"]].tolist() == [0, 1, 2, 3, 4]
-    assert not after["continues_previous"][after["slot"][2:]].any()
-
-
 def test_active_lanes_are_recorded_until_they_are_cleared():
     actor = make_actor(agent=3)
     collect(actor, 1)
@@ -241,28 +208,24 @@ def test_active_lanes_are_recorded_until_they_are_cleared():
     assert actor.active_lanes["agent"].tolist() == [True, False, False]
 
 
-def test_a_tick_completes_rollouts_before_it_decides(actor):
-    """One is complete when as many slots are full as there are lanes, with the steps that `receive` returned."""
-    counts, taken = [], []
-    for _ in range(9):
-        counts.append(len(actor.complete_rollouts()))
-        taken.append(len(actor.training.adapter.actions))
-        actor.act()
-        actor.receive()
-    assert counts == [0, 0, 0, 0, 1, 0, 1, 0, 1] and taken == list(range(9))
+def test_a_tick_completes_rollouts_before_it_decides():
+    """One is complete when as many slots are full as there are lanes, with the steps that `receive` returned.
 
-
-def test_the_first_row_after_a_rollout_is_decided_after_it_was_returned():
-    """Lane 0 of the third rollout starts in the tick that completed the second one, and counts its update."""
+    The version of a column is the number of updates before its first row. Lane 0 of the third rollout starts in the
+    tick that completed the second one, and counts its updates.
+    """
     learner = UpdateCounter()
-    actor, versions = make_actor(learner=learner), []
-    for _ in range(9):
+    actor, versions, decided = make_actor(learner=learner), {}, []
+    for tick in range(9):
+        decided.append(len(actor.training.adapter.actions))
         for _, rollout in actor.complete_rollouts():
-            versions.append(rollout.version.tolist())
-            learner.updates += 1
+            versions[tick] = rollout.version.tolist()
+            learner.updates += 100
         actor.act()
         actor.receive()
-    assert versions == [[0, 0], [0, 1], [2, 1]]
+        learner.updates += 1
+    assert decided == list(range(9))
+    assert versions == {4: [0, 2], 6: [0, 104], 8: [206, 104]}
 
 
 def test_the_first_rows_have_uniformly_random_actions():

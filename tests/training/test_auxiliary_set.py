@@ -279,14 +279,6 @@ def test_the_observations_after_the_rows_are_in_the_minibatches_of_epochs_only_f
     assert len(make_learner(make_ppo).prepare(rollout).obs["obs"]) == ROWS
 
 
-def test_with_a_memory_a_minibatch_has_whole_sequences():
-    learner = make_learner(make_ppo, {"silent": Silent()}, Blueprint(body=Mlp(8), memory=Gru(5)))
-    rollout = collect(learner.agent)
-    batch = learner.prepare(rollout).take_columns(np.array([2, 0]))
-    np.testing.assert_array_equal(batch.obs["obs"], rollout.obs["obs"][:, [2, 0]])
-    assert len(batch) == ROWS and learner.compute_gradients(batch).compute_metrics()["train/silent_loss"] > 0
-
-
 # Records, statistics, state
 
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK
 from algorithm.training import invalid_values
 from algorithm.training.invalid_values import Episode, InvalidEpisodes, RunningEpisodes
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, collect_lanes, make_step
@@ -21,10 +20,10 @@ def _low_limits(monkeypatch):
     monkeypatch.setattr(invalid_values, "MAX_LOST_TICKS", 10)
 
 
-def play(*steps: Step, adapter=ScriptedAdapter, agent=None, lanes=1):
+def play(*steps: Step, lanes=1):
     """Return an actor that has collected some steps, and its rollouts as one column of each lane."""
-    script = adapter([{"agent": step} for step in steps] + [{}], agent=lanes)
-    return collect_lanes(script, agent or ParityAgent(1), 0, len(steps))
+    script = ScriptedAdapter([{"agent": step} for step in steps] + [{}], agent=lanes)
+    return collect_lanes(script, ParityAgent(1), 0, len(steps))
 
 
 def recorded(*rows: Row):
@@ -208,77 +207,45 @@ def test_added_lanes_are_not_lost_and_leave_the_others_unchanged():
     assert (look.lost.tolist(), look.lost_ticks.tolist()) == ([True, False, False], [2, 0, 0])
 
 
-def masked(lane: int, number: float, mask: list[int], **row) -> Step:
-    """Return a row with a mask of two branches, of 3 and 2 actions."""
-    step = make_step(Row(lane, number, **row))
-    step.obs[ACTION_MASK] = np.array([mask], np.uint8)
-    return step
-
-
-class MaskedScript(ScriptedAdapter):
-    """A scripted adapter whose role has action masks."""
-
-    def __init__(self, ticks, agent):
-        super().__init__(ticks, agent=agent)
-        specs = {"obs": ObsSpec((1,)), ACTION_MASK: ObsSpec((5,), "uint8")}
-        self.roles = {"agent": Role(1, specs, ActionSpec(branches=(3, 2)))}
-
-
-class ShowingTwo(ParityAgent):
-    """An agent that acts in two branches."""
-
-    def act(self, step, memory):
-        decision = super().act(step, memory)
-        both = np.repeat(decision.raw_action, 2, 1)
-        return replace(decision, raw_action=both, action=both)
-
-
 ALL, NO_FIRST, NO_SECOND = [1, 1, 1, 1, 1], [0, 0, 0, 1, 0], [0, 1, 0, 0, 0]
 
 
-def recorded_masks(*steps: Step):
-    actor, lanes = play(*steps, adapter=MaskedScript, agent=ShowingTwo(1))
-    return actor, lanes[0]
+def show(*rows: tuple[Row, list[int]]) -> list[tuple[Step, bool]]:
+    """Return the steps of a lane with masks of 3 and 2 actions as agents receive them, and whether each is stored."""
+    look, found = RunningEpisodes("agent", 1, (3, 2)), []
+    for row, mask in rows:
+        step = make_step(row)
+        step.obs[ACTION_MASK] = np.array([mask], np.uint8)
+        shown, stored = look(step)
+        found.append((shown, stored is None or bool(stored.all())))
+    return found
 
 
 @pytest.mark.parametrize(("mask", "branch"), [(NO_FIRST, 0), (NO_SECOND, 1)])
 def test_a_mask_that_forbids_every_action_of_a_branch_loses_the_lane(mask, branch, caplog):
-    steps = [masked(0, 10, ALL, first=True), masked(0, 11, ALL, reward=1), masked(0, 12, mask, reward=2)]
-    steps += [masked(0, 13, mask, reward=3), masked(0, 14, ALL, reward=4)]
-    steps += [masked(0, 20, [0, 1, 0, 0, 1], first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
-    actor, record = recorded_masks(*steps)
-    assert valid_rows(record) == [(10, 1, True, 11), *LEARNED_FROM_NEXT]
-    assert actor.env_steps == 5
-    assert not actor.episodes
-    (messages,) = [record.getMessage() for record in caplog.records]
-    assert messages.startswith(
-        f"the observation 'action_mask' of lane 0 of role 'agent' forbids every action of branch {branch} after 2 steps"
-    )
+    episode = [(START, ALL), (Row(0, 11, 1), ALL), (Row(0, 12, 2), mask), (Row(0, 13, 3), mask), (Row(0, 14, 4), ALL)]
+    shown = show(*episode, (Row(0, 20, first=True), [0, 1, 0, 0, 1]), (Row(0, 21, 5), ALL))
+    assert [stored for _, stored in shown] == [True, True, False, False, False, True, True]
+    (message,) = [record.getMessage() for record in caplog.records]
+    lost = f"the observation 'action_mask' of lane 0 of role 'agent' forbids every action of branch {branch} after "
+    assert message.startswith(lost)
 
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_mask_of_a_bootstrap_row_may_forbid_everything(alive, caplog):
-    steps = [masked(0, 10, ALL, first=True), masked(0, 11, [0] * 5, reward=2, alive=alive, is_bootstrap_row=True)]
-    steps += [masked(0, 20, ALL, first=True), masked(0, 21, ALL, reward=5), masked(0, 22, ALL, reward=6)]
-    actor, record = recorded_masks(*steps)
-    assert valid_rows(record) == [(10, 2, alive, 11), *LEARNED_FROM_NEXT]
-    assert [episode.length for episode in actor.episodes] == [1]
-    assert not caplog.records
+    shown = show((START, ALL), (Row(0, 11, 2, alive=alive, is_bootstrap_row=True), [0] * 5), (NEXT[0], ALL))
+    assert all(stored for _, stored in shown) and not caplog.records
 
 
 def test_the_mask_of_a_start_after_a_termination_counts():
-    steps = [masked(0, 10, ALL, first=True), masked(0, 20, NO_FIRST, reward=2, alive=False, first=True)]
-    steps += [masked(0, 30, ALL, first=True), masked(0, 31, ALL, reward=5)]
-    actor, record = recorded_masks(*steps)
-    assert [row[0] for row in valid_rows(record)] == [30]
+    end = Row(0, 20, 2, alive=False, first=True)
+    assert [stored for _, stored in show((START, ALL), (end, NO_FIRST), (NEXT[0], ALL))] == [True, False, True]
 
 
 def test_a_lost_lane_keeps_its_mask():
-    step = masked(0, NAN, [0, 1, 0, 0, 1], first=True)
-    shown, stored = RunningEpisodes("agent", 1, (3, 2))(step)
-    assert stored.tolist() == [False]
-    assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]]
-    assert shown.obs["obs"].tolist() == [[0]]
+    ((shown, stored),) = show((Row(0, NAN, first=True), [0, 1, 0, 0, 1]))
+    assert not stored
+    assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]] and shown.obs["obs"].tolist() == [[0]]
 
 
 def test_an_observation_is_logged_by_its_name(caplog):

@@ -117,15 +117,6 @@ def test_a_linear_learning_rate_is_zero_at_max_step():
         torch.testing.assert_close(first_step(3, reward_scale=1.0, learning_rate=0.1, max_step=max_step), full)
 
 
-def test_the_optimizer_has_the_settings_of_its_group():
-    gradient = make_learner(max_grad_norm=1e9)
-    update(gradient, rollout())
-    gradient = gradient.parameters.gradient
-    step = first_step(0, optimizer="rmsprop", optimizer_epsilon=0.1, epsilon_inside=True, learning_rate=0.1)
-    expected = -0.1 * gradient / (0.01 * gradient.square() + 0.1).sqrt()
-    torch.testing.assert_close(step, expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["return_std", "return_max"])
 def test_a_resumed_learner_continues_as_if_it_had_not_stopped(kind):
     role, pair = make_role(LANES), []

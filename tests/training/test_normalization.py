@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -96,27 +95,6 @@ def test_every_network_of_an_agent_has_the_statistics():
     for network in (agent.policy, agent.critic, agent.target.network):
         np.testing.assert_allclose(moments_of(network).mean, rows_of(record).mean(0), rtol=1e-10)
     assert list(learner.parameters.statistics_slices) == ["returns", "obs/policy", "obs/critic"]
-
-
-def test_updates_keep_the_flat_tensors():
-    learner = make_learner()
-    networks = (learner.agent.policy, learner.agent.average_policy.network)
-    places = [buffer.data_ptr() for network in networks for buffer in network.buffers()]
-    begin, numbers = learner.parameters.statistics.data_ptr(), len(learner.parameters.statistics)
-    assert len(places) == 6
-    assert all(begin <= place < begin + 8 * numbers for place in places)
-    learner.observe(rollout(0))
-    update(learner, rollout(0))
-    learner.parameters.load(learner.parameters.state())
-    learner.observe(rollout(1))
-    assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
-
-
-def test_statistics_of_another_network_are_rejected():
-    plain = make_learner(Blueprint(body=Mlp(16)))
-    with pytest.raises(ValueError, match="statistics 'obs/acer' are missing"):
-        make_learner().parameters.load(plain.parameters.state())
-    assert list(plain.parameters.statistics_slices) == ["returns"]
 
 
 def test_the_gradient_does_not_depend_on_the_units_of_observations():

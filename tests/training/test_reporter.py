@@ -61,11 +61,15 @@ class Run:
             return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
 EVERY = {"log_every": 1, "save_every": None, "evaluate_every": None}
 
 
-def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
-    run = Run(tmp_path)
+def test_a_row_has_throughput_and_time_fractions_since_the_last_row(run):
     run.write(10, 100, acting=0.5, environment=0.5)
     run.write(4, 200, updates=8, acting=0.25, learning=0.5, environment=0.125, reporting=0.125)
     first, second = run.rows
@@ -79,8 +83,7 @@ def test_a_row_has_throughput_and_time_fractions_since_the_last_row(tmp_path):
     assert second["time/seconds"] == pytest.approx(14)
 
 
-def test_rows_have_cpu_seconds_if_they_were_counted_from_the_start(tmp_path):
-    run = Run(tmp_path)
+def test_rows_have_cpu_seconds_if_they_were_counted_from_the_start(run):
     run.history.training.timer = Timer(iter([10.0, 12.5]).__next__)
     run.write(1, 5)
     run.counters.cpu_seconds = None  # as a checkpoint of an earlier version restores it
@@ -90,24 +93,21 @@ def test_rows_have_cpu_seconds_if_they_were_counted_from_the_start(tmp_path):
     assert first["time/cpu_seconds"] == 2.5 and "time/cpu_seconds" not in second
 
 
-def test_there_is_no_row_without_env_steps(tmp_path):
-    run = Run(tmp_path)
+def test_there_is_no_row_without_env_steps(run):
     run.write(1, 5)
     run.write(1)
     assert [row["env_steps"] for row in run.rows] == [5]
     assert [progress.wrote_row for progress in run.shown] == [True]
 
 
-def test_metrics_are_sampled_from_some_updates_and_averaged_per_row(tmp_path):
-    run = Run(tmp_path)
+def test_metrics_are_sampled_from_some_updates_and_averaged_per_row(run):
     run.write(1, 5, updates=2 * SAMPLE_INTERVAL)
     assert run.rows[0]["train/critic_loss"] == pytest.approx(10 * (1 + SAMPLE_INTERVAL + 2 * SAMPLE_INTERVAL) / 3)
     run.write(1, 5, updates=1)
     assert run.rows[1]["train/critic_loss"] == pytest.approx(10 * (2 * SAMPLE_INTERVAL + 1))
 
 
-def test_displayed_metrics_are_of_the_latest_updates_until_there_are_newer_ones(tmp_path):
-    run = Run(tmp_path)
+def test_displayed_metrics_are_of_the_latest_updates_until_there_are_newer_ones(run):
     run.show(1, 5, updates=SAMPLE_INTERVAL * 2 * DISPLAYED_UPDATES)
     latest = [SAMPLE_INTERVAL * (DISPLAYED_UPDATES + 1 + number) for number in range(DISPLAYED_UPDATES)]
     expected = {"entropy": sum(latest) / DISPLAYED_UPDATES, "KL to average": -sum(latest) / DISPLAYED_UPDATES}
@@ -118,8 +118,7 @@ def test_displayed_metrics_are_of_the_latest_updates_until_there_are_newer_ones(
     assert standing.losses == pytest.approx({"critic": 10 * expected["entropy"]})
 
 
-def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
-    run = Run(tmp_path)
+def test_entropies_and_temperatures_of_sac_are_displayed(run):
     names = ["entropy_discrete", "entropy_continuous", "alpha_discrete", "alpha_continuous"]
     values = {f"train/{name}": torch.tensor(float(number)) for number, name in enumerate(names)}
     run.reporter.record_update("agent", LossResult(lambda: values, lambda: None))
@@ -131,8 +130,7 @@ def test_entropies_and_temperatures_of_sac_are_displayed(tmp_path):
     }
 
 
-def test_teams_that_share_an_agent_show_its_metrics_once(tmp_path):
-    run = Run(tmp_path)
+def test_teams_that_share_an_agent_show_its_metrics_once(run):
     roles = run.history.training.adapter.roles
     roles["agent"] = replace(roles["agent"], teams=("Red", "Blue"))
     progress = run.show(1, 5, updates=1)
@@ -140,8 +138,7 @@ def test_teams_that_share_an_agent_show_its_metrics_once(tmp_path):
     assert list(progress.roles) == ["Red", "Blue"]
 
 
-def test_the_start_counts_in_time_fractions_and_not_in_the_throughput(tmp_path):
-    run = Run(tmp_path)
+def test_the_start_counts_in_time_fractions_and_not_in_the_throughput(run):
     run.go(0.3, starting=1)
     progress = run.show(0.1, 8, updates=2)  # the first progress, soon after the start
     assert (progress.throughput.env_steps, progress.throughput.updates) == pytest.approx((80, 20))
@@ -164,8 +161,7 @@ def test_the_final_progress_has_the_throughput_of_the_whole_process(tmp_path):
     assert not any(progress.has_ended for progress in run.shown[:-1])
 
 
-def test_the_progress_of_a_run(tmp_path):
-    run = Run(tmp_path)
+def test_the_progress_of_a_run(run):
     for reward in [*[1.0] * WINDOW, *[5.0] * WINDOW, 3.0]:
         run.history.add_episodes([Episode(role="agent", lane=0, episode_return=reward, length=4)], {})
     progress = run.show(10, 250)
@@ -176,8 +172,7 @@ def test_the_progress_of_a_run(tmp_path):
     assert (standing.mean, standing.first, standing.best, standing.length) == (4.9, 1, 5, 4)
 
 
-def test_a_progress_does_not_change_later(tmp_path):
-    run = Run(tmp_path)
+def test_a_progress_does_not_change_later(run):
     progress = run.show(1, 5)
     run.go(1, 5)
     assert progress.counters.env_steps == 5
@@ -190,8 +185,7 @@ def test_the_time_left_of_a_resumed_run_follows_from_this_process(tmp_path):
     assert (progress.seconds_left, progress.counters.seconds) == pytest.approx((10, 10_010))
 
 
-def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(tmp_path):
-    run = Run(tmp_path)
+def test_shortly_after_a_row_the_throughput_of_the_row_is_displayed(run):
     run.write(10, 100)
     assert run.show(0.5, 50).throughput.env_steps == pytest.approx(10)
     assert run.show(1.5, 50).throughput.env_steps == pytest.approx(50)
@@ -215,8 +209,7 @@ def test_the_fraction_done_follows_the_nearest_limit(max_step, max_iter, done):
     assert limits.fraction_done(Counters(env_steps=50, iterations=3)) == done
 
 
-def test_a_row_has_the_return_of_the_last_episode_alone(tmp_path):
-    run = Run(tmp_path)
+def test_a_row_has_the_return_of_the_last_episode_alone(run):
     for returns in ((), (1.0, 5.0), (), (3.0,)):
         for value in returns:
             run.history.recent["agent"].add(value, 10)
@@ -225,9 +218,8 @@ def test_a_row_has_the_return_of_the_last_episode_alone(tmp_path):
     assert [row.get("rollout/return") for row in run.rows] == [None, 3, 3, 3]
 
 
-def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path):
+def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(run):
     """An update that does not step a parameter group has no metrics of it."""
-    run = Run(tmp_path)
     for values in ({"a": 1.0}, {"a": 3.0, "b": 5.0}):
         run.reporter.add_samples("agent", [values])
     run.write(1, 5)
