@@ -186,8 +186,10 @@ def test_lanes_with_rows_in_any_ticks_are_stored_completely_and_in_order(asked, 
             shown[lane].append(shown[lane][-1] + 1)
             rows.append(Row(lane, shown[lane][-1], reward=shown[lane][-1]))
         script.append({"agent": make_step(*sorted(rows, key=lambda row: row.lane))})
-    rollouts = collect(make_actor(script, rows=3, agent=added.count(0)), len(script))
+    actor = make_actor(script, rows=3, agent=added.count(0))
+    rollouts, buffer = collect(actor, len(script)), actor._buffers["agent"]
     assert len(rollouts) > 10
+    assert sorted([*buffer.free_slots, *buffer.full_slots, *buffer.slot]) == list(range(3 * lanes))
     assert {rollout.reward.shape for rollout in rollouts} >= {(3, lanes)}
     assert {rollout.reward.shape for rollout in rollouts} <= {(3, added.count(0)), (3, added.count(0) + 1), (3, lanes)}
     for lane, record in join_lanes(rollouts).items():
