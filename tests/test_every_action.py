@@ -82,13 +82,13 @@ FAST = {
 }
 
 
-def make_case(is_fast, *values):
+def make_case(is_fast, *values, name=None):
     """Return a test parameter, which is marked slow unless `is_fast`."""
-    return pytest.param(*values, marks=[] if is_fast else pytest.mark.slow)
+    return pytest.param(*values, marks=[] if is_fast else pytest.mark.slow, id=name)
 
 
 KINDS = [
-    make_case(name in FAST[algorithm], algorithm, *kind)
+    make_case(name in FAST[algorithm], algorithm, *kind, name=f"{algorithm}-{name}")
     for algorithm, kinds in CASES.items()
     for name, kind in kinds.items()
 ]
