@@ -26,14 +26,14 @@ from algorithm.agents.agent import Agent
 from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.distributions.distribution import MASKED_LOGIT
-from algorithm.errors import UserError
+from algorithm.errors import UserError, summarize_error
 from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic
 from algorithm.networks.encoders import InputConvolution, Normalizer
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionMemory
 from algorithm.networks.policy import GreedyQPolicy
 from algorithm.specs import ACTION_MASK, Role
-from algorithm.tools.export.signature import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
+from algorithm.tools.export.requirements import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 
 OPSET = 15  # for Sentis and the Inference Engine, in versions 3.x and 4.x of ML-Agents' package
 BARRACUDA_OPSET = 9  # for Barracuda, in versions 1.x and 2.x
@@ -114,10 +114,7 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
     try:
         serialized = _trace(export_module, opset)
     except Exception as error:  # a module in nn.py, and the exporter, may raise any error
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"this network cannot be expressed in opset {opset}: {type(error).__name__}: {reason}"
-        ) from error
+        raise UserError(f"this network cannot be expressed in opset {opset}: {summarize_error(error)}") from error
     model = onnx.load_from_string(serialized)
     _simplify(model.graph)
     _add_outputs(model.graph, export_module.signature)
