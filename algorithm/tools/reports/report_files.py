@@ -20,7 +20,7 @@ from algorithm.specs import Role
 from algorithm.tools.reports.charts import Chart, Row, draw_rows
 from algorithm.tools.reports.page import format_count, format_duration, render
 from algorithm.tools.reports.run_data import Log, RunData, RunMetrics, read_run
-from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures, draw_network
+from algorithm.tools.reports.run_figures import CURVE_FILE, draw_curve, draw_figures
 from algorithm.training.metrics import EVALUATION_COLUMN, TABLE_FILE, format_number
 
 REPORT_FILE, CARD_FILE = "report.html", "README.md"
@@ -90,7 +90,6 @@ def make_report(run: RunData) -> str:
         episodes=draw_episodes(run),
         evaluations=list_evaluations(run.metrics),
         environment=list_environment(run),
-        draw_network=draw_network,
         videos=videos[:MAX_VIDEOS],
         files=[name for name in LINKED_FILES if (run.folder / name).is_file()],
     )

@@ -116,10 +116,16 @@ def test_the_page_has_the_figures_of_the_files_in_the_order_of_its_sections(text
     assert "sac_config" not in settings and "base_config.name" not in settings  # they have no effect
 
 
-def test_the_network_has_its_parts_and_parameters(run, text):
-    network = json.loads((run / "networks.json").read_text())["agent"]
-    assert f"{network['parameters']:,} trained parameters" in text
-    assert all(node["name"].replace("_", " ") in text for node in network["nodes"])
+def test_the_network_is_a_table_of_its_parts(run, html):
+    data = read_run(run)
+    for row in (
+        "148 trained parameters; average network: 148.",
+        "encoder obs VectorEncoder 4 0 body encoder LayerStack Linear 4 → 16 16 80",
+        "policy and critic body SharedHeads Linear 16 → 4 2 + 2 68",
+    ):
+        assert row in read_text(html)
+    data.networks["agent"]["nodes"][-1] |= {"name": "<b>", "inputs": [0, 2], "count": 2, "output": None}
+    assert "<b> × 2 obs, body SharedHeads Linear 16 → 4 68" in read_text(make_report(data))
 
 
 def test_shares_of_the_time_are_stacked_means_of_rows(run):
