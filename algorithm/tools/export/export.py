@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,10 +80,6 @@ class ExportResult:
     outputs: dict[str, list]
     parity: float  # largest difference from the agent
     seconds: float
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the description as JSON values."""
-        return {**vars(self), "path": self.path.as_posix()}
 
     def __str__(self) -> str:
         shapes = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import accumulate, pairwise
@@ -72,7 +72,8 @@ class ExportModule(nn.Module):
         statistics, memory = self.policy(obs, memory)
         sampled = self.family.export_action(statistics, allowed, SAMPLE)
         mode = self.family.export_action(statistics, allowed, MODE)
-        outputs = [*_order_outputs(sampled, mode)]
+        kinds = zip(sampled, mode, strict=True)  # continuous, then discrete actions, each sampled and most probable
+        outputs = [torch.cat(parts, -1) for kind in kinds for parts in kind if parts]
         if signature.memory:
             previous = [self._encode_action(sampled)] if signature.previous else []
             outputs.append(torch.cat((memory, *previous), -1).reshape(-1, 1, signature.memory))
@@ -90,12 +91,6 @@ def _to_observation(value: Tensor, sensor: ObservationInput) -> Tensor:
     if sensor.shape != sensor.agent_shape:
         value = value.flatten(1)
     return value if sensor.scale == 1 else value * sensor.scale
-
-
-def _order_outputs(sampled: ExportedAction, mode: ExportedAction) -> Iterator[Tensor]:
-    """Yield continuous, then discrete actions, each sampled and most probable; kinds without actions are left out."""
-    for kind in zip(sampled, mode, strict=True):
-        yield from (torch.cat(parts, -1) for parts in kind if parts)
 
 
 def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, str]) -> Any:

@@ -455,16 +455,13 @@ class ParameterReader:
         self.unsupported |= {f"{key}.{name}": IGNORED for name in list(given) if not name.startswith("sampler_")}
         parameters = given_parameters
         if isinstance(given_parameters, Mapping):
-            parameters = {**SAMPLERS.get(str(kind), {}), **_drop_null(given_parameters)}
+            known = {name: value for name, value in given_parameters.items() if value is not None}
+            parameters = {**SAMPLERS.get(str(kind), {}), **known}
             if parameters.pop("seed", None) is not None:
                 self.unsupported[f"{key}.sampler_parameters.seed"] = "Unity samples with the seed of the run"
             if kind == "constant" and set(parameters) == {"value"}:
                 return parameters["value"]
         return {"sampler_type": kind, "sampler_parameters": parameters}
-
-
-def _drop_null(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if value is not None}
 
 
 def _list_ranges(parameter: Parameter) -> Iterator[tuple[float, float]]:
