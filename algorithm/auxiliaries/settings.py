@@ -99,7 +99,7 @@ class RndSettings(StreamSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiameseSettings(AuxiliarySettings):
+class AugmentedTemporalContrastSettings(AuxiliarySettings):
     """The settings of auxiliaries that compare pairs of observations; docs/auxiliaries.md has their meanings."""
 
     strength: Annotated[float, Range(at_least=0)] = 1.0
@@ -116,7 +116,7 @@ class SiameseSettings(AuxiliarySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByolSettings(SiameseSettings):
+class BootstrapYourOwnLatentSettings(AugmentedTemporalContrastSettings):
     """The settings of bootstrapped features; docs/auxiliaries.md has their meanings."""
 
     steps: Annotated[int, Range(at_least=0)] = 0

@@ -10,7 +10,7 @@ import yaml
 from algorithm.adapters.curriculum import Gaussian, Lesson, MultiRange, Uniform
 from algorithm.agents.settings import AcerSettings, ReactorSettings, SacSettings
 from algorithm.config.loader import check_effects, read_assignments, resolve
-from algorithm.config.registry import SETTINGS, find_settings, get_agent_section
+from algorithm.config.registry import AGENTS, find_settings, get_agent_section
 from algorithm.config.sections import SECTIONS, BaseConfig, ReplayConfig
 from algorithm.config.yaml_layers import load_defaults, nest, read_own_variant, read_variant
 from algorithm.errors import UserError
@@ -28,7 +28,7 @@ def test_every_setting_has_one_declared_type_and_one_default(section):
     assert all(field.is_required() for field in fields.values())
 
 
-@pytest.mark.parametrize("name", SETTINGS["algorithm"])
+@pytest.mark.parametrize("name", AGENTS)
 def test_settings_of_agents_have_one_default_each(name):
     fields = dataclasses.fields(find_settings("algorithm", name))
     assert set(load_defaults()[get_agent_section(name)]) == {field.name for field in fields}
