@@ -99,7 +99,7 @@ class RndSettings(StreamSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentedTemporalContrastSettings(AuxiliarySettings):
+class SiameseSettings(AuxiliarySettings):
     """The settings of auxiliaries that compare pairs of observations; docs/auxiliaries.md has their meanings."""
 
     strength: Annotated[float, Range(at_least=0)] = 1.0
@@ -115,8 +115,11 @@ class AugmentedTemporalContrastSettings(AuxiliarySettings):
     update_every: Annotated[int, Range(at_least=1)] = 2
 
 
+AugmentedTemporalContrastSettings = SiameseSettings  # it has no other setting
+
+
 @dataclass(frozen=True, kw_only=True)
-class BootstrapYourOwnLatentSettings(AugmentedTemporalContrastSettings):
+class BootstrapYourOwnLatentSettings(SiameseSettings):
     """The settings of bootstrapped features; docs/auxiliaries.md has their meanings."""
 
     steps: Annotated[int, Range(at_least=0)] = 0

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.curiosity import make_model
-from algorithm.auxiliaries.settings import AugmentedTemporalContrastSettings, BootstrapYourOwnLatentSettings
+from algorithm.auxiliaries.settings import BootstrapYourOwnLatentSettings, SiameseSettings
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import RandomShift, TargetNetwork
 from algorithm.networks.modules import Augmentation
@@ -44,12 +44,12 @@ class SiameseAuxiliary(Auxiliary):
     noise. A memory after the body is not used. A subclass defines the loss of the pairs.
     """
 
-    Settings = AugmentedTemporalContrastSettings
-    settings: AugmentedTemporalContrastSettings
+    Settings = SiameseSettings
+    settings: SiameseSettings
     shapes_features = True
     is_symmetric = False  # whether the agent encodes the second observations too, and the target network the first
 
-    def __init__(self, settings: AugmentedTemporalContrastSettings):
+    def __init__(self, settings: SiameseSettings):
         super().__init__(settings)
         self.adaptive = settings.adaptive
 

@@ -89,7 +89,7 @@ def check_name(kind: str, name: str) -> str:
         return name
     rows = {key.casefold(): row for key, row in TABLES[kind].items()}
     if name.casefold() not in rows:
-        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(TABLES[kind]) or 'none yet'}")
+        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(TABLES[kind])}")
     return rows[name.casefold()]
 
 
