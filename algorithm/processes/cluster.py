@@ -16,8 +16,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint, write_all
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Checkpoint, Manifest, write_all
 from algorithm.config.loader import Settings
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError

@@ -17,14 +17,18 @@ import numpy as np
 
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
+    MANIFEST,
     METADATA,
     Checkpoint,
+    Manifest,
+    PackedFolder,
     Stateful,
     make_prefix,
+    pack_folder,
+    unpack_folder,
     write_all,
     write_experience,
 )
-from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder

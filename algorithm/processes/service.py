@@ -15,7 +15,7 @@ from torch import Tensor
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.process_setup import prepare_worker
-from algorithm.checkpointing.manifest import Manifest, PackedFolder, pack_folder, unpack_folder
+from algorithm.checkpointing.checkpoint import Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import make_agent, make_auxiliaries

@@ -30,12 +30,12 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
+    Manifest,
     describe_all,
     write_experience,
     write_learner,
     write_weights,
 )
-from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError

@@ -203,9 +203,9 @@ def _make_result(
 ) -> RunResult:
     return RunResult(
         folder=folder.path,
-        goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
+        goal_reached=None if monitor.limits.goal is None else bool(monitor.confirmed_by),
         counters=monitor.counters,
-        returns=monitor.mean_returns,
+        returns={name: recent.mean for name, recent in monitor.history.collect_recent().items()},
         evaluation=monitor.evaluation,
         best=best.checkpoint,
         confirmed_by=monitor.confirmed_by,

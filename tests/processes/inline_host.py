@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.checkpointing.manifest import PackedFile, compute_digest
+from algorithm.checkpointing.checkpoint import PackedFile, compute_digest, make_prefix
 from algorithm.processes.acting import Experience
 from algorithm.processes.host import Host, ProcessHost, Reply, ServiceLost, ServiceProcess
 from algorithm.processes.learners import LearnerService
