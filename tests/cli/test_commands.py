@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from algorithm import api
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Manifest
 from algorithm.cli import display
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing, results
