@@ -36,7 +36,7 @@ from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role

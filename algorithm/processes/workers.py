@@ -44,7 +44,7 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
 from algorithm.processes.host import Failure, ProcessHost, ServiceSpec
-from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role

@@ -299,7 +299,6 @@ KINDS = [
     "a2c, hybrid and recurrent",
     "ppo, recurrent and skipping",
     "batch statistics, frame stack, gru and curiosity",
-    "episodic bonus by embeddings, ppo and skipping",
 ]
 
 
