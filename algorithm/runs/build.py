@@ -21,7 +21,7 @@ from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments, describe_missing_limit
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
+from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.service import forbid_new_role
@@ -73,7 +73,7 @@ def train(
     fleet_class.check(settings)
     prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
-    seed_process(seeds.process)
+    seeds.seed_process()
     store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
@@ -161,8 +161,9 @@ def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) ->
     training = TrainingComponents(adapter, build, timer=timer, grow_components=builder.grow)
     saved = builder.checkpoint.roles if builder.checkpoint else []
     recorded = builder.folder.read_roles()  # after damage it may lack roles, which are built when they appear
-    names = dict.fromkeys([*adapter.roles, *(name for name in saved if name in recorded)])
-    roles = {name: builder.folder.check_role(name, adapter.roles.get(name)) for name in names}
+    roles = {**adapter.roles, **{name: recorded[name] for name in saved if name in recorded.keys() - adapter.roles}}
+    for name, role in roles.items():
+        builder.folder.check_role(name, role)
     with fleet.build(roles, builder.checkpoint):
         for name, role in roles.items():
             training.by_role[name] = builder(name, role)

@@ -21,7 +21,7 @@ from algorithm.parts.components_builder import (
     measure_free_memory,
 )
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import TRAINING, RunSeeds
+from algorithm.parts.seeding import PROCESS, TRAINING, RunSeeds
 from algorithm.replay import Replay, ReplaySize
 from algorithm.runs.build import train
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout
@@ -226,7 +226,7 @@ def test_a_run_that_ends_before_its_first_update_is_rejected_if_it_has_updates()
 
 def list_seeds(seeds: RunSeeds) -> list[int]:
     components = [int(child.generate_state(1)[0]) for child in seeds.make_component_seeds("agent").spawn(4)]
-    return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
+    return [seeds.get_seed(PROCESS), seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
 
 
 def test_the_first_worker_has_the_seeds_of_a_run_without_workers_and_others_have_different_ones():

@@ -28,7 +28,7 @@ from algorithm.config.yaml_layers import (
 )
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
-from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_blueprint
 from algorithm.program import get_command
 from algorithm.tools.mlagents.configuration import TRAINERS, Configuration
 from algorithm.tools.mlagents.environment import ParameterReader
@@ -182,7 +182,7 @@ def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
         settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
     except UserError as error:
         raise UserError(translation.explain_error(str(error), str(source))) from error
-    RunFolder(folder).load_blueprint(settings.base.nn, settings.nn)
+    load_blueprint(folder, settings.base.nn, settings.nn)
 
 
 def _list_notes(
