@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, name_host, resolve
-from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
+from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
 from algorithm.parts.env_folder import (
@@ -381,7 +380,7 @@ def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settin
     """Return a line for each difference between two trees, without the sections of roles."""
     lines = []
     for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
-        line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
+        line = f"{prefix}{path}: {format_value(before)} -> {format_value(after)}"
         for note, owner in iterate_annotations(settings, path):
             if isinstance(note, FixedOnResume) and note.forbids(before, after, owner):
                 raise UserError(f"{line} is not possible with --resume: {note.reason}; train a new run instead")
@@ -403,7 +402,3 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
             yield from find_changes(before or {}, after or {}, f"{path}.")
         elif fold_case(before) != fold_case(after):
             yield path, before, after
-
-
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -96,29 +96,6 @@ class RandomPlay:
         """Whether `MAX_STEPS` actions were played; a slow environment has fewer."""
         return self.steps >= MAX_STEPS
 
-    @property
-    def reward_size(self) -> float:
-        """The median absolute value of the rewards that are not 0; 0 without such rewards.
-
-        A mean would be the size of a few exceptional rewards, such as those at the end of an episode.
-        """
-        sizes = np.abs(self.rewards[self.rewards != 0])
-        return float(np.median(sizes)) if len(sizes) else 0.0
-
-    @property
-    def reward_frequency(self) -> float:
-        """The fraction of the rewards that are not 0."""
-        return float((self.rewards != 0).mean()) if len(self.rewards) else 0.0
-
-    @property
-    def has_equal_rewards(self) -> bool:
-        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference.
-
-        False for less than an episode, unless the play is complete.
-        """
-        has_seen_enough = self.is_complete or len(self.episode_lengths) > 0
-        return has_seen_enough and len(np.unique(self.rewards)) == 1 and not self.terminations
-
 
 def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> RandomPlay:
     """Play `MAX_STEPS` random actions, or fewer in `MAX_SECONDS`, and return what was observed.
@@ -253,13 +230,13 @@ def scale_rewards(result: ProbeResult) -> Iterator[Suggestion]:
     play = result.play
     if {"reward_scale", "reward_normalization"} & set(result.given_to_agent):
         return
-    if play.reward_frequency >= RARE_REWARDS:
-        reason = f"rewards of about {_round(play.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
-        yield "reward_scale", _round(_compute_scaled_reward(result) / play.reward_size, 1), reason
+    n, sizes = len(play.rewards), np.abs(play.rewards[play.rewards != 0])
+    if n and len(sizes) / n >= RARE_REWARDS:
+        size = float(np.median(sizes))  # a mean would be the size of a few exceptional rewards, as at the end
+        reason = f"rewards of about {_round(size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
+        yield "reward_scale", _round(_compute_scaled_reward(result) / size, 1), reason
     else:
-        reason = "the size of rewards is not known"
-        if len(play.rewards):
-            reason = f"{(play.rewards != 0).sum()} of {len(play.rewards):,} random actions were rewarded"
+        reason = f"{len(sizes)} of {n:,} random actions were rewarded" if n else "the size of rewards is not known"
         yield "reward_normalization", "return_std", reason
 
 
@@ -284,9 +261,14 @@ def _compute_scaled_reward(result: ProbeResult) -> float:
 
 
 def explore(result: ProbeResult) -> Iterator[Suggestion]:
-    """Repeat actions in some environments if random actions made no difference to the rewards."""
+    """Repeat actions in some environments if random actions made no difference: all rewards were the same.
+
+    Less than an episode is not enough to see that, unless the play is complete.
+    """
     play = result.play
-    if result.given.get("explorer") or result.has_continuous or not play.has_equal_rewards:
+    has_seen_enough = play.is_complete or play.episode_lengths
+    makes_difference = play.terminations or len(np.unique(play.rewards)) != 1
+    if result.given.get("explorer") or result.has_continuous or makes_difference or not has_seen_enough:
         return
     reason = (
         f"all {len(play.rewards):,} random actions had the same reward; an action that is repeated leads further. The "
