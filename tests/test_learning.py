@@ -71,10 +71,15 @@ def learn(tmp_path, algorithm, probe, max_step, changes, nn="", **base):
     section = {"gamma": 0.9, **SECTIONS[algorithm], **changes}
     base = {**PROBE, "env_name": probe, "max_step": max_step, "algorithm": algorithm, **base}
     folder, result = train_quietly(tmp_path, {"base_config": base, f"{algorithm.lower()}_config": section})
-    player = load(folder.path, disable_sample=True)
+    player, states = restore(folder)
     assert not player.agent.policy.training
-    states = torch.eye(*folder.read_roles()["agent"].obs_specs["obs"].shape)
     return player.agent, states, player.act(states.numpy()).tolist(), result
+
+
+def restore(folder):
+    """Return a player with the saved weights of a run, and every state of its probe."""
+    states = torch.eye(*folder.read_roles()["agent"].obs_specs["obs"].shape)
+    return load(folder.path, disable_sample=True), states
 
 
 def learn_values(tmp_path, algorithm, probe, max_step, changes):

@@ -93,10 +93,11 @@ def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_pa
 def test_values_are_learned_through_lag(lag, hosts, tmp_path):
     section = {"gamma": 0.9, **SECTIONS["ACER"], **CONVERGING}
     layer = {"base_config": {**PROBE, "env_name": "leak", "max_step": 6_000}, "acer_config": section}
-    settings, folder, _ = train(tmp_path, "run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
+    _, folder, _ = train(tmp_path, "run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
     rows = read_table(folder.path / "metrics.csv").rows
     assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
-    q = read_values("ACER", *restore(settings, folder), section).numpy()
+    player, states = restore(folder)
+    q = read_values("ACER", player.agent, states, section).numpy()
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
 
