@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from algorithm.checkpointing.checkpoint import PackedFile, compute_digest, make_prefix
-from algorithm.processes.acting import Experience
 from algorithm.processes.host import Host, ProcessHost, Reply, ServiceLost, ServiceProcess
 from algorithm.processes.learners import LearnerService
-from algorithm.processes.service import pack_weights, start_service
+from algorithm.processes.services import Experience, pack_weights, start_service
 from tests.prepared_processes import PREPARED
 
 
