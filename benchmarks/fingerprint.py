@@ -102,6 +102,15 @@ CASES = {
             "sac_config.clip_epsilon=0.5",
         ),
     ),
+    "sac-flash": Case(
+        env="mujoco/half_cheetah",
+        variant="flash_small",
+        env_steps=800,
+        settings=("sac_config.learning_starts=400", "sac_config.random_steps=400"),
+    ),
+    "reactor-cartpole": Case(env="gym/cartpole", variant="reactor", env_steps=3000),
+    "a2c-gru": Case(env="gym/cartpole", variant="a2c_gru", env_steps=16000),
+    "ppo-cartpole": Case(env="gym/cartpole", variant="ppo", env_steps=8000),
 }
 # Arguments of main.py, one command after the other. Ray needs a network namespace with nothing but loopback.
 SHORT = ("--seed", "0", "--device", "cpu", "--set", "goal.return=null", "base_config.log_every=500")
@@ -221,7 +230,8 @@ def read_statistics(components: AgentComponents) -> Iterator[np.ndarray]:
     for where in learner.parameters.statistics_slices.values():
         yield learner.parameters.statistics[where].numpy()
     yield learner.reward_normalizer.running_sums
-    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, components.scheduler.remainder])
+    remainder = components.scheduler.state().get("remainder", 0.0)
+    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, remainder])
 
 
 def read_metrics(path: Path) -> Iterator[np.ndarray]:
