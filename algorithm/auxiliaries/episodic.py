@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.curiosity import InverseModel
 from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.networks import Torso
@@ -191,11 +191,6 @@ class Episodic(Auxiliary):
 
     Settings, has_record = EpisodicSettings, True
     settings: EpisodicSettings
-
-    def __init__(self, settings: EpisodicSettings):
-        super().__init__(settings)
-        self.reward_weight = settings.strength
-        self.stream = make_stream(settings)
 
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
         settings = self.settings
