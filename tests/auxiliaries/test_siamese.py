@@ -16,7 +16,7 @@ from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.precision import Placement
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.auxiliaries.siamese_cases import (
+from tests.auxiliaries.cases import (
     AGENTS,
     KINDS,
     PLAIN,
