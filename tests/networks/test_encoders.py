@@ -163,15 +163,6 @@ def both(encoder: VectorEncoder, obs: np.ndarray) -> np.ndarray:
     return encoded
 
 
-def test_rows_in_two_merges_are_normalized_by_the_mean_and_std_of_all():
-    encoder = normalizing()
-    for part in (ROWS[:1], ROWS[1:]):
-        encoder.observe(torch.from_numpy(part))
-    expected = (ROWS[:, 0] - ROWS[:, 0].mean()) / ROWS[:, 0].std()
-    np.testing.assert_allclose(both(encoder, ROWS), np.stack((expected, np.zeros(4)), -1), rtol=1e-6)
-    np.testing.assert_allclose(encoder.transform.moments.std[0].item(), np.sqrt(14), rtol=1e-12)
-
-
 def test_outliers_are_clipped():
     encoder, wide = normalizing(), normalizing(clip=20.0)
     for one in (encoder, wide):
