@@ -17,14 +17,18 @@ import numpy as np
 
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
+    MANIFEST,
     METADATA,
     Checkpoint,
+    Manifest,
+    PackedFolder,
     Stateful,
     make_prefix,
+    pack_folder,
+    unpack_folder,
     write_all,
     write_experience,
 )
-from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder
@@ -32,7 +36,7 @@ from algorithm.parts.seeding import RunSeeds, seed_process
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role

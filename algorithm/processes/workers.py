@@ -30,12 +30,12 @@ from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
     Checkpoint,
+    Manifest,
     describe_all,
     write_experience,
     write_learner,
     write_weights,
 )
-from algorithm.checkpointing.manifest import Manifest
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError
@@ -44,7 +44,7 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
 from algorithm.processes.host import Failure, ProcessHost, ServiceSpec
-from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role

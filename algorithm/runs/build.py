@@ -24,7 +24,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.processes.fleet import Fleet, list_learner_notes
-from algorithm.processes.service import forbid_new_role
+from algorithm.processes.services import forbid_new_role
 from algorithm.program import get_install_command, metric_suffix
 from algorithm.runs.callbacks import Callback, CallbackList, RunResult
 from algorithm.runs.faults import describe_end, record_faults
@@ -203,9 +203,9 @@ def _make_result(
 ) -> RunResult:
     return RunResult(
         folder=folder.path,
-        goal_reached=None if monitor.limits.goal is None else monitor.confirmed,
+        goal_reached=None if monitor.limits.goal is None else bool(monitor.confirmed_by),
         counters=monitor.counters,
-        returns=monitor.mean_returns,
+        returns={name: recent.mean for name, recent in monitor.history.collect_recent().items()},
         evaluation=monitor.evaluation,
         best=best.checkpoint,
         confirmed_by=monitor.confirmed_by,

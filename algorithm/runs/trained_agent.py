@@ -10,8 +10,7 @@ import numpy as np
 
 from algorithm.adapters.wrappers import OBSERVATION_NAMES, PREVIOUS_REWARD, PreviousTracker, find_previous_kinds
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.checkpoint import Checkpoint, preserve_process_state
-from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError, preserve_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.networks import FlatParameters

@@ -200,7 +200,7 @@ CONFIGS = [
     (f"default: {'[' * 3000}", "nest"),
     ({"default": None}, "base_config.env_name is not set"),
     (gym("Nothing-v1"), "env_name 'Nothing-v1'"),
-    (gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]), "env_wrappers: no_such_module:Wrapper: Module"),
+    (gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]), "no_such_module:Wrapper needs a package: "),
     (gym("CartPole-v1", ignore_observations=["mission"]), "there is no observation 'mission'; the environment has obs"),
     (gym("classic/rps_v2"), "'classic/rps_v2' needs env_type PETTINGZOO: set base_config.env_type to PETT"),
     (gym("ALE/Pong-v5"), "'ALE/Pong-v5' needs env_type ATARI"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Manifest
 from algorithm.cli import main
 from algorithm.config import registry
 from algorithm.parts.run_folder import RunFolder
