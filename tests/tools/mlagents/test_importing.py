@@ -66,17 +66,12 @@ def test_an_example_becomes_folders_that_fit(name):
         settings = settings_of(role)
         assert select(settings.tree, expected) == expected
         assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
+        for action in (ActionSpec(continuous=2), ActionSpec(branches=(3, 2))):  # the network reads every sensor
+            folder = RunFolder(Path("envs/unity", role))
+            agent = make_agent(settings, folder, Role(2, OBSERVED, action), np.random.default_rng(0))
+            assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
         algorithm = f"becomes {settings.base.algorithm}"
         assert any(f"behaviors.{role}.trainer_type: " in note and algorithm in note for note in imported.notes)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.parametrize("action", [ActionSpec(continuous=2), ActionSpec(branches=(3, 2))], ids=["box", "branches"])
-def test_its_network_reads_every_sensor(name, action):
-    for folder in import_file(write(EXAMPLES[name].text), force=False).folders:
-        settings = settings_of(folder.name)
-        agent = make_agent(settings, RunFolder(folder), Role(2, OBSERVED, action), np.random.default_rng(0))
-        assert sum(parameter.numel() for parameter in agent.policy.parameters()) > 1000
 
 
 def without(tree: dict, path: str) -> dict:

@@ -1,7 +1,7 @@
 """The number by which trials are compared, and the pruning of runs."""
 
-from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -63,34 +63,18 @@ def test_a_run_that_could_not_be_evaluated_has_no_return():
         objective().measure(result(10))
 
 
-@dataclass
-class Reports:
-    """A trial that keeps its reports, and is to be pruned or not."""
-
-    prune: bool
-
-    def __post_init__(self):
-        self.reports = []
-
-    def report(self, value, step):
-        self.reports.append((value, step))
-
-    def should_prune(self):
-        return self.prune
-
-
 @pytest.mark.parametrize(("sections", "sign"), [({}, 1), (GOAL, -1)])
 def test_evaluations_are_reported_in_the_direction_of_the_objective(sections, sign):
-    trial = Reports(prune=False)
+    trial = Mock(should_prune=lambda: False)
     pruner = Pruner(trial, 11, objective(**sections, base_config={"max_step": 300}))
     for env_steps, mean in [(30, 1.0), (61, 2.0)]:
         assert not pruner.on_evaluation({"agent": EvaluationResult([mean], [1], env_steps=env_steps)})
-    assert trial.reports == [(sign * 1.0, 12), (sign * 2.0, 13)]
+    assert trial.report.mock_calls == [call(sign * 1.0, 12), call(sign * 2.0, 13)]
     assert not pruner.pruned
 
 
 @pytest.mark.parametrize(("env_steps", "pruned"), [(30, True), (300, False), (301, False)])
 def test_a_run_is_pruned_before_its_end_only(env_steps, pruned):
-    pruner = Pruner(Reports(prune=True), 0, objective(base_config={"max_step": 300}))
+    pruner = Pruner(Mock(should_prune=lambda: True), 0, objective(base_config={"max_step": 300}))
     results = {"agent": EvaluationResult([1.0], [1], env_steps=env_steps)}
     assert pruner.on_evaluation(results) == pruner.pruned == pruned

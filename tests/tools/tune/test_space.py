@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from algorithm.config.yaml_layers import merge, nest
+from algorithm.config.yaml_layers import merge
 from algorithm.errors import UserError
-from algorithm.tools.tune.search import SearchSpace, make_tree
+from algorithm.tools.tune.search import SearchSpace
 from tests.config.test_search import make_trial
 
 GAMMA = {"acer_config.gamma": {"low": 0, "high": 1}}
@@ -88,9 +88,3 @@ def test_choices_that_need_each_other_are_accepted():
     }
     sampled = open_(space).sample(make_trial())
     assert sampled == {"acer_config.critic": "state_value", "acer_config.estimator": "vtrace"}
-
-
-def test_the_settings_of_a_trial_are_a_tree():
-    values = {"acer_config.gamma": 0.5, "acer_config.batch_size": 4, "base_config.n_envs": 2}
-    expected = merge(nest("acer_config.gamma", 0.5), nest("acer_config.batch_size", 4))
-    assert make_tree(values) == {**expected, "base_config": {"n_envs": 2}}
