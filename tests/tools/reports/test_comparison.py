@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import format_median
+from algorithm.tools.reports.comparison_output import format_median, write_picture
 from tests.tools.reports.run_folders import write_curve
 
 LINE = {0: 0.0, 100: 100.0}
@@ -285,6 +285,7 @@ def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_
     assert comparison.metric == "eval/return" and scores == [10, 30]
     expected = "compared at 50,000 env steps; the first value of eval/return of a run at 50,001 counts"
     assert sum(expected in line for line in lines) == 1
+    assert write_picture(comparison, runs, "compare").is_file()
 
 
 def test_a_run_without_settings_is_left_out(runs):
