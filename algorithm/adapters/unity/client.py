@@ -125,7 +125,7 @@ class UnityClient(AbstractContextManager):
         )
 
     def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value] | None = None) -> SceneTick:
-        """Execute actions {behavior: [n, size]} and return the next tick, whose observations are valid until the next.
+        """Execute actions {behavior: [n, size]} and return the next tick.
 
         Args:
             actions: For the agents that await a decision, in the order of the last tick; continuous dimensions in

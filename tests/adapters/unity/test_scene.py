@@ -132,7 +132,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert (returns, there) == ([1], [2])
     lanes.forget_episodes()
     assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
-    assert (there, len(lanes.numbers)) == ([2, 3], 4)
+    assert (there, len(lanes.lanes)) == ([2, 3], 4)
 
 
 def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
@@ -190,7 +190,7 @@ def test_returns_are_the_sums_of_the_rewards_of_the_rows():
         )
         total += sum(float(step.reward.sum()) for step in (final, following) if step is not None)
         returned += sum(returns)
-    assert returned + lanes._returns.sum() == total
+    assert returned + sum(lane.episode_return for lane in lanes.lanes) == total
     assert returned > 100
 
 
