@@ -12,10 +12,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorWrapper
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.process_setup import PROCESSES
-from algorithm.adapters.vector import make_vector
+from algorithm.adapters.vector import STEP_ERROR, FaultTolerantEnv, make_vector
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config, open_gym, opened, vectorized
