@@ -196,10 +196,10 @@ class AtariFrames(VectorWrapper):
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
-        obs, *rest = self._limit_steps(*self.env.recv()) if self._limit else self.env.recv()
+        obs, *rest = self._limit_steps(self._limit, *self.env.recv()) if self._limit else self.env.recv()
         return self._unstack(obs), *rest
 
-    def _limit_steps(self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
+    def _limit_steps(self, limit: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
         """Return a step in which the episodes with `limit` steps are truncated.
 
         This method resets the environments that it truncated; ALE resets those whose episode ended otherwise.
@@ -211,9 +211,9 @@ class AtariFrames(VectorWrapper):
             )
         self._steps = np.where(self._done, 0, self._steps + 1)
         ended = terminated | truncated
-        self._truncated = (self._steps >= self._limit) & ~ended
+        self._truncated = (self._steps >= limit) & ~ended
         self._done = ended | self._truncated
-        return obs, reward, terminated, truncated | (self._steps >= self._limit), info
+        return obs, reward, terminated, truncated | (self._steps >= limit), info
 
     def _unstack(self, obs: np.ndarray) -> np.ndarray:
         """Return frames [n_envs, height, width] or, in color, [n_envs, height, width, 3].

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -365,8 +364,7 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         """Raise the error of a worker process, without the traceback that Gymnasium prints."""
         if not all(successes):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with suppress_warnings():
                 super()._raise_if_errors(successes)
 
 

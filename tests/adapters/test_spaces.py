@@ -13,12 +13,11 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.spaces import AgentSpaces, make_action_spec
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
-from tests.adapters.configs import config, open_gym, vectorized
+from tests.adapters.configs import config, every_mode, open_gym, vectorized
 from tests.adapters.contract import drive, make_contract, random_actions
 from tests.adapters.counted import TRUNCATED
-from tests.adapters.spaced import BRANCHES, Masked, MaskedLate, Sampling, allowed
+from tests.adapters.spaced import BRANCHES, Masked, Sampling, allowed
 
-MODES = list(AutoresetMode)
 pytestmark = pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium, for spaces of shape ()
 PLAIN, BUTTON = spaces.Box(0, 1), spaces.Discrete(2)
 
@@ -55,7 +54,6 @@ LEAVES = [
 DICT = spaces.Dict({f"part {n}": LEAVES[n] for n in (12, 1, 7, 5, 3)})
 TUPLE = spaces.Tuple([LEAVES[n] for n in (4, 8, 2, 14)])
 every_space = pytest.mark.parametrize("space", [*LEAVES, DICT, TUPLE], ids=str)
-every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 
 
 def leaves(space, value):
@@ -258,12 +256,6 @@ def test_without_a_mask_every_action_is_allowed(mode):
     assert_masks(adapter, 60, lambda number, first: allowed(number) if first else [1] * 5)
 
 
-def test_a_native_vector_environment_returns_masks():
-    for step in drive(open_gym("tests.adapters.spaced:NativeMasked-v0", 6), 3):
-        np.testing.assert_array_equal(step.obs[ACTION_MASK], [allowed(n) for n in step.obs["obs"][:, 0]])
-    assert step.obs["obs"][:, 0].tolist() == [3, 4, 5, 6, 7, 8]
-
-
 TestMasked = make_contract(lambda: GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.SAME_STEP))))
 TestMaskedDisabled = make_contract(
     lambda: GymAdapter(config(Masked, 3, vectorized("sync", AutoresetMode.DISABLED, how="binary")))
@@ -294,12 +286,15 @@ def test_masks_of_some_environments_apply_to_these_only():
         info = {ACTION_MASK: masks, f"_{ACTION_MASK}": some}
         obs = adapter._spaces(np.zeros((3, 1), np.float32), adapter._list_masks(info))
         assert obs[ACTION_MASK].tolist() == [[1] * 5, [0, 1, 1, 0, 1], [1] * 5]
+    of_all = np.array([[0, 1, 1, 0, 1], [1, 0, 0, 1, 0], [1, 1, 0, 0, 1]])
+    obs = adapter._spaces(np.zeros((3, 1), np.float32), adapter._list_masks({ACTION_MASK: of_all}))
+    np.testing.assert_array_equal(obs[ACTION_MASK], of_all)
     with pytest.raises(UnsupportedEnvironment, match="info\\['action_mask'\\] is dict"):
         adapter._list_masks({ACTION_MASK: {"gear": np.ones((3, 2))}})
 
 
 def test_masks_after_the_reset_only_are_an_error():
-    adapter = open_gym(MaskedLate, 1, {"ends": ((2, TRUNCATED),)})
+    adapter = open_gym(Masked, 1, {"ends": ((2, TRUNCATED),), "how": "steps"})
     with pytest.raises(UnsupportedEnvironment, match="with a step but not with its first reset"):
         drive(adapter, 1)
 

@@ -307,7 +307,7 @@ class TwoBehaviors(Task):
 
     A walker observes a number and receives 1 - |number - action|. A watcher observes one of three signs and receives 1
     for the action with this number. If all watchers are right, each receives a group reward of 0.5. Episodes are
-    truncated after 10 ticks; the episode of a watcher that was wrong three times terminates.
+    truncated after 10 ticks.
     """
 
     walkers, watchers = "Walker?team=0", "Watcher?team=1"
@@ -318,7 +318,7 @@ class TwoBehaviors(Task):
     agents, limit, late = 3, 10, 10
 
     def reset(self) -> dict[str, list[News]]:
-        self.tick, self.wrong = 0, [0] * self.agents
+        self.tick = 0
         self._draw()
         return self._waiting()
 
@@ -333,22 +333,15 @@ class TwoBehaviors(Task):
         news = {self.walkers: [part for next_ in waiting[self.walkers] for part in self._turn(next_, near, over)]}
         if self.tick == self.late:
             return {**news, self.watchers: waiting[self.watchers]}
-        for next_ in waiting.get(self.watchers, ()):
-            self.wrong[next_.agent - 10] += not right[next_.agent]
-            died = self.wrong[next_.agent - 10] >= 3
-            if over or died:
-                self.wrong[next_.agent - 10] = 0
-            news.setdefault(self.watchers, []).extend(self._turn(next_, right, over, died, shared))
+        if self.watchers in waiting:
+            watching = [part for next_ in waiting[self.watchers] for part in self._turn(next_, right, over, shared)]
+            news[self.watchers] = watching
         return news
 
-    def _turn(
-        self, waiting: News, reward: Mapping[int, float], over: bool, died: bool = False, shared: float = 0.0
-    ) -> list[News]:
+    def _turn(self, waiting: News, reward: Mapping[int, float], over: bool, shared: float = 0.0) -> list[News]:
         """Return the decision of an agent, after the end of its last episode if it has ended."""
         rewarded = replace(waiting, reward=float(reward[waiting.agent]), group_reward=shared)
-        if not (over or died):
-            return [rewarded]
-        return [replace(rewarded, done=True, interrupted=not died), waiting]
+        return [replace(rewarded, done=True, interrupted=True), waiting] if over else [rewarded]
 
     def _waiting(self) -> dict[str, list[News]]:
         waiting = {self.walkers: [News(agent, (self.number[agent : agent + 1],)) for agent in range(self.agents)]}

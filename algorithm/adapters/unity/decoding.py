@@ -15,8 +15,8 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.scene import AgentSpecs, Batch
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
+from algorithm.adapters.unity.scene import Batch
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 api = compat.load_api()
 
@@ -24,7 +24,7 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 class Decoder:
-    """A decoder of the agents of one behavior, whose observations and actions are `agent_specs`.
+    """A decoder of the agents of one behavior; `role` has the observations and actions of one agent.
 
     Sensors keep their names; a sensor without a name, or with the name of another sensor, is called `sensor_<index>`.
     Vectors are float32. A sequence of variable length becomes one vector, padded with zeros at the end. Images are
@@ -45,7 +45,7 @@ class Decoder:
         specs = {sensor.name: sensor.spec for sensor in self._sensors}
         if self._branches:
             specs[ACTION_MASK] = ObsSpec((sum(self._branches),), "uint8")
-        self.agent_specs = AgentSpecs(specs, ActionSpec(action.num_continuous_actions, self._branches))
+        self.role = Role(1, specs, ActionSpec(action.num_continuous_actions, self._branches))
 
     def decode(self, agents: Sequence[Any]) -> tuple[Batch, Batch]:
         """Return the agents of a message that await a decision, and those whose episode ended.

@@ -12,7 +12,7 @@ import numpy as np
 
 from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import ActionSpec, ObsSpec
+from algorithm.specs import Role
 
 TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
 MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
@@ -34,14 +34,6 @@ LESSON_NAME = "Environment/Lesson Number/"
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
 SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
-
-
-@dataclass(frozen=True)
-class AgentSpecs:
-    """The observations and actions of the agents of one behavior."""
-
-    obs_specs: dict[str, ObsSpec]
-    action_spec: ActionSpec
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +62,7 @@ class SceneTick:
     """The agents of a scene at one tick: {behavior: (agents that await a decision, agents whose episode ended)}."""
 
     batches: dict[str, tuple[Batch, Batch]]
-    agent_specs: dict[str, AgentSpecs] = field(default_factory=dict)  # of behaviors that are new at this tick
+    roles: dict[str, Role] = field(default_factory=dict)  # of one agent of each behavior that is new at this tick
     statistics: SceneStatistics = field(default_factory=dict)
 
 
