@@ -18,10 +18,10 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.acting import Collectors, Experience
+from algorithm.processes.cluster import Collectors
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
-from algorithm.processes.service import pack_weights
+from algorithm.processes.services import Experience, pack_weights
 from algorithm.processes.supervisor import Supervisor
 from algorithm.replay import Replay
 from algorithm.rollout import Rollout

@@ -120,10 +120,20 @@ class ScriptedAdapter(Adapter):
         pass
 
 
+def collect_ticks(actor: Actor, ticks: int) -> list[tuple[str, Rollout]]:
+    """Return the rollouts, with their roles, that an actor completes in so many ticks without updates."""
+    rollouts = []
+    for _ in range(ticks):
+        rollouts += actor.complete_rollouts()
+        actor.act()
+        actor.receive()
+    return rollouts
+
+
 def collect_lanes(adapter: Adapter, agent, seed: int, ticks: int) -> tuple[Actor, dict[int, Rollout]]:
     """Return the actor that collects so many ticks, and the rollout [T, 1] of each lane of the only role."""
     actor = Actor(make_components(adapter, agent), seed)
-    return actor, join_lanes([rollout for _ in range(ticks) for _, rollout in actor.collect()])
+    return actor, join_lanes([rollout for _, rollout in collect_ticks(actor, ticks)])
 
 
 def join_lanes(rollouts: Sequence[Rollout]) -> dict[int, Rollout]:

@@ -18,7 +18,7 @@ from algorithm.runs.build import train
 from algorithm.training.actor import Actor
 from tests.adapters.configs import config
 from tests.builders import find_allowed_statistics, make_acer, make_reactor
-from tests.doubles import make_components
+from tests.doubles import collect_ticks, make_components
 from tests.guessing import SITUATIONS, Guessing
 
 LANES, CHUNK, WINDOW = 4, 5, 9
@@ -108,9 +108,8 @@ def collect(adapter, agent, ticks: int) -> Replay:
     replay, restored = (
         Replay(capacity=2000, lanes=LANES, chunk=CHUNK, length=WINDOW, rng=np.random.default_rng(0)) for _ in range(2)
     )
-    for _ in range(ticks):
-        for _, rollout in actor.collect():
-            replay.add(rollout)
+    for _, rollout in collect_ticks(actor, ticks):
+        replay.add(rollout)
     restored.restore(replay.state())
     return restored
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
+from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError, Manifest
 from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
 from algorithm.parts.provenance import read_sessions

@@ -17,8 +17,17 @@ import torch
 from typing_extensions import TypedDict
 
 from algorithm.atomic_io import resolve_inside, set_aside, sync_folder
-from algorithm.checkpointing.checkpoint import LEARNER, METADATA, WEIGHTS, Checkpoint, Stateful, write_tensors
-from algorithm.checkpointing.manifest import CheckpointError, Manifest, read_part
+from algorithm.checkpointing.checkpoint import (
+    LEARNER,
+    METADATA,
+    WEIGHTS,
+    Checkpoint,
+    CheckpointError,
+    Manifest,
+    Stateful,
+    read_part,
+    write_tensors,
+)
 from algorithm.networks.flat_parameters import State
 from algorithm.records_io import write_json
 from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table_if_present

@@ -190,13 +190,9 @@ class BaseConfig(Section, title="base_config"):
         return self.runtime.casefold() == "cluster"
 
     @model_validator(mode="after")
-    def _check_groups(self) -> BaseConfig:
+    def _check_together(self) -> BaseConfig:
         if self.env_groups > self.n_envs:
             raise ValueError(f"env_groups {self.env_groups} must not be above n_envs {self.n_envs}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_histograms(self) -> BaseConfig:
         if "actions" in self.histograms and self.has_workers:
             raise ValueError("histograms of actions are not for runtime WORKERS, whose actions stay in the workers")
         return self

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from algorithm.atomic_io import open_replacement
-from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint
-from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint, CheckpointError
 from algorithm.checkpointing.store import copy_checkpoint
 from algorithm.config.sections import BaseConfig, PopulationConfig
 from algorithm.networks.flat_parameters import State

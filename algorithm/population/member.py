@@ -14,7 +14,7 @@ from typing import Any
 
 from algorithm.adapters.process_setup import prepare_worker
 from algorithm.atomic_io import UNFINISHED_SUFFIX, resolve_inside
-from algorithm.checkpointing.manifest import (
+from algorithm.checkpointing.checkpoint import (
     MANIFEST,
     CheckpointError,
     Manifest,

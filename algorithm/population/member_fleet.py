@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentCrashed
-from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError, summarize_error
 from algorithm.parts.run_folder import RunFolder

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint, write_all
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Checkpoint, Manifest, write_all
 from algorithm.config.loader import Settings
+from algorithm.config.sections import ClusterConfig
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
-from algorithm.processes.acting import Collectors, CollectorService, EvaluatorService, Experience, RemoteEvaluations
 from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Host, ServiceSpec, open_host
+from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers
-from algorithm.processes.service import RunTask, allow_read_only_arrays, pack_all_weights, start_service
-from algorithm.processes.supervisor import Supervisor
+from algorithm.processes.services import (
+    CollectorService,
+    EvaluatorService,
+    Experience,
+    RunTask,
+    allow_read_only_arrays,
+    pack_all_weights,
+    start_service,
+)
+from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents, run_updates
-from algorithm.training.evaluator import EpisodePlan, Evaluations
+from algorithm.training.evaluator import EpisodePlan, Evaluations, Outcome
 from algorithm.training.monitor import DISPLAY_INTERVAL
-from algorithm.training.signals import DeferredSignals
+from algorithm.training.signals import DeferredSignals, raise_deferred
 
 LOG = logging.getLogger(__name__)
 SERVICE_SHARE = 0.05  # largest fraction of the time of updates in which the learner serves actors
@@ -252,11 +259,11 @@ class ClusterFleet(Fleet):
 
     def record_update(self, role: str, report: LossResult) -> None:
         super().record_update(role, report)
-        if self._serves and (now := monotonic()) >= self._next_service:
+        if self._serves and (now := time.monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
             self._collectors.request(self._make_arguments)
-            end = monotonic()
+            end = time.monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
 
     def _publish(self) -> tuple[Any, ...]:
@@ -270,6 +277,128 @@ class ClusterFleet(Fleet):
         """Return the arguments of a request with the weights that were published last."""
         counters = self.monitor.counters
         return *self._published, counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
+
+
+class Collectors:
+    """The rollout actors of a run, which are started.
+
+    Args:
+        supervisor: supervises them; the services are `CollectorService`.
+        cluster: the settings of the cluster. Learner k has the rollouts of the actors k, k + learners, ...
+        in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
+
+    Attributes:
+        waiting: by actor, its experience that has not been learned from, oldest first.
+        lost_env_steps: estimated number of env steps that were requested from actors that ended.
+    """
+
+    def __init__(self, supervisor: Supervisor, cluster: ClusterConfig, in_flight: int):
+        self.supervisor, self.cluster, self.in_flight = supervisor, cluster, in_flight
+        supervisor.ensure(cluster.actors)
+        self.waiting: list[deque[Experience]] = [deque() for _ in supervisor.services]
+        self._env_steps = [0] * cluster.actors  # of the last experience of each actor
+        self.lost_env_steps = 0
+
+    def request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
+        """Send requests to all actors that may get one.
+
+        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
+
+        Args:
+            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
+        """
+        for service, waiting in zip(self.supervisor.services, self.waiting, strict=True):
+            count = min(max(1, self.in_flight - 1), self.in_flight - len(waiting))
+            while service.is_open and len(service.calls) < count:
+                self.supervisor.call(service, "collect", *make_arguments(), timeout=self.cluster.timeout)
+
+    def receive(self, timeout: float) -> list[tuple[int, Experience]]:
+        """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
+
+        Returns:
+            The new experience with the number of its actor. It is appended to `waiting`, too.
+
+        Raises:
+            EnvironmentCrashed: too many actors have ended, or none is ready in time.
+            Exception: an actor has raised it.
+        """
+        received: list[tuple[int, Experience]] = []
+        for service, reply in self.supervisor.poll(timeout):
+            actor = service.index
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            elif isinstance(reply, Lost):
+                lost = reply.lost_calls * self._env_steps[actor] if service.is_open else 0
+                consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
+                self.supervisor.replace(service, reply.reason, consequence)
+                self.lost_env_steps += lost
+            else:
+                service.has_result, self._env_steps[actor] = True, reply.env_steps
+                self.waiting[actor].append(reply)
+                received.append((actor, reply))
+        now, limit = time.monotonic(), self.cluster.start_timeout
+        if not self.supervisor.n_open and all(now - each.since > limit for each in self.supervisor.services):
+            raise EnvironmentCrashed(self.supervisor.describe_missing())
+        return received
+
+    def find_next(self, joins: bool) -> list[int]:
+        """Return the actors whose oldest experience is learned from next; none if it has not been received.
+
+        Args:
+            joins: whether they are all actors that are ready, once each has some; otherwise, for each learner, the
+                actor whose experience was made with the oldest weights.
+        """
+        filled = [actor for actor, waiting in enumerate(self.waiting) if waiting]
+        if joins:
+            missing = [each for each in self.supervisor.services if each.is_open and each.index not in filled]
+            return [] if missing else filled
+        filled.sort(key=lambda actor: self.waiting[actor][0].version)
+        by_learner = {actor % self.cluster.learners: actor for actor in reversed(filled)}
+        return list(by_learner.values()) if len(by_learner) == self.cluster.learners else []
+
+
+class RemoteEvaluations(Evaluations):
+    """Evaluations by a service, which is replaced if it ends or hangs.
+
+    Another process repeats the evaluation, with the same weights and seeds.
+
+    Args:
+        supervisor: supervises the service, which has been started.
+        make_arguments: returns the arguments of `EvaluatorService.evaluate`, with the present weights, given the number
+            of episodes that confirm the goal.
+        timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
+            episodes.
+    """
+
+    is_concurrent = True
+
+    def __init__(
+        self, supervisor: Supervisor, make_arguments: Callable[[int], tuple[Any, EpisodePlan, Any]], timeout: float
+    ):
+        self.supervisor, self.make_arguments, self.timeout = supervisor, make_arguments, timeout
+
+    def start(self, confirmation_episodes: int) -> None:
+        self._arguments = self.make_arguments(confirmation_episodes)
+        self._send()
+
+    def receive(self, timeout: float) -> Outcome | None:
+        for service, reply in self.supervisor.poll(timeout):
+            if isinstance(reply, Lost):
+                self.supervisor.replace(service, reply.reason, "another actor repeats the evaluation")
+                self._send()
+                return None
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            service.has_result = True
+            return reply
+        if timeout:  # a run that has ended waits for the results
+            raise_deferred()
+        return None
+
+    def _send(self) -> None:
+        plan = self._arguments[1]
+        limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
+        self.supervisor.call(self.supervisor.services[0], "evaluate", *self._arguments, timeout=limit)
 
 
 def _check_learners(settings: Settings) -> None:

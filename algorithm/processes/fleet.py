@@ -13,8 +13,7 @@ import numpy as np
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.agents.agent import LossResult
-from algorithm.checkpointing.checkpoint import Checkpoint, write_all
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Checkpoint, Manifest, write_all
 from algorithm.config.loader import Settings
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.parts.components_builder import Sharing

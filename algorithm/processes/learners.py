@@ -17,22 +17,26 @@ import numpy as np
 
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import (
+    MANIFEST,
     METADATA,
     Checkpoint,
+    Manifest,
+    PackedFolder,
     Stateful,
     make_prefix,
+    pack_folder,
+    unpack_folder,
     write_all,
     write_experience,
 )
-from algorithm.checkpointing.manifest import MANIFEST, Manifest, PackedFolder, pack_folder, unpack_folder
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder
-from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.seeding import RunSeeds
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
-from algorithm.processes.service import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
 from algorithm.processes.supervisor import Lost, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -116,7 +120,7 @@ class LearnerService(Service):
         """
         settings, connection = self.task.settings, connect(rank=self.rank)
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
-        seed_process(seeds.process)
+        seeds.seed_process()
         adapter = RemoteEnvironments(roles)
         self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:

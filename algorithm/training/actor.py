@@ -78,13 +78,6 @@ class Actor:
         run_updates(self.training.get(role), rollout, partial(record_update, role))
         self.training.timer.lap("learning")
 
-    def collect(self) -> list[tuple[str, Rollout]]:
-        """Make one tick without updates. Return the rollouts that it completed, with their roles."""
-        rollouts = self.complete_rollouts()
-        self.act()
-        self.receive()
-        return rollouts
-
     def complete_rollouts(self) -> list[tuple[str, Rollout]]:
         """Make the first part of a tick: write the received steps, and count the episodes that they ended.
 

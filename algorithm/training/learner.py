@@ -14,7 +14,7 @@ from torch import Tensor
 from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterReset
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
-from algorithm.networks.flat_parameters import Place, State
+from algorithm.networks.flat_parameters import Place
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.passes import use_manual_passes
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
@@ -191,13 +191,6 @@ class Learner:
     def consecutive_skips(self) -> int:
         """Return the number of skipped updates since the last one that was not; waits for the device."""
         return int(self._consecutive_skips)
-
-    def load_parameters(self, state: State) -> None:
-        """Load parameters, target networks and statistics, and reset the optimizers."""
-        self.parameters.load(state)
-        for optimizer in self.optimizers:
-            optimizer.moments.zero_()
-        self._mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs in addition to the parameters."""

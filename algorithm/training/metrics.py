@@ -7,14 +7,10 @@ from dataclasses import replace
 from math import floor, isfinite, isnan, log10
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from algorithm.atomic_io import copy_aside
 from algorithm.records_io import NumberTable, append_csv, read_csv, write_csv
 from algorithm.tracking.trackers import Tracker, TrackerList
-
-if TYPE_CHECKING:  # runs are listed without numpy
-    import numpy as np
 
 TABLE_FILE = "metrics.csv"
 STEPS_COLUMN = "env_steps"  # the only column without empty cells
@@ -72,7 +68,7 @@ class MetricsWriter:
         folder: the run folder.
         env_steps: the env steps at which the run is resumed; 0 for a new run.
         log: receives lines for the user.
-        trackers: receive each row and each histogram; the caller finishes them.
+        trackers: receive each row; the caller finishes them.
     """
 
     def __init__(
@@ -99,10 +95,6 @@ class MetricsWriter:
             self.columns += new
             write_csv(self.table, self.columns, rows)
         append_csv(self.table, self.columns, [row])
-
-    def write_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
-        """Pass histograms of arrays to the trackers, by name."""
-        self.trackers.log_histograms(env_steps, values)
 
     def _rewind(self, env_steps: int, log: Callable[[str], None]) -> None:
         """Rewrite the table without rows after `env_steps`, damaged lines, and an incomplete last line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal, Protocol
@@ -128,35 +128,6 @@ class GoalCheck:
         return self.goal is not None and all(each.mean >= self.goal for each in episodes)
 
 
-class Intervals:
-    """Actions with the interval of each in env steps, which end at multiples of it.
-
-    Args:
-        actions: interval and action, in the order in which they are run; without an interval it is never run.
-        env_steps: env steps of the run; the intervals that end there have been run.
-
-    Attributes:
-        next_due: the env steps at which the next interval ends.
-    """
-
-    def __init__(self, actions: Sequence[tuple[int | None, Callable[[], object]]], env_steps: int):
-        self._actions = [(every, action) for every, action in actions if every]
-        self._set_last(env_steps)
-
-    def run(self, env_steps: int) -> None:
-        """Run the actions whose intervals have ended since the last call, each once."""
-        if env_steps < self.next_due:
-            return
-        for every, action in self._actions:
-            if env_steps // every > self._last // every:
-                action()
-        self._set_last(env_steps)
-
-    def _set_last(self, env_steps: int) -> None:
-        self._last = env_steps
-        self.next_due = min((env_steps // every + 1) * every for every, _ in self._actions)
-
-
 @dataclass(frozen=True)
 class StartedEvaluation:
     """An evaluation that has not ended: the env steps at which it started, and whether it confirms the goal.
@@ -214,12 +185,13 @@ class Monitor:
         self._last_start = -1  # env steps at which the last evaluation started
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
         # Saving is last, so that a resumed run does not repeat the other actions.
-        actions = [
+        actions: list[tuple[int | None, Callable[[], object]]] = [
             (limits.log_every, reporter.log_metrics),
             (limits.evaluate_every, self._request_evaluation),
             (limits.save_every, self._save),
         ]
-        self._intervals = Intervals(actions, self.counters.env_steps)
+        self._actions = [(every, action) for every, action in actions if every]
+        self._set_next_action()
         self._next_display = -inf
         self._checks_goal = True  # episodes have ended since the goal was last checked, perhaps before a resume
 
@@ -249,13 +221,13 @@ class Monitor:
     @property
     def next_due(self) -> int | float:
         """Return the env steps at which an interval or the run ends."""
-        return min(self._intervals.next_due, self.limits.last_step)
+        return min(self._next_action, self.limits.last_step)
 
     @property
     def is_due(self) -> bool:
         """Return whether `do_due` would do more than to show the progress."""
         return (
-            self.counters.env_steps >= self._intervals.next_due
+            self.counters.env_steps >= self._next_action
             or self._is_over()
             or (self._checks_goal and (self._goal.is_in_trial or self._is_goal_met()))
         )
@@ -271,7 +243,7 @@ class Monitor:
         if self._checks_goal:
             self._checks_goal = False
             self._check_goal()
-        self._intervals.run(self.counters.env_steps)
+        self._run_actions()
         is_over = self._is_over()
         if is_over:
             self._finish_evaluations()
@@ -286,16 +258,6 @@ class Monitor:
             self._next_display = self.timer.last_lap + DISPLAY_INTERVAL
             self.reporter.show_progress()
 
-    @property
-    def confirmed(self) -> bool:
-        """Return whether the goal was reached and confirmed."""
-        return self.confirmed_by is not None
-
-    @property
-    def mean_returns(self) -> dict[str, float]:
-        """Return the mean return of the last training episodes of every role or team; NaN before the first ended."""
-        return {name: recent.mean for name, recent in self.history.collect_recent().items()}
-
     def finish(self) -> None:
         """Save a final checkpoint, and log the last metrics even if it could not be saved."""
         self.history.evaluation_is_due = self._due_confirmation == 0
@@ -305,6 +267,20 @@ class Monitor:
             self._save()
         finally:
             self.reporter.close()
+
+    def _run_actions(self) -> None:
+        """Run each action of which an interval, a multiple of its env steps, has ended since the last call."""
+        env_steps = self.counters.env_steps
+        if env_steps < self._next_action:
+            return
+        for every, action in self._actions:
+            if env_steps // every > self._last_action // every:
+                action()
+        self._set_next_action()
+
+    def _set_next_action(self) -> None:
+        self._last_action = env_steps = self.counters.env_steps
+        self._next_action = min((env_steps // every + 1) * every for every, _ in self._actions)
 
     def _check_goal(self) -> None:
         """Check the goal after episodes have ended; evaluation episodes confirm it if they are possible."""
@@ -407,7 +383,7 @@ class Monitor:
 
     def _finish_evaluations(self) -> None:
         """Evaluate the last weights, unless the goal is confirmed, and wait for the results of all evaluations."""
-        if self.confirmed:
+        if self.confirmed_by:
             self._due_confirmation = None
         elif self.limits.evaluates:
             self._request_evaluation()

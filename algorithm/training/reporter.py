@@ -98,7 +98,7 @@ class Reporter:
             values = self._collect_times(now) | self._collect_metrics() | statistics
             self.metrics.write(now.counters.env_steps, values | dict(self._collect_others()))
             if self.histograms:
-                self.metrics.write_histograms(now.counters.env_steps, self._collect_histograms())
+                self.metrics.trackers.log_histograms(now.counters.env_steps, self._collect_histograms())
             self._sampled.clear()
             self.rows += 1
             self._last_row = now
@@ -266,10 +266,8 @@ class Reporter:
         start_fraction = self.limits.fraction_done(self._start.counters)
         if fraction_done is None or start_fraction is None or fraction_done <= start_fraction:
             return None
-        return max(
-            0.0,
-            (1 - fraction_done) / (fraction_done - start_fraction) * (running_seconds - self._start.running_seconds),
-        )
+        seconds_per_fraction = (running_seconds - self._start.running_seconds) / (fraction_done - start_fraction)
+        return max(0.0, (1 - fraction_done) * seconds_per_fraction)
 
 
 def is_sampled(has_samples: bool, updates: int) -> bool:

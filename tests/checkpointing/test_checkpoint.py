@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.checkpointing.checkpoint import write_all
-from algorithm.checkpointing.manifest import CheckpointError, Manifest
+from algorithm.checkpointing.checkpoint import CheckpointError, Manifest, write_all
 from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
@@ -21,6 +20,7 @@ from algorithm.runs.build import train
 from algorithm.training.actor import Actor
 from algorithm.training.progress import Counters, History
 from tests.checkpointing.test_resume import open_components
+from tests.doubles import collect_ticks
 
 FILES = ["manifest.json", "counters.json", "actor.npz", "agent/weights.pt", "agent/learner.pt", "agent/replay.npz"]
 
@@ -43,8 +43,7 @@ class Run:
         self.logged = []
 
     def save(self, env_steps: int):
-        for _ in range(5):
-            self.actor.collect()
+        collect_ticks(self.actor, 5)
         return self.writer.write(Counters(env_steps=env_steps))
 
     def latest(self, name=None):

@@ -27,6 +27,7 @@ from algorithm.runs.build import train
 from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import History
+from tests.doubles import collect_ticks
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 
@@ -385,7 +386,7 @@ def test_everything_but_episodes_is_restored_with_gymnasium(tmp_path):
     writer = CheckpointWriter(CheckpointStore(tmp_path / "again", 1), partial(write_all, parts, actor), states, print)
     assert_equal(writer.write(counters), saved)
 
-    rollout = next(rollout for _ in range(100) for _, rollout in actor.collect())
+    _, rollout = collect_ticks(actor, 100)[0]
     assert not rollout.continues_previous.any()
     assert rollout.first[0].all()
     parts.adapter.close()
@@ -406,10 +407,10 @@ def test_new_episodes_start_with_the_next_seeds(tmp_path):
 def test_an_actor_that_was_interrupted_in_a_tick_has_no_state(tmp_path):
     parts = open_components(new_run(tmp_path, "a", "probe"))
     actor = Actor(parts, seed=0)
-    actor.collect()
+    collect_ticks(actor, 1)
     assert actor.state() is not None
 
     parts.adapter.receive = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        actor.collect()
+        collect_ticks(actor, 1)
     assert actor.state() is None

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.checkpointing.checkpoint import write_all
-from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.checkpoint import CheckpointError, write_all
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters

@@ -108,7 +108,7 @@ mine/task --run | there is no run under runs
 mine/task --resume | train one with: python main.py mine/task
 list | there is no run under runs yet
 list mine/task | there is no run under runs/mine/task yet
-init gym/a:b | give its folder below envs/
+init gym/a:b | expected group/name, for example gym/acrobot
 init mine/task | exists already and was not changed
 init gym/thing --set base_config.env_name=Thing-v1 | env_name 'Thing-v1'
 init gym/chain --set base_config.env_type=PROBE | init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT
@@ -200,7 +200,7 @@ CONFIGS = [
     (f"default: {'[' * 3000}", "nest"),
     ({"default": None}, "base_config.env_name is not set"),
     (gym("Nothing-v1"), "env_name 'Nothing-v1'"),
-    (gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]), "env_wrappers: no_such_module:Wrapper: Module"),
+    (gym("CartPole-v1", env_wrappers=["no_such_module:Wrapper"]), "no_such_module:Wrapper needs a package: "),
     (gym("CartPole-v1", ignore_observations=["mission"]), "there is no observation 'mission'; the environment has obs"),
     (gym("classic/rps_v2"), "'classic/rps_v2' needs env_type PETTINGZOO: set base_config.env_type to PETT"),
     (gym("ALE/Pong-v5"), "'ALE/Pong-v5' needs env_type ATARI"),

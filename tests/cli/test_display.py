@@ -16,7 +16,6 @@ from algorithm.cli.display import (
     MAX_POINTS,
     PARTS,
     ProgressPanel,
-    average_bins,
     compute_goal_fraction,
     display_playing,
     draw_sparkline,
@@ -159,6 +158,7 @@ def test_the_panel_fits_every_width_without_breaking_texts(roles, facts):
         rows = console.export_text().splitlines()
         assert max(map(len, rows)) <= width - len("^C"), "what a terminal echoes breaks a line"
         assert {len(row) for row in rows} == {width - 3}
+        assert sum("█" in row for row in rows) == 1, "the sparkline"
         label = min((width - 5) // 4, max(map(len, [*roles, "evaluation"])))
         fitting = [fact for fact in facts if len(fact) <= width - 7 - label]  # border, margin and gap
         assert [fact for fact in fitting if not any(fact in row for row in rows)] == [], width
@@ -172,12 +172,6 @@ def test_bars_appear_if_the_terminal_is_wide_enough():
         assert [row.split()[0] for row in rows if "━" in row] == ["steps", "goal"]
         assert [row.split()[0] for row in rows if "lll" in row] == ["time"]
     assert max(len(re.findall("[eals]", row.split()[1])) for row in drawn(PROGRESS, 160) if "lll" in row) == BAR_WIDTH
-
-
-def test_the_sparkline_is_at_every_width():
-    for width in (40, 60, 80, 160):
-        (row,) = [row for row in drawn(PROGRESS, width) if "█" in row]
-        assert row.startswith("return")
 
 
 def test_bars_are_drawn_in_ascii_without_unicode():
@@ -450,33 +444,27 @@ def test_percentages_have_the_sum_of_a_hundred(shares, total):
 
 
 @pytest.mark.parametrize(
-    ("values", "line"),
+    ("values", "width", "line"),
     [
-        ([], ""),
-        ([5.0], "▁"),
-        ([3.0, 3.0, 3.0], "▁▁▁"),
-        ([0.0, 1.0], "▁█"),
-        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
-        ([-7, 0, -3.4, -3.6], "▁█▅▄"),
-        ([1e300, -1e300, 0.0], "█▁▅"),
+        ([], 10, ""),
+        ([5.0], 10, "▁"),
+        ([3.0, 3.0, 3.0], 10, "▁▁▁"),
+        ([0.0, 1.0], 10, "▁█"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], 10, "▁▂▃▄▅▆▇█"),
+        ([-7, 0, -3.4, -3.6], 10, "▁█▅▄"),
+        ([1e300, -1e300, 0.0], 10, "█▁▅"),
+        ([0, 0, 3, 11, 14, 14], 3, "▁▅█"),  # means of two values each
+        ([0, 2, 6, 9, 9], 3, "▁▄█"),  # means of 0, of 2 and 6, of 9 and 9
     ],
 )
-def test_known_sparklines(values, line):
-    assert draw_sparkline(values, LEVELS, 10).plain == line
+def test_known_sparklines(values, width, line):
+    assert draw_sparkline(values, LEVELS, width).plain == line
 
 
 def test_levels_have_an_ascii_character_each():
     assert len(LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
     assert ASCII_LEVELS.isascii()
     assert draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
-
-
-@pytest.mark.parametrize(
-    ("values", "bins", "means"),
-    [([1, 2, 3], 5, [1, 2, 3]), ([1, 2, 3, 4], 2, [1.5, 3.5]), ([1, 2, 3, 4, 5], 2, [1.5, 4]), ([1, 2, 3], 1, [2])],
-)
-def test_known_means_of_bins(values, bins, means):
-    assert average_bins(values, bins) == means
 
 
 def test_the_memory_of_this_process_is_plausible():

@@ -166,14 +166,11 @@ def test_documented_options_exist(page):
     assert "--run" in found and found <= list_spellings() | {"--max_step"}
 
 
-@pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
-def test_valid_file_names_are_accepted(name):
-    assert is_file_name(name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
-def test_file_names_that_any_system_rejects_are_rejected(name):
-    assert not is_file_name(name)
+def test_file_names_are_those_that_every_system_accepts():
+    assert all(map(is_file_name, ["a b", "test_2026", "ä", "x" * 100, "1", "null"]))
+    assert not any(
+        map(is_file_name, ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
+    )
 
 
 def run_code(code: str, place: Path) -> subprocess.CompletedProcess:

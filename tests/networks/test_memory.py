@@ -21,6 +21,7 @@ from algorithm.training.components import AgentComponents, TrainingComponents
 from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.builders import make_acer
+from tests.doubles import collect_ticks
 from tests.fakes import AnyAction, Skipping
 
 MEMORIES = {
@@ -80,10 +81,9 @@ def collected(blueprint: Blueprint, simulator: Adapter, burn_in: int, make_agent
         ),
         [],
     )
-    for _ in range(150):
-        for _, rollout in actor.collect():
-            rollouts.append(rollout)
-            replay.add(rollout)
+    for _, rollout in collect_ticks(actor, 150):
+        rollouts.append(rollout)
+        replay.add(rollout)
     return agent, rollouts, replay
 
 

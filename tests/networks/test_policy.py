@@ -97,10 +97,6 @@ def test_the_copy_acts_as_its_source_after_learning_loading_and_restoring(name, 
     other.learner.parameters.load(state)
     other.learner.restore(moments)
     np.testing.assert_array_equal(other.acted(), agent_and_copy.acted())
-    another = SeparateDevices(name, kind)
-    another.acted()
-    another.learner.load_parameters(state)
-    np.testing.assert_allclose(another.acted(), another.exact(), rtol=0, atol=1e-6)
 
 
 def test_a_change_of_only_the_statistics_updates_the_copy():
@@ -188,7 +184,7 @@ class RefuseCpuTensors(TorchDispatchMode):
         (make_reactor, ActionSpec(branches=(3, 2)), {"policy_gradient": "truncated_importance"}),
         (make_reactor, ActionSpec(branches=(3, 2)), {"critic": "scalar", "policy_uniform_fraction": 0.0}),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ids=lambda value: None if callable(value) else str(value),
 )
 def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, changes):
     """On the meta device, which has no values, CPU tensors and reads of a value are errors."""

@@ -196,10 +196,10 @@ def test_a_saved_state_contains_the_statistics():
     state = learner.parameters.state()
     assert set(state["batch_statistics"]) == {"critic", "policy", "target/target"}
     other, _ = make_learner("sac", Residual(6, 1))
-    other.load_parameters(state)
+    other.parameters.load(state)
     assert torch.equal(other.parameters.all_parameters, learner.parameters.all_parameters)
     with pytest.raises(ValueError, match="batch_statistics 'critic' are missing"):
-        other.load_parameters({kind: values for kind, values in state.items() if kind != "batch_statistics"})
+        other.parameters.load({kind: values for kind, values in state.items() if kind != "batch_statistics"})
     without, _ = make_learner("acer", Residual(6, 1, norm="layer"))
     assert "batch_statistics" not in without.parameters.state() and not len(without.parameters.batch_statistics)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.checkpointing.manifest import CheckpointError
+from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import resolve
 from algorithm.population.exchange import (
     CopyBest,

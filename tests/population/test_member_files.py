@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.manifest import CheckpointError, PackedFile
+from algorithm.checkpointing.checkpoint import CheckpointError, PackedFile
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population.member import ChangedFiles, MemberFiles, read_member, write_member
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from algorithm.api import run_training
-from algorithm.checkpointing.manifest import PackedFile
+from algorithm.checkpointing.checkpoint import PackedFile
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder

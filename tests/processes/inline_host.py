@@ -9,12 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import make_prefix
-from algorithm.checkpointing.manifest import PackedFile, compute_digest
-from algorithm.processes.acting import Experience
+from algorithm.checkpointing.checkpoint import PackedFile, compute_digest, make_prefix
 from algorithm.processes.host import Host, ProcessHost, Reply, ServiceLost, ServiceProcess
 from algorithm.processes.learners import LearnerService
-from algorithm.processes.service import pack_weights, start_service
+from algorithm.processes.services import Experience, pack_weights, start_service
 from tests.prepared_processes import PREPARED
 
 

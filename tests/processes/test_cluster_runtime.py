@@ -18,7 +18,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
 from algorithm.processes.cluster import check_actors_on_resume
 from algorithm.processes.host import Failure, ServiceSpec
-from algorithm.processes.service import WeightReceiver, pack_weights
+from algorithm.processes.services import WeightReceiver, pack_weights
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import TD_ERROR, Rollout
 from algorithm.runs import build

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.checkpointing.manifest import Manifest
+from algorithm.checkpointing.checkpoint import Manifest
 from algorithm.config.loader import check_effects, resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners

@@ -298,7 +298,6 @@ KINDS = [
     "a2c, hybrid and recurrent",
     "ppo, recurrent and skipping",
     "batch statistics, frame stack, gru and curiosity",
-    "episodic bonus by embeddings, ppo and skipping",
 ]
 
 

@@ -15,7 +15,7 @@ from algorithm.training.learner import Learner
 from tests.adapters.configs import config
 from tests.adapters.spaced import Sampling
 from tests.builders import make_acer, update
-from tests.doubles import join_lanes, make_components
+from tests.doubles import collect_ticks, join_lanes, make_components
 from tests.guessing import SPACES
 
 LANES, CHUNK, TICKS = 3, 4, 80
@@ -42,7 +42,7 @@ def collect(space, means=0.0, **changes):
     with torch.no_grad():
         agent.policy.heads.linear.bias[: adapter.roles["agent"].action_spec.continuous] = means
     actor = Actor(make_components(adapter, agent), seed=0)
-    rollouts = [rollout for _ in range(TICKS) for _, rollout in actor.collect()]
+    rollouts = [rollout for _, rollout in collect_ticks(actor, TICKS)]
     assert adapter.restarts == 0
     stored, taken = [], []
     for lane, record in join_lanes(rollouts).items():

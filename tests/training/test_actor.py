@@ -10,7 +10,16 @@ from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents
 from algorithm.training.invalid_values import Episode
 from tests.builders import make_acer, make_role, make_sac
-from tests.doubles import ParityAgent, Row, ScriptedAdapter, UpdateCounter, join_lanes, make_components, make_step
+from tests.doubles import (
+    ParityAgent,
+    Row,
+    ScriptedAdapter,
+    UpdateCounter,
+    collect_ticks,
+    join_lanes,
+    make_components,
+    make_step,
+)
 
 # Lane 0 has a row in every tick, lane 1 in every other one. Lane 0 is truncated after 12 (final observation: 13), then
 # it terminates; lane 1 terminates. Every reward is different.
@@ -39,7 +48,7 @@ def actor():
 
 
 def collect(actor: Actor, ticks: int) -> list:
-    return [rollout for _ in range(ticks) for _, rollout in actor.collect()]
+    return [rollout for _, rollout in collect_ticks(actor, ticks)]
 
 
 def test_a_rollout_has_the_oldest_full_slots_of_any_lanes(actor):
@@ -105,7 +114,7 @@ def test_collected_rollouts_have_no_index_and_weight_one(actor):
 def test_only_executed_decisions_count_as_env_steps(actor):
     counts = []
     for _ in range(9):
-        actor.collect()
+        collect(actor, 1)
         counts.append(actor.env_steps)
     assert counts == [2, 3, 5, 5, 7, 8, 10, 11, 13]
 
@@ -124,7 +133,7 @@ def test_the_version_is_the_number_of_updates_before_the_first_row():
     actor, rollouts = make_actor(learner=learner), []
     for tick in range(9):
         learner.updates = 100 + tick
-        rollouts += [rollout for _, rollout in actor.collect()]
+        rollouts += collect(actor, 1)
     assert [rollout.version.tolist() for rollout in rollouts] == [[100, 102], [100, 104], [106, 104]]
 
 
@@ -171,7 +180,7 @@ def test_roles_are_collected_separately_and_may_appear_later():
         for t in range(1, 5)
     ]
     actor = make_actor(script, early=1, late=1)
-    rollouts = [pair for _ in range(5) for pair in actor.collect()]
+    rollouts = collect_ticks(actor, 5)
     assert [role for role, _ in rollouts] == ["early", "late", "early"]
     assert rollouts[1][1].obs["obs"].ravel().tolist() == [51, 52, 53]
     assert rollouts[1][1].reward.ravel().tolist() == [-2, -3]
@@ -225,10 +234,10 @@ def test_added_lanes_leave_the_others_unchanged(actor):
 
 def test_active_lanes_are_recorded_until_they_are_cleared():
     actor = make_actor(agent=3)
-    actor.collect()
+    collect(actor, 1)
     assert actor.active_lanes["agent"].tolist() == [True, True, False]
     actor.active_lanes["agent"][:] = False
-    actor.collect()
+    collect(actor, 1)
     assert actor.active_lanes["agent"].tolist() == [True, False, False]
 
 

@@ -9,9 +9,8 @@ import pytest
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training import invalid_values
-from algorithm.training.actor import Actor
 from algorithm.training.invalid_values import Episode, InvalidEpisodes, RunningEpisodes
-from tests.doubles import ParityAgent, Row, ScriptedAdapter, join_lanes, make_components, make_step
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, collect_lanes, make_step
 
 NAN, INF = np.nan, np.inf
 
@@ -25,8 +24,7 @@ def _low_limits(monkeypatch):
 def play(*steps: Step, adapter=ScriptedAdapter, agent=None, lanes=1):
     """Return an actor that has collected some steps, and its rollouts as one column of each lane."""
     script = adapter([{"agent": step} for step in steps] + [{}], agent=lanes)
-    actor = Actor(make_components(script, agent or ParityAgent(1)), seed=0)
-    return actor, join_lanes([rollout for _ in steps for _, rollout in actor.collect()])
+    return collect_lanes(script, agent or ParityAgent(1), 0, len(steps))
 
 
 def recorded(*rows: Row):

@@ -126,14 +126,6 @@ def test_the_optimizer_has_the_settings_of_its_group():
     torch.testing.assert_close(step, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_loading_parameters_resets_the_moments():
-    learner, other = make_learner(), make_learner(seed=1)
-    update(learner, rollout())
-    learner.load_parameters(other.parameters.state())
-    assert learner.parameters.vector.equal(other.parameters.vector)
-    assert learner.state()["moments/acer"].eq(0).all()
-
-
 @pytest.mark.parametrize("kind", ["return_std", "return_max"])
 def test_a_resumed_learner_continues_as_if_it_had_not_stopped(kind):
     role, pair = make_role(LANES), []

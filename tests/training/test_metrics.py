@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 from math import inf, nan
 
-import numpy as np
 import pytest
 
 from algorithm.tracking.trackers import Tracker
@@ -45,23 +44,19 @@ def test_an_incomplete_last_row_is_dropped(tmp_path):
         assert write(tmp_path, {}, env_steps=1000) == [["10", "1"]]
 
 
-def test_trackers_receive_the_rows_and_the_histograms(tmp_path):
+def test_trackers_receive_the_rows(tmp_path):
     class Recorder(Tracker):
         received = []
 
         def log(self, env_steps, values):
             self.received.append((env_steps, dict(values)))
 
-        def log_histograms(self, env_steps, values):
-            self.received.append((env_steps, {name: array.tolist() for name, array in values.items()}))
-
         def finish(self, record):
             raise AssertionError("the caller finishes it")
 
     metrics = MetricsWriter(tmp_path, trackers=Recorder())
     metrics.write(10, {"rollout/return": 1.5})
-    metrics.write_histograms(10, {"actions/0": np.array([1.0])})
-    assert Recorder.received == [(10, {"rollout/return": 1.5}), (10, {"actions/0": [1.0]})]
+    assert Recorder.received == [(10, {"rollout/return": 1.5})]
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,8 @@ class Run:
         history = History(self.parts, self.counters)
         reporter = Reporter(history, limits, MetricsWriter(path), self.logged.append, self.shown.append)
         self.evaluations = kind(self._evaluate)
-        self.monitor = Monitor(
-            history, limits, reporter, self.evaluations, self._save, BestCheckpoint(path), CallbackList([])
-        )
+        best, callbacks = BestCheckpoint(path), CallbackList([])
+        self.monitor = Monitor(history, limits, reporter, self.evaluations, self._save, best, callbacks)
         self.actor = SimpleNamespace(env_steps=0, episodes=deque(), active_lanes={"agent": np.ones(2, bool)})
 
     def go(self, env_steps: int, *returns: float, role="agent") -> bool:
@@ -148,17 +147,17 @@ def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.done == []
     assert not run.go(10, 9.0)
-    assert run.done == [("confirm with 20", 20), ("evaluate", 20), ("save", 20)] and not run.monitor.confirmed
+    assert run.done == [("confirm with 20", 20), ("evaluate", 20), ("save", 20)] and not run.monitor.confirmed_by
     assert not run.go(10, *[9.0] * (WINDOW - 1))
     assert run.go(10, 9.0)
-    assert run.monitor.confirmed
+    assert run.monitor.confirmed_by
     assert run.done[3:] == [("confirm with 40", 40), ("evaluate", 40), ("save", 40)]
 
 
 def test_the_episodes_that_confirm_the_goal_are_not_reported(tmp_path):
     run = Run(tmp_path, goal=9.0, confirmations=[9.5], evaluation_means=[8.5])
     assert run.go(10, *[9.0] * WINDOW)
-    assert run.monitor.confirmed and run.monitor.evaluation["agent"].mean == BestCheckpoint(tmp_path).mean == 8.5
+    assert run.monitor.confirmed_by and run.monitor.evaluation["agent"].mean == BestCheckpoint(tmp_path).mean == 8.5
     (row,) = rows(tmp_path)
     interval = [float(row[f"eval/return{bound}"]) for bound in ("_low", "", "_high")]
     assert interval == pytest.approx([8.020, 8.5, 8.980], abs=1e-3)
@@ -352,7 +351,7 @@ def test_training_continues_until_the_goal_is_confirmed(tmp_path):
     assert not run.go(1, *[9.0] * (WINDOW - 1))
     assert not run.go(1, 9.0)
     run.evaluations.is_ready = True
-    assert not run.monitor.confirmed
+    assert not run.monitor.confirmed_by
     assert run.go(5)
     assert run.monitor.confirmed_by == "evaluation" and run.best == 23
     assert run.list_moments("evaluate") == [10, 23]

@@ -107,7 +107,7 @@ def test_updates_keep_the_flat_tensors():
     assert all(begin <= place < begin + 8 * numbers for place in places)
     learner.observe(rollout(0))
     update(learner, rollout(0))
-    learner.load_parameters(learner.parameters.state())
+    learner.parameters.load(learner.parameters.state())
     learner.observe(rollout(1))
     assert [buffer.data_ptr() for network in networks for buffer in network.buffers()] == places
 

@@ -11,7 +11,7 @@ from algorithm.training import timer as timer_module
 from algorithm.training.actor import Actor
 from algorithm.training.timer import PHASES, Timer, measure_cpu_seconds
 from tests.adapters.configs import config
-from tests.doubles import ParityAgent, make_components
+from tests.doubles import ParityAgent, collect_ticks, make_components
 from tests.fakes import Skipping
 
 
@@ -70,9 +70,7 @@ def test_a_tick_is_acting_and_then_the_environment(wait):
             return super().act(step, memory)
 
     parts = make_components(Slow(config("", 2)), Thoughtful(rollout_length=4))
-    actor = Actor(parts, seed=0)
-    for _ in range(2):
-        actor.collect()
+    collect_ticks(Actor(parts, seed=0), 2)
     assert parts.timer.seconds == {**dict.fromkeys(PHASES, 0.0), "acting": 10, "environment": 6}
 
 

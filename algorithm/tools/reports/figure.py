@@ -145,9 +145,9 @@ class Figure:
             shape.draw(layer, scale)
         image.paste(layer, box)
 
-    def to_svg(self, kind: str = "chart", **attributes: str) -> str:
-        """Return it as an SVG element for a page, with the class `kind` and further attributes."""
-        svg = Element("svg", {"class": kind, "role": "img", "viewBox": self._make_view_box(), **attributes})
+    def to_svg(self) -> str:
+        """Return it as an SVG element for a page."""
+        svg = Element("svg", {"class": "chart", "role": "img", "viewBox": self._make_view_box()})
         self._add_shapes(svg)
         return tostring(svg, "unicode")
 

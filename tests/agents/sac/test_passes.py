@@ -73,7 +73,7 @@ def test_updates_are_those_of_autograd(case):
         torch.testing.assert_close(metrics, expected_metrics, rtol=1e-3, atol=1e-5, equal_nan=True)
         torch.testing.assert_close(errors, expected_errors, rtol=1e-3, atol=1e-5)
         # The same parameters for the next update, since Adam magnifies differences of tiny gradients.
-        by_autograd.load_parameters(by_hand.parameters.state())
+        by_autograd.parameters.load(by_hand.parameters.state())
 
 
 def list_kinds(learner: Learner, spec: ActionSpec) -> dict[str, bool]:

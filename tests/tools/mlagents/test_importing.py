@@ -15,16 +15,14 @@ import yaml
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.cli import main
 from algorithm.config.loader import check_effects, resolve
-from algorithm.config.registry import AUXILIARIES, make_defaults
-from algorithm.config.yaml_layers import find_value, iterate_leaves, load_defaults, nest, read_variant
+from algorithm.config.yaml_layers import find_value, iterate_leaves, nest, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.mlagents import importing
-from algorithm.tools.mlagents.configuration import TRAINERS
 from algorithm.tools.mlagents.importing import choose_folder_names, import_file
-from algorithm.tools.mlagents.keys import To
 from tests.tools.mlagents.configurations import EXAMPLES, HYPERPARAMETERS, OF_ANY, OF_RUN
 from tests.unity_player.launcher import make_player
 
@@ -65,8 +63,8 @@ def test_an_example_becomes_folders_that_fit(name):
     assert [folder.as_posix() for folder in imported.folders] == [f"envs/unity/{role}" for role in example.settings]
     assert set(imported.unsupported) == example.lost
     assert all(imported.unsupported.values())
-    for role, text in example.settings.items():
-        settings, expected = settings_of(role), yaml.safe_load(text)
+    for role, expected in example.settings.items():
+        settings = settings_of(role)
         assert select(settings.tree, expected) == expected
         assert example.nn.get(role, "Mlp") in Path("envs/unity", role, "nn.py").read_text()
         algorithm = f"becomes {settings.base.algorithm}"
@@ -115,17 +113,6 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     interval = without(whole, "behaviors.A.even_checkpoints")
     assert texts_and_lost(interval)[0] != texts_and_lost(without(interval, hidden[0]))[0]
     assert {"behaviors.A.self_play.save_steps", "behaviors.A.reward_signals.gail.use_vail"} <= set(lost)
-
-
-@pytest.mark.parametrize("trainer", HYPERPARAMETERS)
-def test_every_setting_of_the_tables_exists(trainer):
-    section = f"{TRAINERS[trainer].algorithm.lower()}_config."
-    whole = TRAINERS[trainer].model_validate({**OF_ANY, **OF_RUN, "hyperparameters": HYPERPARAMETERS[trainer]})
-    rows = [rule for *_, rule in whole.iterate() if isinstance(rule, To)]
-    assert len(rows) > 25
-    auxiliaries = {"auxiliaries": {name: make_defaults("auxiliaries", name) for name in AUXILIARIES}}
-    settings = {row.replace("agent.", section) for rule in rows for row in (rule.setting, *rule.others)}
-    assert settings <= {*iterate_leaves(load_defaults() | auxiliaries)}
 
 
 def test_a_comment_names_the_origin_of_a_value():
@@ -255,7 +242,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
 def test_images_of_a_fully_connected_encoder_are_flat_and_from_0_to_1():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
-    encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
+    encoder = load_blueprint(folder, "nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
     white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
     assert encoder(white).shape == (1, 4800)
     torch.testing.assert_close(encoder(white), torch.ones(1, 4800))

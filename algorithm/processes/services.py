@@ -1,37 +1,203 @@
-"""Services that act in their own environments, and how the learner's process uses them: rollout actors, evaluation."""
+"""Services of a run: the data from which they start, the weights that they receive, rollout actors and evaluation."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
+import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
+from algorithm.adapters.process_setup import prepare_worker
 from algorithm.agents.agent import Agent
-from algorithm.config.sections import ClusterConfig
+from algorithm.checkpointing.checkpoint import Manifest, PackedFolder, pack_folder, unpack_folder
+from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.parts.components_builder import get_agent_settings, make_explorer
+from algorithm.parts.components_builder import get_agent_settings, make_agent, make_auxiliaries, make_explorer
+from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
-from algorithm.processes.host import Failure
-from algorithm.processes.service import Service, WeightReceiver, Weights, make_fixed_training, make_receiver
-from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.parts.seeding import TRAINING, RunSeeds
+from algorithm.parts.torch_setup import choose_placement, configure_torch
+from algorithm.processes.host import forward_log
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
 from algorithm.training.batch_scheduler import BatchScheduler
-from algorithm.training.components import AgentComponents
-from algorithm.training.evaluator import EpisodePlan, Evaluations, Evaluator, Outcome
+from algorithm.training.components import AgentComponents, TrainingComponents
+from algorithm.training.evaluator import EpisodePlan, Evaluator, Outcome
 from algorithm.training.invalid_values import Episode
-from algorithm.training.signals import raise_deferred
+from algorithm.training.learner import Learner
 from algorithm.training.timer import measure_cpu_seconds
+
+Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTask:
+    """The data from which a service of a run starts on any machine.
+
+    Attributes:
+        settings: settings of the run.
+        paths: the run folder and the folder of the network's file, on the machine of the main process.
+        code: the files with code in the run folder.
+        make_env: function that opens the environment instead of base_config.env_name, pickled; None without one.
+        env_steps: env steps of the run so far, from which the seed of the environments follows.
+    """
+
+    settings: Settings
+    paths: tuple[Path, Path]
+    code: PackedFolder
+    make_env: bytes | None
+    env_steps: int
+
+    @classmethod
+    def pack(cls, settings: Settings, folder: RunFolder, env_steps: int) -> RunTask:
+        """Return the data from which the services of the run in `folder` start."""
+        code: PackedFolder = {}
+        for path in (*folder.path.glob("*.py"), folder.nn_from / settings.base.nn):
+            if path.is_file():
+                code |= pack_folder(path.parent, [path.name])
+        make_env = None
+        if folder.make_env is not None:
+            import cloudpickle  # which Gymnasium needs
+
+            make_env = cloudpickle.dumps(folder.make_env)
+        paths = (folder.path, folder.nn_from)
+        return cls(settings=settings, paths=paths, code=code, make_env=make_env, env_steps=env_steps)
+
+    def unpack(self) -> RunFolder:
+        """Write the files to a folder that is removed with this process. Return it as a run folder."""
+        path = make_temporary_folder("samara-actor-")
+        unpack_folder(self.code, Manifest(path))
+        return self._open(path)
+
+    def open_folder(self) -> RunFolder:
+        """Return the run folder itself, for a service on the machine of the main process."""
+        return self._open(*self.paths)
+
+    def _open(self, *paths: Path) -> RunFolder:
+        folder = RunFolder(*paths)
+        folder.make_env = pickle.loads(self.make_env) if self.make_env else None
+        return folder
+
+
+class Service:
+    """A service of a run.
+
+    Args:
+        task: the data from which it starts.
+        index: its number.
+        replacements: the number of processes with this number that ended before it.
+    """
+
+    def __init__(self, task: RunTask, index: int, replacements: int):
+        self.task, self.index, self.replacements = task, index, replacements
+
+    def open(self) -> Any:
+        """Prepare the service. Return the roles of its environments, if it opens any; the default does nothing."""
+
+
+def start_service(service_class: Callable[..., Service], task: RunTask, *arguments: Any) -> Service:
+    """Configure this process, and return its service, given the arguments after `task`."""
+    prepare_worker()
+    allow_read_only_arrays()
+    configure_torch()
+    forward_log()
+    return service_class(task, *arguments)
+
+
+def allow_read_only_arrays() -> None:
+    """Suppress torch's warning about arrays that cannot be written, as all arrays of received messages are.
+
+    Nothing writes to a weight array or to the arrays of a collected rollout.
+    """
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+def make_fixed_training(adapter: Adapter) -> TrainingComponents:
+    """Return the components of a service, without any role, in whose environments neither roles nor lanes appear."""
+    return TrainingComponents(adapter, forbid_new_role, grow_components=_forbid_new_lanes)
+
+
+def forbid_new_role(name: str, role: Role) -> NoReturn:
+    """Raise UserError for a role that appears during a run, for which the main process has no parameters."""
+    raise UserError(f"role {name!r} appeared after the start, which only runtime LOCAL supports")
+
+
+def _forbid_new_lanes(name: str, components: AgentComponents, role: Role) -> NoReturn:
+    """Raise UserError for lanes that are added during a run, which the main process does not know."""
+    raise UserError(
+        f"role {name!r} has {role.lanes} agents after {components.role.lanes} at the start, which only runtime "
+        "LOCAL supports"
+    )
+
+
+def pack_weights(learner: Learner, with_targets: bool) -> np.ndarray:
+    """Return trained parameters, both kinds of running statistics, `updates` and `rows_seen` as a flat float32 array.
+
+    The target networks are included if `with_targets` is True: actors need them only for TD errors. The statistics of
+    observations and the counters have 64 bits: each takes two values of the array, so that no bit is lost.
+    """
+    statistics = learner.parameters.statistics.double().cpu().numpy()
+    counts = np.array([learner.updates, learner.rows_seen], np.int64)
+    tensors = [tensor.cpu().numpy() for tensor in _list_tensors(learner, with_targets)]
+    return np.concatenate([statistics.view(np.float32), counts.view(np.float32), *tensors])
+
+
+def _list_tensors(learner: Learner, with_targets: bool) -> list[Tensor]:
+    parameters = learner.parameters
+    return [parameters.all_parameters] if with_targets else [parameters.vector, parameters.batch_statistics]
+
+
+def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
+    """Return the weights of all roles."""
+    return {
+        role: pack_weights(components.learner, components.scheduler.records_td_errors)
+        for role, components in by_role.items()
+    }
+
+
+class WeightReceiver(Learner):
+    """A learner in another process, which receives its weights from the learner of the run, and never learns."""
+
+    def load_weights(self, weights: np.ndarray) -> None:
+        """Load the array of `pack_weights`, which is copied, and may be read-only."""
+        statistics = self.parameters.statistics
+        wide, values = np.split(weights, [2 * (len(statistics) + len(self._counts))])
+        statistics.copy_(torch.from_numpy(wide[: 2 * len(statistics)].view(np.float64)))
+        self._counts[:] = wide[2 * len(statistics) :].view(np.int64)
+        start = 0
+        for tensor in _list_tensors(self, with_targets=len(values) == len(self.parameters.all_parameters)):
+            tensor.copy_(torch.from_numpy(values[start : start + len(tensor)]))
+            start += len(tensor)
+        self._mark_outdated()
+
+
+def make_receiver(
+    settings: Settings, folder: RunFolder, role: Role, rng: np.random.Generator, device: str
+) -> WeightReceiver:
+    """Return a learner with a new agent, whose weights are received.
+
+    Args:
+        settings: the settings of the role.
+        folder: the run folder, with the network.
+        role: the role.
+        rng: the generator of the agent's samples.
+        device: the device of its networks.
+    """
+    agent = make_agent(settings, folder, role, rng)
+    base = settings.base.model_copy(update={"device": device, "precision": "float32"})
+    placement = choose_placement(base, agent, role)
+    return WeightReceiver(agent, role, make_auxiliaries(settings), base.max_step, placement)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +238,7 @@ class CollectorService(Service):
         """Open the environments and build the agents. Return the roles of the environments."""
         settings, folder = self.task.settings, self.task.unpack()
         seeds = RunSeeds(settings.base.seed, (self.index, self.replacements))
-        seed_process(seeds.process)
+        seeds.seed_process()
         self._fraction_done = 0.0
         parameters = EnvironmentParameters(settings.reset, lambda: self._fraction_done)
         adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
@@ -168,84 +334,6 @@ class ForwardOnly(BatchScheduler):
         return iter(())
 
 
-class Collectors:
-    """The rollout actors of a run, which are started.
-
-    Args:
-        supervisor: supervises them; the services are `CollectorService`.
-        cluster: the settings of the cluster. Learner k has the rollouts of the actors k, k + learners, ...
-        in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
-
-    Attributes:
-        waiting: by actor, its experience that has not been learned from, oldest first.
-        lost_env_steps: estimated number of env steps that were requested from actors that ended.
-    """
-
-    def __init__(self, supervisor: Supervisor, cluster: ClusterConfig, in_flight: int):
-        self.supervisor, self.cluster, self.in_flight = supervisor, cluster, in_flight
-        supervisor.ensure(cluster.actors)
-        self.waiting: list[deque[Experience]] = [deque() for _ in supervisor.services]
-        self._env_steps = [0] * cluster.actors  # of the last experience of each actor
-        self.lost_env_steps = 0
-
-    def request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
-        """Send requests to all actors that may get one.
-
-        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
-
-        Args:
-            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
-        """
-        for service, waiting in zip(self.supervisor.services, self.waiting, strict=True):
-            count = min(max(1, self.in_flight - 1), self.in_flight - len(waiting))
-            while service.is_open and len(service.calls) < count:
-                self.supervisor.call(service, "collect", *make_arguments(), timeout=self.cluster.timeout)
-
-    def receive(self, timeout: float) -> list[tuple[int, Experience]]:
-        """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
-
-        Returns:
-            The new experience with the number of its actor. It is appended to `waiting`, too.
-
-        Raises:
-            EnvironmentCrashed: too many actors have ended, or none is ready in time.
-            Exception: an actor has raised it.
-        """
-        received: list[tuple[int, Experience]] = []
-        for service, reply in self.supervisor.poll(timeout):
-            actor = service.index
-            if isinstance(reply, Failure):
-                reply.raise_error()
-            elif isinstance(reply, Lost):
-                lost = reply.lost_calls * self._env_steps[actor] if service.is_open else 0
-                consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
-                self.supervisor.replace(service, reply.reason, consequence)
-                self.lost_env_steps += lost
-            else:
-                service.has_result, self._env_steps[actor] = True, reply.env_steps
-                self.waiting[actor].append(reply)
-                received.append((actor, reply))
-        now, limit = time.monotonic(), self.cluster.start_timeout
-        if not self.supervisor.n_open and all(now - each.since > limit for each in self.supervisor.services):
-            raise EnvironmentCrashed(self.supervisor.describe_missing())
-        return received
-
-    def find_next(self, joins: bool) -> list[int]:
-        """Return the actors whose oldest experience is learned from next; none if it has not been received.
-
-        Args:
-            joins: whether they are all actors that are ready, once each has some; otherwise, for each learner, the
-                actor whose experience was made with the oldest weights.
-        """
-        filled = [actor for actor, waiting in enumerate(self.waiting) if waiting]
-        if joins:
-            missing = [each for each in self.supervisor.services if each.is_open and each.index not in filled]
-            return [] if missing else filled
-        filled.sort(key=lambda actor: self.waiting[actor][0].version)
-        by_learner = {actor % self.cluster.learners: actor for actor in reversed(filled)}
-        return list(by_learner.values()) if len(by_learner) == self.cluster.learners else []
-
-
 class EvaluatorService(Service):
     """An evaluation actor of a run, which plays episodes with the weights of each request.
 
@@ -272,7 +360,7 @@ class EvaluatorService(Service):
     def _open(self) -> Evaluator:
         settings, self._folder = self.task.settings, self.task.unpack()
         n_actors = settings.cluster.actors
-        seed_process(RunSeeds(settings.base.seed, (n_actors, self.replacements)).process)
+        RunSeeds(settings.base.seed, (n_actors, self.replacements)).seed_process()
         self._parameters = EnvironmentParameters(settings.reset)
         self._adapter = Environments(settings, self._folder).defer_evaluation(self._parameters, n_actors)
         self._learners: dict[str, WeightReceiver] = {}
@@ -289,47 +377,3 @@ class EvaluatorService(Service):
             learner = self._learners[role] = make_receiver(settings, self._folder, spec, rng, "cpu")
             learner.load_weights(self._weights[role])
         return self._learners[role].agent
-
-
-class RemoteEvaluations(Evaluations):
-    """Evaluations by a service, which is replaced if it ends or hangs.
-
-    Another process repeats the evaluation, with the same weights and seeds.
-
-    Args:
-        supervisor: supervises the service, which has been started.
-        make_arguments: returns the arguments of `EvaluatorService.evaluate`, with the present weights, given the number
-            of episodes that confirm the goal.
-        timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
-            episodes.
-    """
-
-    is_concurrent = True
-
-    def __init__(
-        self, supervisor: Supervisor, make_arguments: Callable[[int], tuple[Any, EpisodePlan, Any]], timeout: float
-    ):
-        self.supervisor, self.make_arguments, self.timeout = supervisor, make_arguments, timeout
-
-    def start(self, confirmation_episodes: int) -> None:
-        self._arguments = self.make_arguments(confirmation_episodes)
-        self._send()
-
-    def receive(self, timeout: float) -> Outcome | None:
-        for service, reply in self.supervisor.poll(timeout):
-            if isinstance(reply, Lost):
-                self.supervisor.replace(service, reply.reason, "another actor repeats the evaluation")
-                self._send()
-                return None
-            if isinstance(reply, Failure):
-                reply.raise_error()
-            service.has_result = True
-            return reply
-        if timeout:  # a run that has ended waits for the results
-            raise_deferred()
-        return None
-
-    def _send(self) -> None:
-        plan = self._arguments[1]
-        limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
-        self.supervisor.call(self.supervisor.services[0], "evaluate", *self._arguments, timeout=limit)
