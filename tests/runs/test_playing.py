@@ -267,4 +267,4 @@ def test_the_backend_is_chosen_before_an_environment_is_imported(monkeypatch, wi
     monkeypatch.delenv("MUJOCO_GL")
     settings = resolve([("test", {"base_config": {"env_name": "env.py"}})])
     with pytest.raises(UserError, match="imported with egl"):
-        Environments(settings, RunFolder(folder)).open_recorded(1, None)
+        Environments(settings, RunFolder(folder)).open(1, "rgb_array")
