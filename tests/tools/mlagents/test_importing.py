@@ -19,6 +19,7 @@ from algorithm.config.yaml_layers import find_value, iterate_leaves, nest, read_
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_blueprint
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.mlagents import importing
 from algorithm.tools.mlagents.importing import choose_folder_names, import_file
@@ -236,7 +237,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
 def test_images_of_a_fully_connected_encoder_are_flat_and_from_0_to_1():
     flat = {"behaviors": {"A": {"network_settings": {"vis_encode_type": "fully_connected"}}}}
     (folder,) = import_file(write(flat), force=False).folders
-    encoder = RunFolder(folder).load_blueprint("nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
+    encoder = load_blueprint(folder, "nn.py", settings_of("A").nn).encoders["*"](OBSERVED["Camera"])
     white = torch.full((1, *OBSERVED["Camera"].shape), 255, dtype=torch.uint8)
     assert encoder(white).shape == (1, 4800)
     torch.testing.assert_close(encoder(white), torch.ones(1, 4800))
