@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from algorithm.adapters.curriculum import MultiRange, Uniform
@@ -107,10 +107,10 @@ def _drop_null(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if value is not None}
 
 
-def _list_ranges(parameter: Parameter) -> Iterator[tuple[float, float]]:
+def _list_ranges(parameter: Parameter) -> Iterator[Sequence[float]]:
     """Yield the limits of each uniform distribution of a parameter."""
     for value in [lesson.value for lesson in parameter] if isinstance(parameter, tuple) else [parameter]:
         if isinstance(value, Uniform):
-            yield value.low, value.high
+            yield value.min_value, value.max_value
         elif isinstance(value, MultiRange):
             yield from value.intervals
