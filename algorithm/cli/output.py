@@ -39,10 +39,7 @@ class Output:
         self.removed_folders: dict[str, str] = {}  # of failed runs: the folder that the files were copied from
         self._log_file: FaultTolerantStream | None = None
         if as_json and sys.stdout is sys.__stdout__:
-            # Standard output is reserved for the result: what native code of a simulator prints goes to standard error.
-            sys.stdout.flush()
-            sys.stdout = FaultTolerantStream(os.fdopen(os.dup(1), "w", encoding="utf-8"))
-            os.dup2(2, 1)
+            _redirect_stdout()
         tolerate_closed_streams()
 
     @cached_property
@@ -147,3 +144,10 @@ def wrap_words(line: str, width: int | None) -> str:
     text, separator, arguments = line.partition(f" {get_command()} ")
     command = f"{separator}{arguments}".replace(" ", NO_BREAK).replace(NO_BREAK, " ", 1)
     return fill(f"{text}{command}", width, break_long_words=False, break_on_hyphens=False).replace(NO_BREAK, " ")
+
+
+def _redirect_stdout() -> None:
+    """Reserve standard output for the result: what native code of a simulator prints goes to standard error."""
+    sys.stdout.flush()
+    sys.stdout = FaultTolerantStream(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
