@@ -41,7 +41,7 @@ AUXILIARIES = {
 RUN_TOOLS = {
     "exporter": "algorithm.tools.export.export:RunExporter",
     "report": "algorithm.tools.reports.report_files:write_report",
-    "curve": "algorithm.tools.reports.run_figures:draw_curve",
+    "curve": "algorithm.tools.reports.report_files:draw_curve",
     "comparison": "algorithm.tools.reports.comparison_output:compare_repeats",
 }
 

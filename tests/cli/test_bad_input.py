@@ -108,7 +108,7 @@ mine/task --run | there is no run under runs
 mine/task --resume | train one with: python main.py mine/task
 list | there is no run under runs yet
 list mine/task | there is no run under runs/mine/task yet
-init gym/a:b | give its folder below envs/
+init gym/a:b | expected group/name, for example gym/acrobot
 init mine/task | exists already and was not changed
 init gym/thing --set base_config.env_name=Thing-v1 | env_name 'Thing-v1'
 init gym/chain --set base_config.env_type=PROBE | init writes folders for env_type GYM, ATARI, DM_CONTROL, PETT

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from algorithm.api import run_training
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import summarize_error
+from algorithm.parts.user_code import load_blueprint
 from algorithm.population.folder import LineageRow
 from algorithm.population.member import MemberFailed, Members
 from algorithm.population.runner import create_population, resume_population, train_population
@@ -29,7 +30,7 @@ DRAWS = {"evolver_enabled": True, "evolver_cem_length": 1, "evolver_cem_min_leng
 
 def train_quickly(environment, folder, settings, variant, callbacks, log, pause_at):
     """Train like `run_training`, a run whose state is one number, which depends on its history and its settings."""
-    folder.load_blueprint(settings.base.nn, {})
+    load_blueprint(folder.nn_from, settings.base.nn, {})
     store = folder.checkpoints(settings.base.keep_checkpoints)
     newest = store.latest(log)
     state = json.loads((newest.folder / "counters.json").read_text())["state"] if newest else 0
