@@ -228,7 +228,7 @@ def test_samplers_have_the_defaults_of_ml_agents():
     assert settings_of("A").reset == {
         "uniform": Uniform(0.0, 1.0),
         "gaussian": Gaussian(1.0, 1.0),
-        "ranges": MultiRange(((0.0, 1.0),)),
+        "ranges": MultiRange([[0.0, 1.0]]),
     }
 
 
@@ -297,7 +297,7 @@ x | environment_parameters.p is 'x'; it must be a number, or sampler_type and
 {sampler_type: unifrom, sampler_parameters: {}} | p.sampler_type is 'unifrom'; the samplers are uniform
 {sampler_type: uniform, sampler_parameters: {min_value: a}} | p.sampler_parameters.min_value is 'a'; input should be a
 {sampler_type: uniform, sampler_parameters: {min_value: 2}} | environment_parameters.p: 2.0 is above 1.0
-{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[1]]}} | intervals: each is a list of two numbers
+{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[1]]}} | intervals.0 is [1]; value should have at
 {curriculum: []} | p.curriculum is []; it must be a list of lessons
 {curriculum: [{name: a, value: 1}, LESSON]} | p.curriculum[0] is
 {curriculum: [{name: a, value: 1, completion_criteria: {threshold: 1}}, LESSON]} | completion_criteria.behavior is
