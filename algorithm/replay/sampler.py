@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -22,16 +21,6 @@ class StartRange:
 
     oldest: np.ndarray
     newest: np.ndarray
-
-    @cached_property
-    def count(self) -> np.ndarray:
-        """Number of starts of each lane [lanes]."""
-        return np.maximum(self.newest - self.oldest + 1, 0)
-
-    @cached_property
-    def total(self) -> int:
-        """Number of starts of all lanes."""
-        return int(self.count.sum())
 
 
 class Sequences:
