@@ -58,7 +58,7 @@ class LazyPrioritizedSampler(PrioritySampler):
     ):
         super().__init__(sequences, priority_function, uses_recorded_errors)
         self.uniform_fraction, self.slots = uniform_fraction, sequences.slots
-        lanes, starts = sequences.lanes, sequences.lanes * self.slots
+        lanes, starts = sequences.ring.lanes, sequences.ring.lanes * self.slots
         self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # range of places of each lane
         self.number = np.zeros(starts, np.int64)  # start number of each place
         self.place = np.zeros(starts, np.int64)  # indexed by the slot of the number
@@ -124,7 +124,7 @@ class LazyPrioritizedSampler(PrioritySampler):
 
     def grow(self) -> None:
         super().grow()
-        lanes, starts = self.sequences.lanes, self.sequences.lanes * self.slots
+        lanes, starts = self.sequences.ring.lanes, self.sequences.ring.lanes * self.slots
         for names, count in ((LANE_ARRAYS, lanes), (START_ARRAYS, starts)):
             for name in names:
                 array = getattr(self, name)

@@ -43,11 +43,6 @@ class Sequences:
         self.slots = ring.rows // stride  # at least the number of starts of a lane
 
     @property
-    def lanes(self) -> int:
-        """Number of lanes of the ring, which may grow."""
-        return self.ring.lanes
-
-    @property
     def shape(self) -> np.ndarray:
         """Rows of a sequence and burn-in rows [2], which determine the starts for a given ring."""
         return np.array([self.length, self.burn_in])

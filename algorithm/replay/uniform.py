@@ -30,7 +30,10 @@ class UniformSampler(Sampler):
             if not len(to_redraw):
                 return SampledSequences(lane, number, np.ones(batch, np.float32))
             lane[to_redraw], number[to_redraw] = self._draw_any(rng, len(to_redraw))
-        self.complete = self.complete or self._list_complete()
+        if self.complete is None:
+            lane, number = list_numbers(self.start_range.oldest, self.start_range.newest)
+            is_complete = self.sequences.is_unbroken(lane, number)
+            self.complete = lane[is_complete], number[is_complete]
         lane, number = self.complete
         if not len(lane):
             return None
@@ -40,8 +43,3 @@ class UniformSampler(Sampler):
     def _draw_any(self, rng: np.random.Generator, batch: int) -> Starts:
         lane, rank = locate_nth(self.count, rng.integers(self.count.sum(), size=batch))
         return lane, self.start_range.oldest[lane] + rank
-
-    def _list_complete(self) -> Starts:
-        lane, number = list_numbers(self.start_range.oldest, self.start_range.newest)
-        is_complete = self.sequences.is_unbroken(lane, number)
-        return lane[is_complete], number[is_complete]
