@@ -286,22 +286,16 @@ def find_run(request: RunRequest, log: Log) -> tuple[RunFolder, Settings]:
     given = list(request.layers)
     settings = replace(folder.load_settings(*given), command_line_layers=given)
     check_effects(settings, given)
-    _report_own_code(folder, request, settings.base.nn, log)
-    return folder, settings
-
-
-def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Log) -> None:
-    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
-    if not request.has_folder:
-        return
-    source, differing = find_folder(locate_environment(request.env)), []
+    source = find_folder(locate_environment(request.env)) if request.has_folder else None
+    differing = []
     for path in sorted(folder.path.glob("*.py")):
         original = source and source / path.name
         is_same = original and original.is_file() and path.read_bytes() == original.read_bytes()
-        if not is_same and not (request.use_env_nn and path.name == network_file):
+        if not is_same and not (request.use_env_nn and path.name == settings.base.nn):
             differing.append(path.name)
-    if differing:
+    if differing and request.has_folder:
         difference = (
             f"other code than in {source}" if source else f"and no environment folder {request.env} has such code"
         )
         log(f"{folder} executes its own {', '.join(differing)}, {difference}")
+    return folder, settings

@@ -294,10 +294,3 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert trainer.returncode == 130, rest
     assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
-
-
-def test_settings_that_unity_cannot_use_are_rejected(tmp_path, command):
-    write(tmp_path, "balance_ball")
-    assert "there is only one Unity editor" in command.fail("unity/task --editor --agents 2")
-    absent = "unity/task --set base_config.unity_args.build_path=nothing"
-    assert "there is no player at nothing" in command.fail(absent, 3)
