@@ -258,7 +258,7 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     run in training.
     """
     from algorithm.processes.cluster import check_actors_on_resume  # imports torch
-    from algorithm.runs.trained_agent import check_network
+    from algorithm.runs.trained_agent import load_agent
 
     folder, settings = find_run(request, log)
     with folder.lock:
@@ -268,7 +268,8 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:
-            check_network(settings, folder)  # before the run's own copy is replaced
+            for name, role in folder.read_roles().items():  # the weights fit, before the run's own copy is replaced
+                load_agent(settings, folder, folder.find_latest(), name, role)
             folder.copy_network(settings.base.nn)
         for line in changes:
             log(line)
