@@ -162,16 +162,13 @@ def test_forbidden_actions_are_never_taken(kind, masks, make_agent):
 def test_a_run_with_action_noise_takes_no_forbidden_action(name, algorithm):
     source = PROJECT_ENVS / name
     # The simulators raise on a forbidden action, which ends the run, since no restarts are allowed.
-    base = {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500}
-    layers = [
-        read_variant(source / "config.yaml", "default"),
-        {
-            "base_config": {**base, "algorithm": algorithm},
-            "acer_config": {"replay_ratio": 1},
-            "reactor_config": {"replay_ratio": 1},
-        },
-    ]
-    settings = resolve([("test", layer) for layer in (*layers, {"explorer": {"action_noise": [0.0, 1.0]}})])
+    changes = {
+        "base_config": {"max_env_restarts": 0, "max_step": 1500, "log_every": 1500, "algorithm": algorithm},
+        "acer_config": {"replay_ratio": 1},
+        "reactor_config": {"replay_ratio": 1},
+        "explorer": {"action_noise": [0.0, 1.0]},
+    }
+    settings = resolve([("test", read_variant(source / "config.yaml", "default")), ("test", changes)])
     folder = RunFolder.create(name, source, "a", settings.tree)
     assert train(settings, folder, lambda line: None).counters.env_steps >= 1500
     assert not (folder.path / "faults.log").exists()

@@ -18,8 +18,8 @@ from algorithm.adapters.env_errors import (
     describe_error,
     suppress_warnings,
 )
-from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
 from algorithm.adapters.spaces import AgentSpaces, check_ignored, name_spaces
+from algorithm.adapters.vector import apply_wrappers, load_callable
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
@@ -79,8 +79,8 @@ class PettingZooAdapter(Adapter):
         return self._make_steps(rows) if rows else self.step({})
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        while self._envs:
+            self._envs.pop().env.close()
 
     def _read_spaces(self, rows: Iterable[Row]) -> dict[str, AgentSpaces]:
         env = self._envs[0].env
@@ -184,12 +184,6 @@ class EpisodicEnv:
         rows += [self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents]
         self.active_obs = {row.agent: row.obs for row in rows if not row.is_bootstrap}
         return rows
-
-    def close(self) -> None:
-        """End the environment; calling it twice is harmless."""
-        if self.env is not None:
-            self.env.close()
-            self.env = None
 
     def _make_row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
         return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)

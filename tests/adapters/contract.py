@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.adapter import Adapter, EnvConfig
+from algorithm.adapters.wrappers import EnvGroups
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec
-from tests.adapters.configs import OPENED
+from tests.adapters.configs import OPENED, opened
 
 
 class AdapterContract:
@@ -186,6 +187,13 @@ def drive(adapter: Adapter, ticks: int, seed: int = 0, action: float | None = 0.
         actions = random_actions(spec, shape[0], rng) if action is None else np.full(shape, action, np.float32)
         steps.append(deepcopy(adapter.step({"agent": actions})["agent"]))
     return steps
+
+
+def assert_groups_play_the_same(make: Callable[[EnvConfig], Adapter], config: EnvConfig, n_groups: int) -> EnvGroups:
+    """Check that groups of environments have the episodes of undivided environments; return the groups."""
+    groups = opened(EnvGroups(make, config, n_groups))
+    assert play_lanes(groups, 30) == play_lanes(opened(make(config)), 30)
+    return groups
 
 
 def play_lanes(adapter: Adapter, rows: int, seed: int = 5) -> dict[int, list[tuple]]:

@@ -42,10 +42,3 @@ def test_worker_processes_use_the_arguments_of_a_task():
     adapter = swing_up(vectorization_mode="async", task_kwargs={"time_limit": 0.05})
     last = drive(adapter, 5)[-1]
     assert last.is_bootstrap_row.all() and last.alive.all()
-
-
-def test_lanes_and_seeds_differ():
-    adapter = swing_up(2)
-    once, other = (drive(adapter, 0, seed)[0].obs["position"] for seed in (3, 9))
-    assert not (once[0] == once[1]).all()
-    assert not (once == other).any(1).all()

@@ -6,8 +6,8 @@ import pytest
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.wrappers import EnvGroups
-from tests.adapters.configs import config, open_gym, opened
-from tests.adapters.contract import drive, make_contract, play_lanes
+from tests.adapters.configs import config, open_gym
+from tests.adapters.contract import assert_groups_play_the_same, drive, make_contract
 
 POOL = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
 TestMinAtar = make_contract(
@@ -19,8 +19,7 @@ TestGroupsOfEnvPool = make_contract(lambda: EnvGroups(GymAdapter, POOL, 2), pack
 
 def test_groups_of_envpool_have_the_episodes_of_an_undivided_pool():
     pytest.importorskip("envpool")
-    groups = opened(EnvGroups(GymAdapter, POOL, 2))
-    assert play_lanes(groups, 60) == play_lanes(GymAdapter(POOL), 60)
+    groups = assert_groups_play_the_same(GymAdapter, POOL, 2)
     groups.send({"agent": np.zeros((groups.reset(0)["agent"].lane.size, 1), np.float32)})  # closed while threads step
 
 
@@ -30,16 +29,6 @@ def test_minatar_is_found_by_name_and_has_the_minimal_set_of_actions():
     adapter = open_gym("MinAtar/SpaceInvaders-v1")
     assert adapter.roles["agent"].action_spec.branches == (4,)
     assert adapter.reset(0)["agent"].obs["obs"].size == 600
-
-
-def test_lanes_and_seeds_of_minatar_differ():
-    """The ball of Breakout starts on the left or on the right side."""
-    pytest.importorskip("minatar")
-    adapter = open_gym("MinAtar/Breakout-v1", 8)
-    obs = [drive(adapter, 0, seed)[0].obs["obs"].reshape(8, -1) for seed in (0, 100, 0)]
-    assert len(np.unique(obs[0], axis=0)) == 2
-    assert not (obs[0] == obs[1]).all()
-    np.testing.assert_array_equal(obs[0], obs[2])
 
 
 def test_pybullet_is_opened_by_its_module():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import tests.adapters.fragile  # noqa: F401  # registers an environment
+import tests.adapters.spaced  # noqa: F401  # registers an environment
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
@@ -231,9 +231,9 @@ def test_a_slow_environment_is_probed_for_a_limited_time(monkeypatch):
 
 def test_a_failure_or_a_reward_that_is_not_finite_ends_the_probe():
     for reward in (np.nan, -np.inf):
-        failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
+        failed = play("tests.adapters.spaced:Invalid-v0", reward=reward)
         assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
-    failed = play("tests.adapters.fragile:Fragile-v0", vectorization_mode="vector_entry_point")
+    failed = play("tests.adapters.spaced:Fragile-v0", vectorization_mode="vector_entry_point")
     assert "a motor" in failed.failure and "\n" not in failed.failure
     assert len(failed.rewards) == 0  # of which nothing is concluded
 

@@ -24,7 +24,7 @@ from algorithm.training.evaluator import Evaluator
 from algorithm.training.progress import Counters
 from algorithm.training.timer import Timer
 from tests.adapters.configs import config
-from tests.adapters.pictured import Pictured
+from tests.adapters.spaced import Pictured
 from tests.doubles import ParityAgent
 from tests.task_folder import write_task
 

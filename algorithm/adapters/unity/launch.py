@@ -107,13 +107,6 @@ def find_player(path: Path) -> Path:
     Raises:
         EnvironmentStartError: If there is no program, there are several, or the program is not executable.
     """
-    program = path if path.is_file() else _find_build(path)
-    if os.name == "posix" and not os.access(program, os.X_OK):
-        raise EnvironmentStartError(f"{program} is not executable: run chmod +x on it")
-    return program
-
-
-def _find_build(path: Path) -> Path:
     suffixes, patterns = PROGRAM_NAMES.get(sys.platform, PROGRAM_NAMES["linux"])
     for candidate in (path, *(path.with_name(path.name + suffix) for suffix in suffixes)):
         found = {candidate} if candidate.is_file() else {file for name in patterns for file in candidate.glob(name)}
@@ -122,6 +115,8 @@ def _find_build(path: Path) -> Path:
         if len(programs) > 1:
             names = ", ".join(program.name for program in programs)
             raise EnvironmentStartError(f"there are several programs in {candidate}: {names}; name one of them")
+        if programs and os.name == "posix" and not os.access(programs[0], os.X_OK):
+            raise EnvironmentStartError(f"{programs[0]} is not executable: run chmod +x on it")
         if programs:
             return programs[0]
     raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
