@@ -161,9 +161,9 @@ class UnityClient(AbstractContextManager):
         """Set environment parameters, which the scene receives with the next step or reset."""
         for name, value in parameters.items():
             if isinstance(value, Uniform):
-                self._parameters.set_uniform_sampler_parameters(name, value.low, value.high, self._seed)
+                self._parameters.set_uniform_sampler_parameters(name, value.min_value, value.max_value, self._seed)
             elif isinstance(value, Gaussian):
-                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.std, self._seed)
+                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.st_dev, self._seed)
             elif isinstance(value, MultiRange):
                 self._parameters.set_multirangeuniform_sampler_parameters(name, list(value.intervals), self._seed)
             else:

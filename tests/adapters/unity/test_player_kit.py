@@ -61,7 +61,7 @@ def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
         "gravity": 2.5,
         "mass": Uniform(1.0, 2.0),
         "wind": Gaussian(0.0, 0.5),
-        "size": MultiRange(((0.0, 1.0), (4.0, 5.0))),
+        "size": MultiRange([[0.0, 1.0], [4.0, 5.0]]),
     }
     record = tmp_path / "recorded.jsonl"
     how = {"engine": engine, "parameters": parameters, "seed": 3, "arguments": ["-nographics"]}
