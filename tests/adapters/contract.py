@@ -86,16 +86,10 @@ class AdapterContract:
         for rows in self._lanes().values():
             assert rows[0].first
             assert not any(row.first and row.is_bootstrap_row for row in rows)
-            assert all(following.first for row, following in pairwise(rows) if row.is_bootstrap_row)
-
-    def test_a_row_after_a_termination_is_a_bootstrap_row_or_first(self):
-        for rows in self._lanes().values():
-            assert all(row.alive or row.is_bootstrap_row or row.first for row in rows)
-
-    def test_a_bootstrap_row_has_no_consequences(self):
-        for rows in self._lanes().values():
+            assert all(row.alive or row.is_bootstrap_row or row.first for row in rows), "after a termination"
             for row, following in pairwise(rows):
-                assert not row.is_bootstrap_row or (following.reward == 0 and following.alive)
+                assert not row.is_bootstrap_row or following.first
+                assert not row.is_bootstrap_row or (following.reward == 0 and following.alive), "consequences"
 
     def test_episodes_end_and_others_start(self):
         assert any(row.first for rows in self._lanes().values() for row in rows[1:])

@@ -137,7 +137,6 @@ gymnasium.register("Mission-v0", Sampling, kwargs={"observation_space": MISSION,
 gymnasium.register(
     "Camera-v0", Sampling, max_episode_steps=50, kwargs={"observation_space": CAMERA, "action_space": BUTTON}
 )
-WORDS = {"observation_space": spaces.Text(5), "action_space": spaces.Discrete(2)}
-gymnasium.register("Words-v0", Sampling, kwargs=WORDS)
+gymnasium.register("Words-v0", Sampling, kwargs={"observation_space": spaces.Text(5), "action_space": BUTTON})
 gymnasium.register("Invalid-v0", Invalid, max_episode_steps=3)
 gymnasium.register("Fragile-v0", lambda: Sampling(**PLAIN), vector_entry_point=FragileVector, max_episode_steps=50)

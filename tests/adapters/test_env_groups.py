@@ -44,6 +44,10 @@ class Grouped(GymAdapter):
         self.calls.append(("receive", self.first_env))
         return super().receive()
 
+    def close(self):
+        self.calls.append(("close", self.first_env))
+        super().close()
+
 
 CARTPOLE = config("CartPole-v1", 5, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
 TestGroups = make_contract(lambda: EnvGroups(Grouped, CARTPOLE, 3))
@@ -89,21 +93,16 @@ def test_environments_that_cannot_step_in_the_background_have_no_groups(make):
 
 
 def test_a_group_that_does_not_start_closes_the_others():
-    closed = []
-
-    class Closing(Grouped):
-        def close(self):
-            closed.append(self.first_env)
-            super().close()
+    Grouped.calls = calls = []
 
     def make(config):
         if config.first_env:
             raise EnvironmentStartError("no licence")
-        return Closing(config)
+        return Grouped(config)
 
     with pytest.raises(EnvironmentStartError, match="no licence"):
         EnvGroups(make, config(CountedEpisodes, 2), 2)
-    assert closed == [0]
+    assert calls == [("close", 0)]
 
 
 def test_restarts_of_all_groups_are_counted_and_name_the_environment(caplog):

@@ -99,7 +99,9 @@ class _Sensor:
     def __init__(self, name: str, behavior: str, sent: Any):
         self.name, self._behavior = name, behavior
         self._sent_shape = shape = tuple(sent.shape)
-        self._is_channels_last = len(shape) == 3 and not _is_channels_first(sent)
+        # Channels are the only dimension without translational equivariance.
+        shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in sent.dimension_properties]
+        self._is_channels_last = len(shape) == 3 and shifted != [False, True, True]
         self._shape = (shape[2], *shape[:2]) if self._is_channels_last else shape
         if len(shape) == 3 and sent.compression_type != api.NONE:
             self.spec = ObsSpec(self._shape, "uint8", high=255.0)
@@ -166,12 +168,6 @@ class _Sensor:
 
     def _make_error(self, what: str) -> EnvironmentCrashed:
         return EnvironmentCrashed(f"sent an observation {what}, from the sensor {self.name!r} of {self._behavior!r}")
-
-
-def _is_channels_first(sent: Any) -> bool:
-    """Return whether the first dimension is the only one without translational equivariance, as for channels."""
-    shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in sent.dimension_properties]
-    return shifted == [False, True, True]
 
 
 def _check_finite(values: np.ndarray, what: str, behavior: str) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -231,7 +231,12 @@ def find_free_port() -> int:
 
 def describe_holder(port: int) -> str:
     """Return the name of the program that listens on the port, known on Linux only, for processes of the same user."""
-    sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
+    sockets = set()  # that listen on the port
+    for table in filter(Path.exists, SOCKET_TABLES):  # on Linux
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
+                sockets.add(f"socket:[{fields[9]}]")
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
             if any(file.resolve().name in sockets for file in (process / "fd").iterdir()):
@@ -239,12 +244,3 @@ def describe_holder(port: int) -> str:
         except OSError:  # a process of another user, or one that has just ended
             continue
     return "another program"
-
-
-def _find_inodes(port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on the port."""
-    for table in filter(Path.exists, SOCKET_TABLES):  # on Linux
-        for line in table.read_text().splitlines()[1:]:
-            fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
-                yield fields[9]

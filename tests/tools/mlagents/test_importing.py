@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 import yaml
 
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
-from algorithm.cli import main
 from algorithm.config.loader import check_effects, resolve
 from algorithm.config.yaml_layers import find_value, iterate_leaves, nest, read_variant
 from algorithm.parts.components_builder import make_agent
@@ -324,32 +322,29 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("text", "message"), [*INVALID, (None, "the file does not exist")])
-def test_an_invalid_file_is_one_line_and_writes_nothing(text, message, capsys):
+def test_an_invalid_file_is_one_line_and_writes_nothing(text, message, command):
     if text is not None:
         write(text)
-    assert main.main(["import-mlagents", "trainer.yaml"]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err and "trainer.yaml" in shown.err and shown.err.count("\n") == 1
-    assert shown.out == "" and not Path("envs").exists()
+    error = command.fail("import-mlagents trainer.yaml")
+    assert message in error and "trainer.yaml" in error and not Path("envs").exists()
 
 
-def test_a_folder_is_overwritten_only_by_force(capsys):
-    path = write({"behaviors": {"A": {"max_steps": 7}, "B": {}}})
+def test_a_folder_is_overwritten_only_by_force(command):
+    write({"behaviors": {"A": {"max_steps": 7}, "B": {}}})
     own = Path("envs/unity/B/mine.py")
     own.parent.mkdir(parents=True)
     own.write_text("1")
-    assert main.main(["import-mlagents", str(path)]) == 2
-    assert "B exists already; --force replaces it" in capsys.readouterr().err
+    assert "B exists already; --force replaces it" in command.fail("import-mlagents trainer.yaml")
     assert not Path("envs/unity/A").exists()
-    assert main.main(["import-mlagents", str(path), "--force"]) == 0
+    command("import-mlagents trainer.yaml --force")
     write({"behaviors": {"A": {"max_steps": 8}}})
-    assert main.main(["import-mlagents", str(path), "--force"]) == 0
+    command("import-mlagents trainer.yaml --force")
     assert settings_of("A").base.max_step == 8
     assert sorted(file.name for file in own.parent.iterdir()) == ["config.yaml", "mine.py", "nn.py"]
     assert own.read_text() == "1"
 
 
-def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
+def test_an_error_while_writing_leaves_nothing(monkeypatch, command):
     written = []
 
     def full(path, text):
@@ -359,8 +354,8 @@ def test_an_error_while_writing_leaves_nothing(monkeypatch, capsys):
         written.append(path)
 
     monkeypatch.setattr(importing, "replace_text", full)
-    assert main.main(["import-mlagents", str(write({"behaviors": {"A": {}, "B": {}}}))]) == 1
-    assert "no space left" in capsys.readouterr().err
+    write({"behaviors": {"A": {}, "B": {}}})
+    assert "no space left" in command("import-mlagents trainer.yaml", 1).err
     assert len(written) == 3
     assert list(Path("envs/unity").iterdir()) == []
 
@@ -377,13 +372,11 @@ def test_names_of_folders_are_valid_and_unique_on_every_system():
     assert "behaviors.a/b: its folder is a_b; the role has the name of the behavior" in imported.notes
 
 
-def test_scripts_get_folders_and_the_keys_without_a_counterpart(capsys):
-    path = write(EXAMPLES["SoccerTwos"].text)
-    assert main.main(["import-mlagents", str(path), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_scripts_get_folders_and_the_keys_without_a_counterpart(command):
+    write(EXAMPLES["SoccerTwos"].text)
+    printed = command.json("import-mlagents trainer.yaml")
     assert printed["folders"] == ["envs/unity/SoccerTwos"]
     assert printed["not_served"].keys() == EXAMPLES["SoccerTwos"].lost
-    assert printed["status"] == 0
 
 
 def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
@@ -393,9 +386,9 @@ def test_a_written_folder_names_the_command_that_trains_it(monkeypatch):
     assert first_line.endswith("a trainer configuration of ML-Agents: samara unity/SoccerTwos")
 
 
-def test_without_json_each_key_is_one_line(capsys):
-    assert main.main(["import-mlagents", str(write(EXAMPLES["WallJump"].text))]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_without_json_each_key_is_one_line(command):
+    write(EXAMPLES["WallJump"].text)
+    lines = command("import-mlagents trainer.yaml").out.splitlines()
     for key in EXAMPLES["WallJump"].lost:
         assert [line for line in lines if line.startswith(f"{key}: not supported: ")], key
     assert "train it: python main.py unity/SmallWallJump" in lines
@@ -421,7 +414,7 @@ def test_a_lesson_for_an_unknown_behavior_is_reported():
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
-def test_an_imported_folder_trains_and_plays(trainer, tmp_path):
+def test_an_imported_folder_trains_and_plays(trainer, tmp_path, command):
     record = tmp_path / "recorded.jsonl"
     player = make_player(tmp_path, "balance_ball", "--record", str(record))
     text = EXAMPLES["3DBall"].text + EXAMPLES["3DBall_randomize"].text.partition("threaded: false\n")[2]
@@ -429,16 +422,17 @@ def test_an_imported_folder_trains_and_plays(trainer, tmp_path):
     network, hyperparameters = {"normalize": True, "memory": {}}, {"learning_rate": 0.00025, "batch_size": 96}
     tree["behaviors"]["3DBall"] |= {"max_steps": 600, "summary_freq": 200, "network_settings": network}
     tree["behaviors"]["3DBall"] |= {"trainer_type": trainer, "hyperparameters": hyperparameters}
-    assert main.main(["import-mlagents", str(write(tree))]) == 0
+    write(tree)
+    command("import-mlagents trainer.yaml")
     quick = {
         "ppo": {"rollout_length": 20},
         "sac": {"learning_starts": 100, "batch_size": 2, "sequence_length": 20, "burn_in_step": 0},
     }
     changes = [f"{trainer}_config.{key}={value}" for key, value in quick[trainer].items()]
-    assert main.main(["unity/3DBall", "-n", "a", "--set", *changes]) == 0
+    command(f"unity/3DBall -n a --set {' '.join(changes)}")
     counters = RunFolder.find("unity/3DBall", "a").find_latest().counters
     assert counters.env_steps >= 600 and counters.updates > 2
-    assert main.main(["unity/3DBall", "-n", "a", "--run", "--max_iter", "1"]) == 0
+    command("unity/3DBall -n a --run --max_iter 1")
     recorded = record.read_text()
     for name in ("mass", "gravity", "scale", "friction"):
         assert f'"{name}"' in recorded
