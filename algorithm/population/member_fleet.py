@@ -27,7 +27,7 @@ from algorithm.population.member import (
     read_member,
     write_member,
 )
-from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
+from algorithm.processes.host import Failure, ServiceSpec, open_host
 from algorithm.processes.supervisor import Lost, Supervised, Supervisor
 
 WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
@@ -62,15 +62,14 @@ class MemberFleet:
         members: the members.
         settings: the settings of the population.
         log: receives lines for the user.
-        host: runs the services; None for the host that the settings name.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.
     """
 
-    def __init__(self, members: Members, settings: Settings, log: Callable[[str], None], host: Host | None = None):
+    def __init__(self, members: Members, settings: Settings, log: Callable[[str], None]):
         config, cluster = settings.population, settings.cluster
-        self.host = host or open_host(settings, (config.processes or 1) * config.cpus_per_member)
+        self.host = open_host(settings, (config.processes or 1) * config.cpus_per_member)
         is_local = self.host.shares_files
         spec = ServiceSpec(
             kind="Member",

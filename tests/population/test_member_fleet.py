@@ -20,12 +20,11 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member as member_module
+from algorithm.population import member_fleet
 from algorithm.population.member import MemberFailed, MemberReply
 from algorithm.population.member_fleet import MemberFleet
-from algorithm.processes.host import ProcessHost
 from tests.population import members
 from tests.population.members import CONFIG, DRAWS, train_quickly
-from tests.prepared_processes import PREPARED
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
@@ -52,7 +51,7 @@ def hosts() -> list[InlineHost]:
 
 
 @pytest.fixture
-def make_fleet(hosts):
+def make_fleet(hosts, monkeypatch):
     """Return a function that returns `make_fleet` of a population, with faults of the host."""
 
     def make(
@@ -63,7 +62,8 @@ def make_fleet(hosts):
             host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
-            fleet = MemberFleet(members, settings, log, host)
+            monkeypatch.setattr(member_fleet, "open_host", lambda *_: host)
+            fleet = MemberFleet(members, settings, log)
             fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
             return fleet
 
@@ -234,11 +234,11 @@ def hang(task):
 
 
 @pytest.fixture
-def fleet():
+def fleet(prepared_workers):
     """Return a fleet of a process that hangs."""
     members = SimpleNamespace(run_task=hang, folders=[Path("member")])
     settings = resolve([("test", {"population_config": {"timeout": 0.5, "processes": 1}})])
-    with closing(MemberFleet(members, settings, print, ProcessHost(PREPARED))) as fleet:
+    with closing(MemberFleet(members, settings, print)) as fleet:
         yield fleet
 
 
