@@ -21,7 +21,7 @@ from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint, Checkpoi
 from algorithm.checkpointing.store import copy_checkpoint
 from algorithm.config.sections import BaseConfig, PopulationConfig
 from algorithm.networks.flat_parameters import State
-from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
+from algorithm.population.members import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.population.setting_spaces import SettingSpaces
 
 Return = float | None  # the mean return of an evaluation; None: the member failed

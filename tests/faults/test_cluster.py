@@ -1,6 +1,5 @@
 """Runs and a population on Ray: short ones, and some whose processes or machines are killed, or hang."""
 
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from tests.faults.runs import (
     saved_steps,
     write_task,
 )
-from tests.population.members import CONFIG
+from tests.population.members import CONFIG, read_state
 from tests.task_folder import write_task as write_environment_folder
 
 pytestmark = [
@@ -203,22 +202,6 @@ def lose_learner(run, number: int) -> None:
 POPULATION = ["mine/task", "-n", "there", "--population", "4", "--ray", "local", *SETTINGS[:2]]
 
 
-def read_lineage(name: str) -> list[dict]:
-    return [json.loads(line) for line in Path(f"runs/mine/task/{name}/lineage.jsonl").read_text().splitlines()]
-
-
-def read_state(name: str) -> dict[str, bytes]:
-    """Return weights, moments, replay and environments in the last checkpoints of the members."""
-    runs = [Path(f"runs/mine/task/{name}-{member}/checkpoints") for member in range(1, 5)]
-    newest = [max(run.glob("[0-9]*")) for run in runs]
-    return {
-        f"{number}/{path.relative_to(folder)}": path.read_bytes()
-        for number, folder in enumerate(newest)
-        for path in folder.rglob("*")
-        if path.suffix in (".pt", ".npz")
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_population_that_is_stopped_is_resumed_and_equals_one_in_processes_of_this_machine(start_run):  # noqa: F811
@@ -234,5 +217,8 @@ def test_a_population_that_is_stopped_is_resumed_and_equals_one_in_processes_of_
     assert main.main("mine/task -n there --resume --set base_config.runtime=LOCAL".split()) == 0
     arguments = "mine/task -n here --population 4 --max_step 180 --set population_config.processes=2"
     assert main.main(arguments.split()) == 0
-    assert read_lineage("there") == read_lineage("here") and len(read_lineage("there")) == 12
-    assert read_state("there") == read_state("here")
+    there, here = (Path(f"runs/mine/task/{name}/lineage.jsonl").read_text() for name in ("there", "here"))
+    assert there == here and there.count("\n") == 12
+    there, here = map(read_state, ("there", "here"))
+    assert there.keys() == here.keys()
+    assert all(there[name] == here[name] for name in here if name.endswith((".pt", ".npz")))

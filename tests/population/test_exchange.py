@@ -20,7 +20,7 @@ from algorithm.population.exchange import (
     rank_members,
     select_elites,
 )
-from algorithm.population.folder import LineageRow, PopulationState
+from algorithm.population.members import LineageRow, PopulationState
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 
@@ -48,9 +49,10 @@ class InlineHost(Host):
 
     def put(self, value):
         self.n_put += 1
-        copies = {role: array.copy() for role, array in value.items()}
-        for array in copies.values():
-            array.setflags(write=False)
+        copies = deepcopy(value)
+        for arrays in copies.values():
+            for array in arrays.values():
+                array.setflags(write=False)
         return copies
 
     def call(self, handle, method, *arguments):

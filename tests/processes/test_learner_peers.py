@@ -28,8 +28,7 @@ def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
     moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
     arrays = [
-        pack_weights(learner, with_targets=True),
-        learner.parameters.all_parameters.numpy(),
+        *pack_weights(learner, with_targets=True).values(),
         learner._counts,
         *moments,
     ]
@@ -106,15 +105,15 @@ def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared,
 
 
 @pytest.mark.parametrize("algorithm", ["A2C", "PPO"])
-def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path):
+def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts):
     """One learner joins the rollouts of both actors; otherwise each learner has those of one."""
     layers = SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}, "ppo_config": {"minibatches": 1}}
     vectors, updates = [], []
     for count in (1, 2):
         cluster_settings = on_ray(actors=2, learners=count, max_lag=0)
-        _, folder, result = train(tmp_path, f"learners_{count}", *layers, cluster_settings)
-        vectors.append(torch.cat(list(read_weights(folder).values())))
-        updates.append(result.counters.updates)
+        run = train(f"learners_{count}", *layers, cluster_settings)
+        vectors.append(torch.cat(list(read_weights(run.folder).values())))
+        updates.append(run.result.counters.updates)
     assert updates[0] == updates[1] > 3
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
 

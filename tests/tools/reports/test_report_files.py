@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from algorithm.population.folder import LineageRow, PopulationFolder
+from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
 from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
