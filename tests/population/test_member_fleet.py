@@ -23,7 +23,7 @@ from algorithm.population.member_fleet import MemberFleet, MemberReply
 from algorithm.population.members import MemberFailed
 from algorithm.processes.host import ServiceLost
 from tests.population import members
-from tests.population.members import CONFIG, train_quickly
+from tests.population.members import CONFIG, list_files, read_state, train_quickly
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
