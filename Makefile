@@ -27,3 +27,4 @@ docs:
 
 site:
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	! grep -rE "(src=|<link[^>]+href=|@import |url\()[\"']?(https?:)?//" docs/_build/html --include=*.html --include=*.css --include=*.svg

@@ -78,7 +78,7 @@ class OnlyIf(Condition):
     def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
             value = getattr(settings, name)
-            if not _is_among(value, values):
+            if fold_case(value) not in map(fold_case, values):
                 return f"is for {name} {_join_values(values)}, not for {_text(value)}, and so has no effect"
         return None
 
@@ -92,7 +92,7 @@ class Unless(Condition):
     def explain_failure(self, settings: Any) -> str | None:
         for name, values in self.values.items():
             value = getattr(settings, name)
-            if _is_among(value, values):
+            if fold_case(value) in map(fold_case, values):
                 return f"has no effect, since {name} is {_text(value)}"
         return None
 
@@ -171,11 +171,6 @@ def get_annotations(cls: type) -> Mapping[str, tuple[Any, ...]]:
     """Return the annotations of each field of a class, without its type."""
     hints = get_type_hints(cls, include_extras=True)
     return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-
-
-def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return whether `value` is one of `values`."""
-    return fold_case(value) in map(fold_case, values)
 
 
 def fold_case(value: Any) -> Any:

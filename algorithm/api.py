@@ -140,7 +140,7 @@ def run_training(
     make_exporter = find_run_tool("exporter") if settings.base.export != "never" else None
     exporter = make_exporter(settings, folder, log) if make_exporter else None
     if not folder.has_learned():
-        write_origin(folder.path, describe_provenance(environment, settings.base, variant), log)
+        write_origin(folder.path, describe_provenance(environment, settings.base, variant))
     try:
         with preserve_working_directory():
             exports = [exporter] if exporter else []

@@ -102,6 +102,15 @@ CASES = {
             "sac_config.clip_epsilon=0.5",
         ),
     ),
+    "sac-flash": Case(
+        env="mujoco/half_cheetah",
+        variant="flash_small",
+        env_steps=800,
+        settings=("sac_config.learning_starts=400", "sac_config.random_steps=400"),
+    ),
+    "reactor-cartpole": Case(env="gym/cartpole", variant="reactor", env_steps=3000),
+    "a2c-gru": Case(env="gym/cartpole", variant="a2c_gru", env_steps=16000),
+    "ppo-cartpole": Case(env="gym/cartpole", variant="ppo", env_steps=8000),
 }
 # Arguments of main.py, one command after the other. Ray needs a network namespace with nothing but loopback.
 SHORT = ("--seed", "0", "--device", "cpu", "--set", "goal.return=null", "base_config.log_every=500")
@@ -207,8 +216,11 @@ def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str
         digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
         digests["optimizer"] += digest_arrays(optimizer.moments.numpy() for optimizer in learner.optimizers)
         digests["statistics"] += digest_arrays(read_statistics(components))
-        digests["replay"] += digest_arrays(components.scheduler.replay.state().values())
-        for generator in (components.agent.rng, components.scheduler.rng, components.scheduler.replay.rng):
+        generators = [components.agent.rng, components.scheduler.rng]
+        if replay := components.scheduler.replay:
+            digests["replay"] += digest_arrays(replay.state().values())
+            generators.append(replay.rng)
+        for generator in generators:
             digests["generators"].append(digest_bytes(json.dumps(generator.bit_generator.state).encode()))
     digests["generators"] += digest_arrays([torch.get_rng_state().numpy()])
     digests["metrics"] += digest_arrays(read_metrics(metrics))
@@ -221,7 +233,8 @@ def read_statistics(components: AgentComponents) -> Iterator[np.ndarray]:
     for where in learner.parameters.statistics_slices.values():
         yield learner.parameters.statistics[where].numpy()
     yield learner.reward_normalizer.running_sums
-    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, components.scheduler.remainder])
+    remainder = components.scheduler.state().get("remainder", 0.0)
+    yield np.array([learner.updates, learner.skipped_updates, learner.rows_seen, remainder])
 
 
 def read_metrics(path: Path) -> Iterator[np.ndarray]:

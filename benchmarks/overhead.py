@@ -22,8 +22,8 @@ from algorithm.config.yaml_layers import read_variant
 from algorithm.parts import run_folder
 from algorithm.runs.build import train
 from algorithm.runs.callbacks import Callback
+from algorithm.tools.reports.report_files import draw_curve
 from algorithm.tools.reports.run_data import make_metrics
-from algorithm.tools.reports.run_figures import draw_curve
 from algorithm.training.metrics import TABLE_FILE, read_table
 from algorithm.training.progress import Progress
 from algorithm.training.timer import PHASES

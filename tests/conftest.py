@@ -65,9 +65,7 @@ def registered_fakes(monkeypatch):
         (registry.ADAPTERS, "ANY_ACTION", "AnyAction"),
         (registry.AGENTS, "TWO_GROUPS", "TwoGroups"),
         (registry.AUXILIARIES, "distillation", "Distillation"),
-        (registry.EXPLORERS, "mixture", "Mixture"),
-        (registry.SETTINGS["algorithm"], "TWO_GROUPS", "TwoGroupsSettings"),
-        (registry.SETTINGS["auxiliaries"], "distillation", "DistillationSettings"),
+        (registry.TABLES["explorer"], "mixture", "Mixture"),
     ]:
         monkeypatch.setitem(table, name, f"tests.fakes:{fake}")
 

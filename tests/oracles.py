@@ -121,6 +121,47 @@ def soft_vtrace_by_definition(
     return target
 
 
+def compute_hats(position: np.ndarray | float, atoms: np.ndarray) -> np.ndarray:
+    """Return h_i(y) = [1 - |clip(y, z_1, z_N) - z_i| / Dz]_+ of each atom [..., N], for positions y [...]."""
+    clipped = np.clip(np.asarray(position), atoms[0], atoms[-1])
+    return np.maximum(0, 1 - np.abs(clipped[..., None] - atoms) / (atoms[1] - atoms[0]))
+
+
+def distributional_retrace_by_definition(
+    reward: np.ndarray,
+    alive: np.ndarray,
+    first: np.ndarray,
+    gamma: float,
+    atoms: np.ndarray,
+    probs: np.ndarray,
+    q: np.ndarray,
+    taken: np.ndarray,
+    trace: np.ndarray,
+) -> np.ndarray:
+    """Return the sum over n and a of alpha_{n,a} (Gruslys et al. 2018, section 3.2) [T, B, N]; NaN for invalid rows.
+
+    Arrays are [T, B] except `first` [T+1, B], the policy `probs` [T+1, B, A], and the distributions `q` [T+1, B, A, N].
+    """
+    valid, rows = ~(first[1:] & alive), len(reward)
+    target = np.full((*reward.shape, len(atoms)), np.nan)
+    for t, b in np.argwhere(valid):
+        result, weight, total, discount, s = np.zeros(len(atoms)), 1.0, 0.0, 1.0, t
+        while weight:
+            total, discount = total + discount * reward[s, b], discount * gamma
+            if not alive[s, b]:
+                result += weight * compute_hats(total, atoms)
+                break
+            s += 1
+            c = trace[s, b] if s < rows and valid[s, b] else 0.0
+            for a, prob in enumerate(probs[s, b]):
+                alpha = weight * (prob - c * (s < rows and a == taken[min(s, rows - 1), b]))
+                for z, mass in zip(atoms, q[s, b, a], strict=True):
+                    result += alpha * mass * compute_hats(total + discount * z, atoms)
+            weight *= c
+        target[t, b] = result
+    return target
+
+
 def _sums(error, discount, rho, trace, horizon) -> list[float]:
     """Return sum_k (c_t ... c_{k-1}) rho_k error_k, discounted, for each row, and a final 0."""
     rows = range(len(error))

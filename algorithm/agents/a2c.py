@@ -18,7 +18,6 @@ from algorithm.agents.settings import A2CSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import batch_statistics
-from algorithm.returns import add_advantages
 from algorithm.rollout import Rollout
 
 
@@ -36,10 +35,8 @@ class A2C(StateValueAgent):
         with torch.inference_mode():
             statistics, v, stream_values = self.split_outputs(outputs)
             policy = self.family(self.policy.mask_logits(statistics[:-1], rollout.obs))
-            target = self.estimate_values(rollout, v)
+            target, advantage, streams = self.estimate_returns(rollout, v, stream_values)
             error = target - v[:-1]
-            streams = self.estimate_streams(rollout, stream_values)
-            advantage = add_advantages(error, self.streams, streams)
             if settings.normalize_advantages:
                 advantage = normalize_advantages(advantage, valid, self.merge_moments)
             # d/d statistics of log pi(a_t | x_t) (R_t - V_t) + beta H, and descent on c_v / 2 (R_t - V_t)^2.

@@ -7,10 +7,8 @@ outputs of the network are closed forms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,10 +18,8 @@ from algorithm.agents.rows import mean_weights, td_error_stats
 from algorithm.agents.settings import PpoSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import clipped_error, clipped_importance, clipped_objective, squared_error, surrogate_loss
-from algorithm.networks import Blueprint, batch_statistics
-from algorithm.returns import RewardStream, add_advantages
+from algorithm.networks import batch_statistics
 from algorithm.rollout import Rollout
-from algorithm.specs import Role
 
 
 class Ppo(StateValueAgent):
@@ -32,27 +28,14 @@ class Ppo(StateValueAgent):
     Settings = PpoSettings
     settings: PpoSettings
 
-    def __init__(
-        self,
-        settings: PpoSettings,
-        blueprint: Blueprint,
-        role: Role,
-        rng: np.random.Generator,
-        *,
-        streams: Mapping[str, RewardStream] = {},
-    ):
-        epochs, minibatches = settings.epochs, settings.minibatches
-        super().__init__(settings, blueprint, role, rng, epochs=epochs, minibatches=minibatches, streams=streams)
-
     def prepare(self, rollout: Rollout) -> Rollout:
         _, v, stream_values = self.split_outputs(self.policy.compute_outputs(unroll(self.policy.torso, rollout)))
-        target = self.estimate_values(rollout, v)
-        streams = self.estimate_streams(rollout, stream_values)
+        target, advantage, streams = self.estimate_returns(rollout, v, stream_values)
         return replace(
             rollout,
             targets={
                 "value": target,
-                "advantage": add_advantages(target - v[:-1], self.streams, streams),
+                "advantage": advantage,
                 "old_value": v[:-1],
                 **{f"value/{name}": stream.target for name, stream in streams.items()},
                 **{f"old_value/{name}": stream.value for name, stream in streams.items()},

@@ -35,7 +35,7 @@ from algorithm.losses import (
     truncated_importance,
 )
 from algorithm.networks import Blueprint, BranchedActorCritic, TargetNetwork, batch_statistics
-from algorithm.returns import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs, Support, retrace
+from algorithm.returns import DISTRIBUTIONAL_ESTIMATORS, RetraceInputs, Support, retrace
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
@@ -58,7 +58,10 @@ class Reactor(Agent):
             raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO")
         self.family = make_flattened_family(spec.branches)
         self.critic = make_critic(settings, self.family.statistics_size)
-        self.policy, target = (self._make_network(blueprint, role) for _ in range(2))
+        n_values, gain, fraction = self.critic.n_values, self.critic.gain, settings.policy_uniform_fraction
+        self.policy, target = (
+            BranchedActorCritic(blueprint, role.obs_specs, self.family, n_values, gain, fraction) for _ in range(2)
+        )
         self.target = TargetNetwork(self.policy, target)
         self.target_networks = {"target": self.target}
         self.groups = {
@@ -66,16 +69,6 @@ class Reactor(Agent):
         }
         self.schedule = make_replay_schedule(settings, self.policy, on_policy_updates=False)
         self.reward_transform = RewardTransform.from_settings(settings)
-
-    def _make_network(self, blueprint: Blueprint, role: Role) -> BranchedActorCritic:
-        return BranchedActorCritic(
-            blueprint,
-            role.obs_specs,
-            self.family,
-            self.critic.n_values,
-            self.critic.gain,
-            self.settings.policy_uniform_fraction,
-        )
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
         settings, network = self.settings, self.policy
@@ -91,16 +84,16 @@ class Reactor(Agent):
             all_policies = self.family(network.mix_with_uniform(logits))
             behavior, policy = self.family(rollout.behavior), all_policies.select_rows(slice(-1))
             rho = policy.log_ratio(behavior, rollout.raw_action).clamp(-20, 20).exp()
-            experience = Experience(
+            inputs = RetraceInputs(
                 reward=rollout.reward,
                 discount=settings.gamma * rollout.alive,
                 valid=valid,
                 taken=policy.find_index(rollout.raw_action).squeeze(-1),
                 trace=settings.trace_lambda * rho.clamp(max=1),
-                policy=all_policies,
+                probs=all_policies.probs,
             )
-            critic = self.critic.evaluate(outputs.values.detach(), target_values, experience)
-            estimate = self._estimate_policy_gradient(critic, policy, behavior, experience.taken, rho)
+            critic = self.critic.evaluate(outputs.values.detach(), target_values, inputs)
+            estimate = self._estimate_policy_gradient(critic, policy, behavior, inputs.taken, rho)
             # The gradient of J + entropy_coef * H with respect to the probabilities. That of the entropy has one more
             # term, a constant, which has no effect.
             gradient = estimate - settings.entropy_coef * policy.log_probs
@@ -118,7 +111,7 @@ class Reactor(Agent):
                 "train/value": policy.expectation(critic.q),
             }
             plain_weights = mean_weights(valid, torch.ones_like(rollout.weight))
-            q_taken = critic.q.gather(-1, experience.taken.unsqueeze(-1)).squeeze(-1)
+            q_taken = critic.q.gather(-1, inputs.taken.unsqueeze(-1)).squeeze(-1)
             policy_values = {
                 "train/clip_fraction": (rho > 1).float(),
                 "train/policy_objective": policy.expectation(estimate),
@@ -174,18 +167,6 @@ class Reactor(Agent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experience:
-    """The rows of a batch from which a critic computes its target."""
-
-    reward: Tensor  # [T, B]
-    discount: Tensor  # gamma * alive [T, B]
-    valid: Tensor  # [T, B]
-    taken: Tensor  # index of the taken action, or combination of actions [T, B]
-    trace: Tensor  # c = lambda min(1, rho) [T, B]
-    policy: Categorical  # pi at all T+1 rows
-
-
-@dataclass(frozen=True, kw_only=True)
 class CriticOutput:
     """The values, targets and errors of a batch, without gradient."""
 
@@ -203,13 +184,13 @@ class Critic(ABC):
     gain: float  # of the initial weights of these outputs
 
     @abstractmethod
-    def evaluate(self, values: Tensor, target_values: Tensor, experience: Experience) -> CriticOutput:
+    def evaluate(self, values: Tensor, target_values: Tensor, inputs: RetraceInputs) -> CriticOutput:
         """Return the output of the critic.
 
         Args:
             values: The outputs of the network [T+1, B, n_values].
             target_values: The outputs of the target network [T+1, B, n_values].
-            experience: The rewards, actions, traces and policy of the batch.
+            inputs: The rewards, actions, traces c = lambda min(1, rho) and policy of the batch.
         """
 
     @abstractmethod
@@ -225,15 +206,15 @@ class ScalarCritic(Critic):
     def __init__(self, n_actions: int):
         self.n_values = n_actions
 
-    def evaluate(self, values: Tensor, target_values: Tensor, experience: Experience) -> CriticOutput:
-        taken, q = experience.taken.unsqueeze(-1), values[:-1]
+    def evaluate(self, values: Tensor, target_values: Tensor, inputs: RetraceInputs) -> CriticOutput:
+        taken, q = inputs.taken.unsqueeze(-1), values[:-1]
         target = retrace(
-            experience.reward,
-            experience.discount,
-            experience.valid,
+            inputs.reward,
+            inputs.discount,
+            inputs.valid,
             target_values[:-1].gather(-1, taken).squeeze(-1),
-            experience.policy.expectation(target_values),
-            experience.trace,
+            (inputs.probs * target_values).sum(-1),
+            inputs.trace,
         )
         q_taken = q.gather(-1, taken).squeeze(-1)
         error = target - q_taken
@@ -262,23 +243,12 @@ class CategoricalCritic(Critic):
         self.n_actions, self.support, self.estimate = n_actions, support, DISTRIBUTIONAL_ESTIMATORS[estimator]
         self.n_values = support.n_atoms * (1 + n_actions)
 
-    def evaluate(self, values: Tensor, target_values: Tensor, experience: Experience) -> CriticOutput:
+    def evaluate(self, values: Tensor, target_values: Tensor, inputs: RetraceInputs) -> CriticOutput:
         log_q = self._compute_logits(values[:-1]).log_softmax(-1)
         target_q = self._compute_logits(target_values).softmax(-1)
-        target = self.estimate(
-            DistributionalInputs(
-                reward=experience.reward,
-                discount=experience.discount,
-                valid=experience.valid,
-                trace=experience.trace,
-                taken=experience.taken,
-                probs=experience.policy.probs,
-                q=target_q,
-            ),
-            self.support,
-        )
+        target = self.estimate(inputs, target_q, self.support)
         atoms, q = self.support.make_atoms(target), log_q.exp()
-        index = experience.taken[..., None, None].expand(*experience.taken.shape, 1, self.support.n_atoms)
+        index = inputs.taken[..., None, None].expand(*inputs.taken.shape, 1, self.support.n_atoms)
         # The gradient of -sum_i target_i log q_i(x_t, a_t) with respect to the logits is q - target, since the target's
         # entries sum to 1, also if some are negative.
         direction = target - q.gather(-2, index).squeeze(-2)

@@ -110,6 +110,8 @@ class StateValueSettings(ActorCriticSettings):
 class A2CSettings(StateValueSettings):
     """The section `a2c_config`; default_config.yaml has the defaults, units and meanings."""
 
+    epochs, minibatches = None, 1  # one update with each rollout as it was collected
+
 
 @dataclass(frozen=True, kw_only=True)
 class PpoSettings(StateValueSettings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,18 @@ from torch import Tensor
 from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head
 from algorithm.agents.agent import Agent, DataSchedule, MergeMoments
 from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.settings import StateValueSettings
+from algorithm.agents.settings import A2CSettings, PpoSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint
-from algorithm.returns import RewardStream, StreamEstimate, estimate_on_policy, n_step_return
+from algorithm.returns import (
+    EstimatorInputs,
+    RewardStream,
+    StreamEstimate,
+    TraceClipping,
+    add_advantages,
+    estimate_streams,
+)
+from algorithm.returns.estimators import estimate_n_step
 from algorithm.rollout import Array, Rollout
 from algorithm.specs import Role
 
@@ -30,29 +39,24 @@ class StateValueAgent(Agent):
         blueprint: The network.
         role: The observations and actions.
         rng: The generator of sampled actions.
-        epochs: Passes over each prepared rollout; None: one update with the rollout as it is.
-        minibatches: Parts of a prepared rollout.
         streams: Rewards with a value output each, in addition to those of the environment, by name.
     """
 
-    settings: StateValueSettings
+    settings: A2CSettings | PpoSettings
     policy: ActorCritic
     family: DistributionFamily[ClosedFormDistribution]
 
     def __init__(
         self,
-        settings: StateValueSettings,
+        settings: A2CSettings | PpoSettings,
         blueprint: Blueprint,
         role: Role,
         rng: np.random.Generator,
         *,
-        epochs: int | None = None,
-        minibatches: int = 1,
         streams: Mapping[str, RewardStream] = {},
     ):
         self.settings, self.rng = settings, rng
         self.streams = dict(sorted(streams.items()))
-        self.gamma, self.gae_lambda = settings.gamma, settings.gae_lambda
         self.family = make_policy_family(settings, role.action_spec)
         std_head = make_std_head(settings, role.action_spec)
         n_values = 1 + len(streams)
@@ -63,8 +67,8 @@ class StateValueAgent(Agent):
         self.schedule = DataSchedule(
             rollout_length=settings.rollout_length,
             uses_replay=settings.uses_replay,
-            epochs=epochs,
-            minibatches=minibatches,
+            epochs=settings.epochs,
+            minibatches=settings.minibatches,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
         self.merges_moments = settings.normalize_advantages
@@ -83,28 +87,36 @@ class StateValueAgent(Agent):
         v, *stream_values = values.unbind(-1)
         return statistics, v, dict(zip(self.streams, stream_values, strict=True))
 
-    def estimate_values(self, rollout: Rollout, v: Tensor) -> Tensor:
-        """Return the value targets [T, B], V_t + GAE(lambda) (Schulman et al. 2016, Eq. 16); lambda 1: n-step returns.
+    def estimate_returns(
+        self, rollout: Rollout, v: Tensor, stream_values: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, StreamEstimate]]:
+        """Return the value targets, the advantages of the policy, and the estimates of each stream by its name.
+
+        Targets are V_t + GAE(lambda) (Schulman et al. 2016, Eq. 16), n-step returns with lambda 1.
 
         Args:
             rollout: A rollout with T rows and the observation after them.
             v: V(x_t) [T+1, B].
+            stream_values: V(x_t) [T+1, B] of each stream by its name.
         """
-        return n_step_return(rollout.reward, self.gamma * rollout.alive, rollout.valid, v, self.gae_lambda)
-
-    def estimate_streams(self, rollout: Rollout, values: Mapping[str, Tensor]) -> dict[str, StreamEstimate]:
-        """Return the estimates of each stream by its name, with the lambda of `estimate_values`.
-
-        Args:
-            rollout: As of `estimate_values`.
-            values: V(x_t) [T+1, B] of each stream by its name.
-        """
-        return {
-            name: estimate_on_policy(
-                stream, rollout.bonuses[name], rollout.first, rollout.alive, values[name], self.gae_lambda
-            )
-            for name, stream in self.streams.items()
-        }
+        ones = torch.ones_like(rollout.reward)  # the ratios of the actor's policy to itself
+        inputs = EstimatorInputs(
+            reward=rollout.reward,
+            discount=self.settings.gamma * rollout.alive,
+            valid=rollout.valid,
+            v=v,
+            q_taken=v[:-1],
+            rho=ones,
+            rho_per_dimension=ones,
+            prob_taken=lambda: ones,
+        )
+        clipping = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=self.settings.gae_lambda)
+        estimate = partial(estimate_n_step, clipping=clipping)
+        target = estimate(inputs).q_target
+        streams = estimate_streams(
+            self.streams, rollout.bonuses, rollout.first, rollout.alive, stream_values.values(), inputs, estimate
+        )
+        return target, add_advantages(target - v[:-1], self.streams, streams), streams
 
 
 def normalize_advantages(advantage: Tensor, valid: Array, merge_moments: MergeMoments | None = None) -> Tensor:

@@ -115,8 +115,11 @@ class SiameseSettings(AuxiliarySettings):
     update_every: Annotated[int, Range(at_least=1)] = 2
 
 
+AugmentedTemporalContrastSettings = SiameseSettings  # it has no other setting
+
+
 @dataclass(frozen=True, kw_only=True)
-class ByolSettings(SiameseSettings):
+class BootstrapYourOwnLatentSettings(SiameseSettings):
     """The settings of bootstrapped features; docs/auxiliaries.md has their meanings."""
 
     steps: Annotated[int, Range(at_least=0)] = 0

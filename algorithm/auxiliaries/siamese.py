@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from algorithm.agents.agent import Agent
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.curiosity import make_model
-from algorithm.auxiliaries.settings import ByolSettings, SiameseSettings
+from algorithm.auxiliaries.settings import BootstrapYourOwnLatentSettings, SiameseSettings
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import RandomShift, TargetNetwork
 from algorithm.networks.modules import Augmentation
@@ -213,10 +213,10 @@ class BootstrapYourOwnLatent(SiameseAuxiliary):
     depend on the other rows of a batch.
     """
 
-    Settings = ByolSettings
-    settings: ByolSettings
+    Settings = BootstrapYourOwnLatentSettings
+    settings: BootstrapYourOwnLatentSettings
 
-    def __init__(self, settings: ByolSettings):
+    def __init__(self, settings: BootstrapYourOwnLatentSettings):
         super().__init__(settings)
         self.is_symmetric = settings.symmetric
 

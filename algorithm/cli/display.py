@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from math import ceil, inf, isfinite, isnan
 from pathlib import Path
 from statistics import fmean
@@ -173,18 +174,11 @@ def draw_shares(shares: Mapping[str, float], sign: str | None, width: int) -> Te
 
 def draw_sparkline(values: Sequence[float], levels: str, width: int) -> Text:
     """Return the course of a number: a column for each mean of successive values, as high as its rank in the range."""
-    means = average_bins(values, width)
+    limits = [len(values) * number // width for number in range(width + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(limits) if start < end]
     low, high = min(means, default=0.0), max(means, default=0.0)
     parts = ((value - low) / ((high - low) or 1.0) for value in means)
     return Text("".join(levels[round(part * (len(levels) - 1))] for part in parts), "cyan", no_wrap=True)
-
-
-def average_bins(values: Sequence[float], bins: int) -> list[float]:
-    """Return the means of `bins` parts of successive values, of about the same length; fewer values are unchanged."""
-    if len(values) <= bins:
-        return list(values)
-    limits = [len(values) * number // bins for number in range(bins + 1)]
-    return [fmean(values[start:end]) for start, end in zip(limits, limits[1:], strict=False)]
 
 
 def round_to_total(shares: Mapping[str, float], total: int) -> dict[str, int]:

@@ -91,7 +91,7 @@ class Settings:
         """Return the name of the field for a section of the tree; `agent` in the section of a role is one, too."""
         if section == AGENT_KEY:
             return "agents"
-        return "agent" if section == self.agent_section else _name_field(section)
+        return "agent" if section == self.agent_section else section.removesuffix("_config")
 
     @property
     def n_actors(self) -> int:
@@ -178,7 +178,7 @@ def name_host(layer: Tree) -> Tree:
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     """Return the typed settings of a merged tree, without the settings of roles. Raises UserError."""
-    records = {_name_field(name): record for name, record in read_sections(tree, layers).items()}
+    records = {name.removesuffix("_config"): record for name, record in read_sections(tree, layers).items()}
     base = records["base"]
     section = get_agent_section(base.algorithm)
     agent_settings = find_settings("algorithm", base.algorithm)
@@ -203,11 +203,6 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         reset=read_parameters(tree["reset_config"], base.max_step),
         tree=tree,
     )
-
-
-def _name_field(section: str) -> str:
-    """Return the field of `Settings` for a section of `SECTIONS`."""
-    return section.removesuffix("_config")
 
 
 def _normalize_spellings(cls: type, values: Tree) -> Tree:

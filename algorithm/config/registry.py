@@ -29,11 +29,6 @@ AGENTS = {
     "A2C": "algorithm.agents.a2c:A2C",
     "PPO": "algorithm.agents.ppo:Ppo",
 }
-RUNTIMES = {
-    "LOCAL": "algorithm.processes.fleet:LocalFleet",
-    "WORKERS": "algorithm.processes.workers:WorkersFleet",
-    "CLUSTER": "algorithm.processes.cluster:ClusterFleet",
-}
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",
     "prediction": "algorithm.auxiliaries.prediction:Prediction",
@@ -42,51 +37,37 @@ AUXILIARIES = {
     "atc": "algorithm.auxiliaries.siamese:AugmentedTemporalContrast",
     "byol": "algorithm.auxiliaries.siamese:BootstrapYourOwnLatent",
 }
-EXPLORERS = {
-    "action_noise": "algorithm.exploration.explorers:ActionNoise",
-    "action_repeat": "algorithm.exploration.explorers:ActionRepeat",
-    "noise_repeat": "algorithm.exploration.explorers:NoiseRepeat",
-    "novel_action": "algorithm.exploration.explorers:NovelAction",
-}
-TRACKERS = {
-    "wandb": "algorithm.tracking.trackers:WandbTracker",
-    "mlflow": "algorithm.tracking.trackers:MlflowTracker",
-    "trackio": "algorithm.tracking.trackers:TrackioTracker",
-}
 # What tools do for a run while it trains and when it ends; without the package of a tool, its lines are removed.
 RUN_TOOLS = {
     "exporter": "algorithm.tools.export.export:RunExporter",
     "report": "algorithm.tools.reports.report_files:write_report",
-    "curve": "algorithm.tools.reports.run_figures:draw_curve",
+    "curve": "algorithm.tools.reports.report_files:draw_curve",
     "comparison": "algorithm.tools.reports.comparison_output:compare_repeats",
 }
 
-TABLES: Mapping[str, Mapping[str, str]] = {
+TABLES: dict[str, dict[str, str]] = {
     "env_type": ADAPTERS,
     "algorithm": AGENTS,
-    "runtime": RUNTIMES,
     "auxiliaries": AUXILIARIES,
-    "explorer": EXPLORERS,
-    "tracker": TRACKERS,
-}
-# The classes of settings, in modules that do not import torch.
-SETTINGS: Mapping[str, Mapping[str, str]] = {
-    "algorithm": {
-        "ACER": "algorithm.agents.settings:AcerSettings",
-        "SAC": "algorithm.agents.settings:SacSettings",
-        "REACTOR": "algorithm.agents.settings:ReactorSettings",
-        "A2C": "algorithm.agents.settings:A2CSettings",
-        "PPO": "algorithm.agents.settings:PpoSettings",
+    "runtime": {
+        "LOCAL": "algorithm.processes.fleet:LocalFleet",
+        "WORKERS": "algorithm.processes.workers:WorkersFleet",
+        "CLUSTER": "algorithm.processes.cluster:ClusterFleet",
     },
-    "auxiliaries": {
-        "curiosity": "algorithm.auxiliaries.settings:CuriositySettings",
-        "prediction": "algorithm.auxiliaries.settings:PredictionSettings",
-        "episodic": "algorithm.auxiliaries.settings:EpisodicSettings",
-        "rnd": "algorithm.auxiliaries.settings:RndSettings",
-        "atc": "algorithm.auxiliaries.settings:SiameseSettings",
-        "byol": "algorithm.auxiliaries.settings:ByolSettings",
+    "explorer": {
+        "action_noise": "algorithm.exploration.explorers:ActionNoise",
+        "action_repeat": "algorithm.exploration.explorers:ActionRepeat",
+        "noise_repeat": "algorithm.exploration.explorers:NoiseRepeat",
+        "novel_action": "algorithm.exploration.explorers:NovelAction",
+    },
+    "tracker": {
+        "wandb": "algorithm.tracking.trackers:WandbTracker",
+        "mlflow": "algorithm.tracking.trackers:MlflowTracker",
+        "trackio": "algorithm.tracking.trackers:TrackioTracker",
     },
 }
+# The base classes of settings, by table; their modules, which do not import torch, have XSettings for a class X above.
+SETTINGS: Mapping[str, type] = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}
 
 
 def find_class(kind: str, name: str) -> Any:
@@ -97,26 +78,30 @@ def find_class(kind: str, name: str) -> Any:
     return resolve_name(check_name(kind, name))
 
 
-def check_name(kind: str, name: str, tables: Mapping[str, Mapping[str, str]] = TABLES) -> str:
+def check_name(kind: str, name: str) -> str:
     """Return `module:Class` for a name. Raises UserError for an unknown name, or a user's class without an import."""
     if ":" in name:
-        _import_class(kind, name)
+        module, _, attribute = name.partition(":")
+        try:
+            getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"{kind} {name!r} cannot be imported: {error}; its module must be on PYTHONPATH") from error
         return name
-    rows = {key.casefold(): row for key, row in tables[kind].items()}
+    rows = {key.casefold(): row for key, row in TABLES[kind].items()}
     if name.casefold() not in rows:
-        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(tables[kind]) or 'none yet'}")
+        raise UserError(f"{kind} {name!r} is unknown; use one of: {', '.join(TABLES[kind])}")
     return rows[name.casefold()]
 
 
 def find_settings(kind: str, name: str) -> Any:
-    """Return the class of the settings of an algorithm or an auxiliary; of a user's `module:Class`, its `Settings`.
+    """Return the class of the settings of an algorithm or an auxiliary; of a class outside of Samara, its `Settings`.
 
     Raises UserError as `find_class` does, and for a class without settings.
     """
-    if ":" not in name:
-        return resolve_name(check_name(kind, name, SETTINGS))
-    settings = getattr(_import_class(kind, name), "Settings", None)
-    base = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}[kind]
+    path, base = check_name(kind, name), SETTINGS[kind]
+    if path.startswith("algorithm."):
+        return resolve_name(f"{base.__module__}:{path.partition(':')[2]}Settings")
+    settings = getattr(resolve_name(path), "Settings", None)
     if not (isinstance(settings, type) and issubclass(settings, base)):
         raise UserError(
             f"{kind} {name!r}: the class needs a dataclass Settings that inherits {base.__module__}.{base.__name__}"
@@ -127,14 +112,6 @@ def find_settings(kind: str, name: str) -> Any:
 def find_run_tool(name: str) -> Any:
     """Return the function, or the class, of a tool for runs; None without the tool."""
     return resolve_name(RUN_TOOLS[name]) if name in RUN_TOOLS else None
-
-
-def _import_class(kind: str, name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{kind} {name!r} cannot be imported: {error}; its module must be on PYTHONPATH") from error
 
 
 def get_agent_section(algorithm: str) -> str:

@@ -91,7 +91,13 @@ def _read_dimension(path: str, value: Any, layers: Sequence[Layer]) -> Dimension
     keys = set(value) if isinstance(value, Mapping) else set()
     place = f"{source}: {SPACE}: {path}"
     if keys == CHOICE_KEYS:
-        return _read_choices(path, value["choices"], source, place)
+        values = value["choices"]
+        if not isinstance(values, list) or len(values) < 2:
+            raise UserError(f"{place}: choices is {format_value(values)}; it must be a list of at least two values")
+        texts = [format_value(each) for each in values]
+        if repeated := [text for text in texts if texts.count(text) > 1]:
+            raise UserError(f"{place}: choices contains {repeated[0]} twice")
+        return Choices(path=path, source=source, values=values)
     if not {"low", "high"} <= keys or not keys <= NUMBER_KEYS:
         raise UserError(
             f"{place} is {format_value(value)}; it must be {{low: ..., high: ...}}, with log: true for a search in "
@@ -108,13 +114,3 @@ def _read_dimension(path: str, value: Any, layers: Sequence[Layer]) -> Dimension
     if log and low <= 0:
         raise UserError(f"{place}: low is {format_value(low)}; with log: true it must be above 0")
     return NumberRange(path=path, source=source, low=low, high=high, log=log)
-
-
-def _read_choices(path: str, values: Any, source: str, place: str) -> Choices:
-    """Return a dimension of choices. Raises UserError."""
-    if not isinstance(values, list) or len(values) < 2:
-        raise UserError(f"{place}: choices is {format_value(values)}; it must be a list of at least two values")
-    texts = [format_value(value) for value in values]
-    if repeated := [text for text in texts if texts.count(text) > 1]:
-        raise UserError(f"{place}: choices contains {repeated[0]} twice")
-    return Choices(path=path, source=source, values=values)

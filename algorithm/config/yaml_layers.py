@@ -188,13 +188,8 @@ _Rules.yaml_constructors = {
 }
 # The parser of libyaml is ten times as fast as that of PyYAML.
 _Loader: Any = type("_Loader", (_Rules, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader), {})
-_BaseDumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
-
-
-class _Dumper(_BaseDumper):
-    """A dumper that quotes text which a loader would read as a number, or reject."""
-
-
+# It quotes text which a loader would read as a number, or reject.
+_Dumper: Any = type("_Dumper", (yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper,), {})
 _Dumper.yaml_implicit_resolvers = {
     first: rows + _Rules.yaml_implicit_resolvers.get(first, [])
     for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
@@ -208,30 +203,25 @@ def _check_events(text: str) -> None:
     size = 0  # nodes so far; an alias counts as all nodes that it stands for
     event: Any
     for event in yaml.parse(text, _Loader):
+        problem = None
         if isinstance(event, yaml.CollectionStartEvent):
             starts.append((event.anchor, size))
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, start = starts.pop()
             sizes[anchor] = size - start
-        if isinstance(event, yaml.AliasEvent):
-            size += sizes.get(event.anchor, 1)
-        elif isinstance(event, yaml.NodeEvent):
-            size += 1
-        if problem := _find_problem(event, [anchor for anchor, _ in starts], size):
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if isinstance(event, yaml.NodeEvent):
+            size += sizes.get(event.anchor, 1) if is_alias else 1
+        if tag := getattr(event, "tag", None):
+            problem = f"it contains the tag {tag}; tags are not read"
+        elif is_alias and event.anchor in [anchor for anchor, _ in starts]:
+            problem = f"*{event.anchor} contains itself"
+        elif len(starts) > MAX_LEVELS:
+            problem = f"it is nested more than {MAX_LEVELS} levels deep"
+        elif size > MAX_NODES:
+            problem = f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
+        if problem:
             raise _UnsupportedYaml(problem=problem, problem_mark=event.start_mark)
-
-
-def _find_problem(event: yaml.Event, open_anchors: Sequence[str | None], size: int) -> str | None:
-    """Return what settings do not allow: of an event, of the collections around it, or of the nodes until then."""
-    if tag := getattr(event, "tag", None):
-        return f"it contains the tag {tag}; tags are not read"
-    if isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
-        return f"*{event.anchor} contains itself"
-    if len(open_anchors) > MAX_LEVELS:
-        return f"it is nested more than {MAX_LEVELS} levels deep"
-    if size > MAX_NODES:
-        return f"it has more than {MAX_NODES:,} values, counting those that aliases repeat"
-    return None
 
 
 def parse_yaml(text: str) -> Any:
@@ -287,11 +277,6 @@ class SettingEntry:
     default: str | None
     meaning: str
 
-    @property
-    def key(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition(".")[2]
-
 
 def read_entries() -> list[SettingEntry]:
     """Return all sections and settings in the order of the file. Raises ValueError for a line that is neither.
@@ -310,9 +295,9 @@ def read_entries() -> list[SettingEntry]:
         parents = [(column, key) for column, key in parents if column < indent] + [(indent, match["key"])]
         path = ".".join(key for _, key in parents)
         if match["key"] == "<<":
-            section = path.removesuffix("<<")
-            inherited = [entry for entry in entries.values() if entry.path.startswith(f"{INHERITED}.")]
-            entries |= {f"{section}{one.key}": replace(one, path=f"{section}{one.key}") for one in inherited}
+            section, inherited = path.removesuffix("<<"), f"{INHERITED}."
+            paths = {one: one.replace(inherited, section) for one in entries if one.startswith(inherited)}
+            entries |= {own: replace(entries[one], path=own) for one, own in paths.items()}
         else:
             entries[path] = SettingEntry(path, match["default"], match["meaning"] or "")
     return [entry for path, entry in entries.items() if path.partition(".")[0] != INHERITED]

@@ -185,26 +185,15 @@ class HybridDistribution(Distribution):
     def __init__(self, statistics: Float[Tensor, "*B S"], n_continuous: int, branches: Sequence[int]):
         self.statistics, self.n_continuous, self.branches = statistics, n_continuous, tuple(branches)
         self.n_combinations = math.prod(branches)
-        self._n_means = self.n_combinations * n_continuous
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean of the sample u [..., K, c], for every combination."""
-        return self._select_continuous(slice(self._n_means))
-
-    @property
-    def log_std(self) -> Tensor:
-        """Logarithm of the standard deviation of the sample u [..., K, c], for every combination."""
-        return self._select_continuous(slice(self._n_means, 2 * self._n_means))
-
-    def _select_continuous(self, columns: slice) -> Tensor:
-        return self.statistics[..., columns].unflatten(-1, (self.n_combinations, self.n_continuous))
+        n_means, shape = self.n_combinations * n_continuous, (self.n_combinations, n_continuous)
+        mean, log_std, self._logits = statistics.split([n_means, n_means, sum(branches)], -1)
+        # Mean and logarithm of the standard deviation of the sample u [..., K, c], for every combination.
+        self.mean, self.log_std = mean.unflatten(-1, shape), log_std.unflatten(-1, shape)
 
     @cached_property
     def branch_distributions(self) -> list[Categorical]:
         """The distribution of each branch."""
-        logits = self.statistics[..., 2 * self._n_means :]
-        return [Categorical(branch) for branch in logits.split(self.branches, -1)] if self.branches else []
+        return [Categorical(logits) for logits in self._logits.split(self.branches, -1)] if self.branches else []
 
     @cached_property
     def log_probs(self) -> Tensor:

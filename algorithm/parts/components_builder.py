@@ -25,7 +25,7 @@ from algorithm.parts.provenance import measure_total_memory
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import RunSeeds, draw_seed
 from algorithm.parts.torch_setup import choose_placement, describe_placement
-from algorithm.parts.user_code import explain_network_error
+from algorithm.parts.user_code import explain_network_error, load_blueprint
 from algorithm.program import role_suffix
 from algorithm.replay import (
     IN_MEMORY,
@@ -141,12 +141,9 @@ class ComponentsBuilder:
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
             n_records = _count_records(settings, components.learner)
-            old_role, old_lanes = components.role, replay.initial_lanes
-            old_size = compute_agent_replay_size(settings.replay, agent, old_role, n_records, old_lanes)
             size = compute_agent_replay_size(settings.replay, agent, role, n_records, initial_lanes)
-            copied_bytes = old_size.bytes * replay.rows // max(old_size.rows, 1)
             prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
-            self.budget.reserve(name, size, copied_bytes, prefix)
+            self.budget.reserve(name, size, replay.rows, prefix)
             check_learning_starts(settings, agent, role.lanes, initial_lanes)
         try:
             components = components.grow(role)
@@ -248,7 +245,7 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
 
     Raises UserError if the network cannot be built or does not fit the role.
     """
-    blueprint = folder.load_blueprint(settings.base.nn, settings.nn) or make_default_blueprint(role)
+    blueprint = load_blueprint(folder.nn_from, settings.base.nn, settings.nn) or make_default_blueprint(role)
     agent_class: Any = find_class("algorithm", settings.base.algorithm)
     arguments: dict[str, Any] = {}
     if agent_class.supports_streams(settings.agent):
@@ -352,27 +349,29 @@ class MemoryBudget:
         """
         self.log, self.workers = log, workers
         self.free, self.kind = (shutil.disk_usage(disk).free, "disk") if disk else (measure_free_memory(), "memory")
-        self._bytes: dict[str, int] = {}  # by role
+        self._sizes: dict[str, ReplaySize] = {}  # by role
 
     @property
     def reserved_bytes(self) -> int:
         """Return the bytes of all reserved replays."""
-        return sum(self._bytes.values())
+        return sum(size.bytes for size in self._sizes.values()) * self.workers
 
-    def reserve(self, role: str, size: ReplaySize, copied_bytes: int = 0, prefix: str = "") -> None:
+    def reserve(self, role: str, size: ReplaySize, copied_rows: int = 0, prefix: str = "") -> None:
         """Reserve the replay of a role, in place of an earlier one of the role, and log its size after `prefix`.
 
-        Of the earlier one, `copied_bytes` are needed until they are copied. Raises UserError if all replays together do
+        Of the earlier one, `copied_rows` are needed until they are copied. Raises UserError if all replays together do
         not fit.
         """
+        earlier = self._sizes.get(role, size)
+        copied_bytes = earlier.bytes * copied_rows // max(earlier.rows, 1)
         row = size.bytes / max(size.rows, 1)
         line = f"{size.rows:,} rows of {row:,.0f} bytes are {size.bytes / MB:,.1f} MB"
         if self.workers > 1:
             line += f" for each of {self.workers} workers"
         self.log(f"{prefix}replay{role_suffix(role)}: {line}")
-        self._bytes[role] = size.bytes * self.workers
+        self._sizes[role] = size
         if self.free is not None and self.reserved_bytes + copied_bytes > self.free:
-            left = max(0, self.free - self.reserved_bytes - copied_bytes + self._bytes[role]) / self.workers
+            left = max(0, (self.free - self.reserved_bytes - copied_bytes) / self.workers + size.bytes)
             raise UserError(
                 f"{prefix}replay_config.capacity: {line}, but {left / MB:,.1f} MB of {self.kind} are free"
                 f"{' for each' if self.workers > 1 else ''}; at most {int(left / row):,} rows fit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from algorithm.adapters.gym_ids import add_module_prefix
 from algorithm.errors import UserError
@@ -31,19 +31,6 @@ def list_environments() -> list[str]:
     for place in (LOCAL_ENVS, PROJECT_ENVS):
         found |= dict.fromkeys(sorted(path.parent.relative_to(place).as_posix() for path in place.rglob(CONFIG_FILE)))
     return list(found)
-
-
-def normalize_environment(text: str) -> str:
-    """Return the name of an environment folder, with its parts joined by `/`.
-
-    Raises:
-        UserError: `text` is a path outside of envs/.
-    """
-    text = text.replace("\\", "/")
-    parts = PurePosixPath(text).parts
-    if not parts or text.startswith("/") or ".." in parts or not all(map(is_file_name, parts)):
-        raise UserError(f"environment {text!r}: give its folder below envs/, for example gym/cartpole")
-    return "/".join(parts)
 
 
 def locate_environment(text: str) -> str:
@@ -171,15 +158,16 @@ def make_init_command(env_id: str) -> str:
 
 def find_similar_folders(text: str) -> list[str]:
     """Return the folders that `text` may refer to: with this id, this name without its version, or a similar name."""
-    ids = {name: _read_ids(find_folder(name)) for name in list_environments()}
-    exact = find_folders_of_id(text)
-    alike = [name for name in ids if _normalize(text) in {_normalize(name), *map(_normalize, ids[name])}]
-    return exact or alike or ([] if IDENTIFIER.fullmatch(text) else get_close_matches(text, ids, 1))
+    names = list_environments()
+    alike = [name for name in names if _normalize(text) in map(_normalize, [name, *_read_ids(name)])]
+    if not alike and not IDENTIFIER.fullmatch(text):
+        return get_close_matches(text, names, 1)
+    return find_folders_of_id(text) or alike
 
 
 def find_folders_of_id(env_id: str) -> list[str]:
     """Return the folders whose config.yaml names an id of Gymnasium."""
-    return [name for name in list_environments() if env_id in _read_ids(find_folder(name))]
+    return [name for name in list_environments() if env_id in _read_ids(name)]
 
 
 def is_file_name(name: str) -> bool:
@@ -237,10 +225,10 @@ def _to_environment(path: Path) -> str:
     return path.as_posix()
 
 
-def _read_ids(folder: Path | None) -> list[str]:
-    """Return the environment ids in the config.yaml of a folder; the file may be invalid YAML."""
-    if folder is None:
-        return []
+def _read_ids(name: str) -> list[str]:
+    """Return the environment ids in the config.yaml of a folder that exists; the file may be invalid YAML."""
+    folder = find_folder(name)
+    assert folder, name
     text = (folder / CONFIG_FILE).read_text(encoding="utf-8", errors="replace")
     return re.findall(r"""\benv_name:\s*["']?([^\s"'#,}]+)""", text)
 

@@ -150,24 +150,20 @@ def make_temporary_folder(prefix: str) -> Path:
     Args:
         prefix: start of the name of such folders.
     """
-    _remove_abandoned_folders(prefix)
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(UserError, OSError):  # another process holds the lock, or may remove the folder
+            if _is_private(folder) and (folder / LOCK_FILE).stat().st_mtime < time.time() - STARTING_SECONDS:
+                with FolderLock(folder, str(folder)):
+                    shutil.rmtree(folder, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     FolderLock(path, str(path)).__enter__()  # until the process ends
     return path
 
 
-def _remove_abandoned_folders(prefix: str) -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with suppress(UserError, OSError):  # another process holds the lock, or may remove the folder
-            if _is_private(folder) and (folder / LOCK_FILE).stat().st_mtime < time.time() - STARTING_SECONDS:
-                with FolderLock(folder, str(folder)):
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _is_private(folder: Path) -> bool:
     """Return whether only this user can have written into a folder, as `mkdtemp` makes it; the place may be shared."""
     status = folder.lstat()
-    if not hasattr(os, "geteuid"):  # Windows, where each user has a folder for temporary files
-        return stat.S_ISDIR(status.st_mode)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700
+    is_shared = hasattr(os, "geteuid")  # on Windows each user has a folder for temporary files
+    is_own = not is_shared or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700)
+    return is_own and stat.S_ISDIR(status.st_mode)

@@ -37,23 +37,21 @@ class Environments:
         self.adapter_class: type[Adapter] = find_class("env_type", settings.base.env_type)
         self.config = make_env_config(settings.base)
 
-    def open(self, n_envs: int, render: bool = False) -> Adapter:
+    def open(self, n_envs: int, render_mode: str | None = None, recording: Recording | None = None) -> Adapter:
         """Open environments for playing, with the first lesson of each environment parameter.
 
-        They are shown if `render` is true. Raises UserError if the settings do not suit the environment.
-        """
-        mode = "human" if render else None
-        return self._open(n_envs=n_envs, render_mode=mode, parameters=EnvironmentParameters(self._settings.reset))
-
-    def open_recorded(self, n_envs: int, recording: Recording | None) -> Adapter:
-        """Open environments for playing that return pictures, and record videos of the episodes in `recording`.
+        Args:
+            n_envs: Number of environments.
+            render_mode: "human" shows them; with "rgb_array" they return pictures.
+            recording: Episodes of which videos are recorded, in environments that return pictures.
 
         Raises:
             UserError: If the settings do not suit the environment, or it has no pictures.
         """
-        self.prepare_recording()
+        if render_mode == "rgb_array":
+            self.prepare_recording()
         parameters = EnvironmentParameters(self._settings.reset)
-        return self._open(n_envs=n_envs, render_mode="rgb_array", recording=recording, parameters=parameters)
+        return self._open(n_envs=n_envs, render_mode=render_mode, recording=recording, parameters=parameters)
 
     def open_training(self, parameters: EnvironmentParameters, first_env: int = 0) -> Adapter:
         """Open the training environments, with the teams that the run folder records.

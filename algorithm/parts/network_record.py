@@ -19,6 +19,7 @@ from algorithm.records_io import RecordError, read_json, write_json
 LOG = logging.getLogger(__name__)
 NETWORKS_FILE = "networks.json"
 BRANCHES = ("policy", "critic")  # the outputs of an ActorCritic, in their order
+KEYS = ("name", "type", "inputs", "output", "parameters", "count", "layers")  # of a node
 
 
 def record_network(folder: Path, role: str, agent: Agent, placement: Placement) -> None:
@@ -108,7 +109,7 @@ class _Graph:
             for name, encoder in zip(torso.names, torso.encoders, strict=True):
                 if name not in self._observations:
                     spec = torso.obs_specs[name]
-                    self._observations[name] = self._append(name, spec.dtype, [], _join_sizes(spec.shape))
+                    self._observations[name] = self._append(name, spec.dtype, [], _join_sizes(spec.shape), 0, 1, [])
                 outputs.append(self._add("encoder", [encoder], [self._observations[name]]))
             for name, part in (("body", torso.body), ("memory", torso.memory)):
                 if part:
@@ -123,20 +124,13 @@ class _Graph:
         kind = type(last if isinstance(first, nn.Identity) else first).__name__
         output = _find_output(last)
         is_value = output is None and any(True for _ in last.parameters(recurse=False))  # such as a temperature
-        return self._append(name, kind.lstrip("_"), [] if is_value else inputs, output, parts, count)
+        layers = [layer for part in parts for layer in _list_layers(part)]
+        parameters = count * count_parameters(*parts)
+        return self._append(name, kind.lstrip("_"), [] if is_value else inputs, output, parameters, count, layers)
 
-    def _append(
-        self,
-        name: str,
-        kind: str,
-        inputs: list[int],
-        output: str | None,
-        parts: Sequence[nn.Module] = (),
-        count: int = 1,
-    ) -> int:
-        node: dict[str, Any] = {"name": name, "type": kind, "inputs": inputs, "output": output}
-        node |= {"parameters": count * count_parameters(*parts), "count": count}
-        self.nodes.append({**node, "layers": [layer for part in parts for layer in _list_layers(part)]})
+    def _append(self, *values: Any) -> int:
+        """Append a node with these values, and return its index."""
+        self.nodes.append(dict(zip(KEYS, values, strict=True)))
         return len(self.nodes) - 1
 
 

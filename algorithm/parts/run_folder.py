@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, name_host, resolve
-from algorithm.config.yaml_layers import Layer, Tree, format_yaml, read_yaml
+from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
 from algorithm.parts.env_folder import (
@@ -38,7 +37,6 @@ from algorithm.training.metrics import TABLE_FILE
 if TYPE_CHECKING:  # imports of torch, which finding a run does not need
     from algorithm.checkpointing.checkpoint import Checkpoint
     from algorithm.checkpointing.store import CheckpointStore
-    from algorithm.networks import Blueprint
 
 
 def find_environment_folder(environment: str) -> Path:
@@ -79,6 +77,7 @@ class RunFolder:
     def __init__(self, path: Path, nn_from: Path | None = None):
         self.given_path = path
         self.path = path.absolute()
+        self.config_file = self.path / CONFIG_FILE  # the run's settings
         self.nn_from = (nn_from or path).absolute()
         self._runs = RUNS.absolute()
         self._replaced = self.path.with_name(f".{self.path.name}")  # the name of a run never starts with a dot
@@ -154,11 +153,6 @@ class RunFolder:
         """Return the run `name` of an environment, or the latest run for None. Raises UserError if there is none."""
         return cls(find_run_path(environment, name))
 
-    @property
-    def config_file(self) -> Path:
-        """The path of the file with the run's settings."""
-        return self.path / CONFIG_FILE
-
     def load_settings(self, *layers: Layer) -> Settings:
         """Return the settings of the run with `layers` on top. Raises UserError for a folder of another format."""
         check_format(self.path)
@@ -227,7 +221,6 @@ class RunFolder:
 
     def set_aside(self) -> None:
         """Rename the folder, so that a new run can replace this one."""
-        self._discard_replaced()
         self.path.rename(self._replaced)
 
     def settle(self) -> bool:
@@ -237,10 +230,10 @@ class RunFolder:
             Whether it is kept.
         """
         is_kept = self.has_learned()
-        if is_kept:
-            self._discard_replaced()
-        else:
+        if not is_kept:
             self.remove()
+        elif self.is_replacement:
+            shutil.rmtree(self._replaced)
         return is_kept
 
     def remove(self) -> None:
@@ -253,10 +246,6 @@ class RunFolder:
             for parent in self.path.parents:
                 if self._runs in (parent, *parent.parents):
                     parent.rmdir()
-
-    def _discard_replaced(self) -> None:
-        if self.is_replacement:
-            shutil.rmtree(self._replaced)
 
     def checkpoints(self, keep: int) -> CheckpointStore:
         """Return the checkpoints of the run, of which `keep` are kept."""
@@ -312,16 +301,16 @@ class RunFolder:
         checkpoint.check(WEIGHTS)
         return checkpoint
 
-    def load_blueprint(self, name: str, arguments: Mapping[str, Any]) -> Blueprint | None:
-        """Return the blueprint of the run's network, as `user_code.load_blueprint` does."""
-        return user_code.load_blueprint(self.nn_from, name, arguments)
-
     def copy_network(self, name: str) -> None:
-        """Copy the network's file `name` from `nn_from` to the run folder. Raises UserError if it is missing."""
+        """Copy the network's file `name` from `nn_from` to the run folder, and use it from there.
+
+        Raises UserError if it is missing.
+        """
         source = user_code.resolve_file(self.nn_from, name, "base_config.nn")
         if not user_code.has_file(source):
             raise UserError(f"--use-env-nn: there is no {name} in {self.nn_from}")
         replace_bytes(self.path / name, source.read_bytes())
+        self.nn_from = self.path
 
     @property
     def has_teams(self) -> bool:
@@ -344,19 +333,12 @@ class RunFolder:
                 raise UserError(f"{error}, or of another version of this program: --resume writes it again") from error
         return self._roles
 
-    def check_role(self, name: str, role: Role | None) -> Role:
-        """Return a role; the recorded one if it has not appeared yet.
-
-        Raises UserError if the observations or actions of the two differ; their numbers of lanes may differ.
-        """
+    def check_role(self, name: str, role: Role) -> None:
+        """Raise UserError if a role was recorded with other observations or actions; its lanes may have changed."""
         recorded = self.read_roles().get(name)
-        if role is None:
-            assert recorded is not None, name  # roles of a checkpoint are recorded
-            return recorded
         if recorded and (recorded.obs_specs, recorded.action_spec) != (role.obs_specs, role.action_spec):
             before, now = _describe_specs(recorded), _describe_specs(role)
             raise UserError(f"{self.path} was created for {before}; the environment has {now}: train a new run")
-        return role
 
     def add_role(self, name: str, role: Role) -> None:
         """Record a role, so that playing needs no simulator to build its agent, and its largest number of lanes."""
@@ -398,7 +380,7 @@ def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settin
     """Return a line for each difference between two trees, without the sections of roles."""
     lines = []
     for path, before, after in find_changes({**old, "ma_config": {}}, {**new, "ma_config": {}}):
-        line = f"{prefix}{path}: {_format_value(before)} -> {_format_value(after)}"
+        line = f"{prefix}{path}: {format_value(before)} -> {format_value(after)}"
         for note, owner in iterate_annotations(settings, path):
             if isinstance(note, FixedOnResume) and note.forbids(before, after, owner):
                 raise UserError(f"{line} is not possible with --resume: {note.reason}; train a new run instead")
@@ -420,7 +402,3 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
             yield from find_changes(before or {}, after or {}, f"{path}.")
         elif fold_case(before) != fold_case(after):
             yield path, before, after
-
-
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -83,7 +83,7 @@ FOR_CONTINUOUS: Mapping[str, tuple[Any, str]] = {  # the settings that suit cont
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPlay:
-    """A record of random actions in one environment."""
+    """A record of random actions in one environment; without rewards if nothing can be concluded from them."""
 
     rewards: np.ndarray  # [n], of all agents, in the order in which they were received
     episode_lengths: tuple[int, ...] = ()  # of the episodes that have ended, in steps
@@ -95,30 +95,6 @@ class RandomPlay:
     def is_complete(self) -> bool:
         """Whether `MAX_STEPS` actions were played; a slow environment has fewer."""
         return self.steps >= MAX_STEPS
-
-    @property
-    def reward_size(self) -> float:
-        """The median absolute value of the rewards that are not 0; 0 without such rewards.
-
-        A mean would be the size of a few exceptional rewards, such as those at the end of an episode.
-        """
-        sizes = np.abs(self.rewards[self.rewards != 0])
-        return float(np.median(sizes)) if len(sizes) else 0.0
-
-    @property
-    def reward_frequency(self) -> float:
-        """The fraction of the rewards that are not 0."""
-        return float((self.rewards != 0).mean()) if len(self.rewards) else 0.0
-
-    @property
-    def has_equal_rewards(self) -> bool:
-        """Whether all rewards are equal, and no episode was ended by a termination: no action made a difference.
-
-        False for less than an episode, unless the play is complete.
-        """
-        has_seen_enough = self.is_complete or len(self.episode_lengths) > 0
-        are_equal = len(self.rewards) > 0 and bool((self.rewards == self.rewards[0]).all())
-        return has_seen_enough and are_equal and not self.terminations
 
 
 def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfig, seed: int) -> RandomPlay:
@@ -148,7 +124,7 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
     if failure is None and steps < MIN_STEPS:
         failure = f"the environment executed only {steps} actions in {MAX_SECONDS:g} s"
     return RandomPlay(
-        rewards=np.concatenate(rewards),
+        rewards=np.concatenate(rewards[:1] if failure else rewards),
         episode_lengths=tuple(episode_lengths),
         terminations=terminations,
         steps=steps,
@@ -186,7 +162,7 @@ class ProbeResult:
 
     given: Tree  # the settings that the user gives, and those that are needed to observe the environment
     roles: Mapping[str, Role]
-    play: RandomPlay | None  # None if nothing can be concluded from it
+    play: RandomPlay
 
     @cached_property
     def settings(self) -> Settings:
@@ -219,6 +195,11 @@ class ProbeResult:
         """Whether an observation is an image."""
         return any(has_images(role) for role in self.roles.values())
 
+    @property
+    def is_table(self) -> bool:
+        """Whether all observations are those of a table."""
+        return all(map(is_table, self.roles.values()))
+
 
 def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest SAC for continuous actions and ACER for all others, unless a section of an algorithm is given."""
@@ -232,7 +213,7 @@ def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
 def limit_episodes(result: ProbeResult) -> Iterator[Suggestion]:
     """Limit the steps of episodes for which no limit is registered, if random actions never end one."""
     play, missing = result.play, describe_missing_limit(result.settings.base)
-    if missing and play and play.is_complete and len(play.rewards) and not play.episode_lengths:
+    if missing and play.is_complete and len(play.rewards) and not play.episode_lengths:
         reason = f"no limit is registered, and no episode ended in {len(play.rewards):,} random steps"
         yield "base_config.max_step_each_iter", MISSING_LIMIT, reason
 
@@ -249,13 +230,13 @@ def scale_rewards(result: ProbeResult) -> Iterator[Suggestion]:
     play = result.play
     if {"reward_scale", "reward_normalization"} & set(result.given_to_agent):
         return
-    if play and play.reward_frequency >= RARE_REWARDS:
-        reason = f"rewards of about {_round(play.reward_size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
-        yield "reward_scale", _round(_compute_scaled_reward(result) / play.reward_size, 1), reason
+    n, sizes = len(play.rewards), np.abs(play.rewards[play.rewards != 0])
+    if n and len(sizes) / n >= RARE_REWARDS:
+        size = float(np.median(sizes))  # a mean would be the size of a few exceptional rewards, as at the end
+        reason = f"rewards of about {_round(size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
+        yield "reward_scale", _round(_compute_scaled_reward(result) / size, 1), reason
     else:
-        reason = "the size of rewards is not known"
-        if play and len(play.rewards):
-            reason = f"{(play.rewards != 0).sum()} of {len(play.rewards):,} random actions were rewarded"
+        reason = f"{len(sizes)} of {n:,} random actions were rewarded" if n else "the size of rewards is not known"
         yield "reward_normalization", "return_std", reason
 
 
@@ -266,7 +247,7 @@ def weigh_entropy(result: ProbeResult) -> Iterator[Suggestion]:
     is_scaled = any(name == "reward_scale" for name, _, _ in scale_rewards(result))
     scaled_reward = _compute_scaled_reward(result) if is_scaled else SCALED_REWARD
     fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
-    if all(map(is_table, result.roles.values())):
+    if result.is_table:
         fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
     if any(explore(result)):
         fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
@@ -280,9 +261,14 @@ def _compute_scaled_reward(result: ProbeResult) -> float:
 
 
 def explore(result: ProbeResult) -> Iterator[Suggestion]:
-    """Repeat actions in some environments if random actions made no difference to the rewards."""
+    """Repeat actions in some environments if random actions made no difference: all rewards were the same.
+
+    Less than an episode is not enough to see that, unless the play is complete.
+    """
     play = result.play
-    if result.given.get("explorer") or result.has_continuous or not (play and play.has_equal_rewards):
+    has_seen_enough = play.is_complete or play.episode_lengths
+    makes_difference = play.terminations or len(np.unique(play.rewards)) != 1
+    if result.given.get("explorer") or result.has_continuous or makes_difference or not has_seen_enough:
         return
     reason = (
         f"all {len(play.rewards):,} random actions had the same reward; an action that is repeated leads further. The "
@@ -298,7 +284,7 @@ def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
     values = FOR_CONTINUOUS if result.has_continuous else FOR_IMAGES
     if not (result.has_continuous or result.has_images):
         yield "base_config.n_envs", 4, "few environments: more updates for each env step"
-        values = FOR_TABLES if all(map(is_table, result.roles.values())) else FOR_VECTORS
+        values = FOR_TABLES if result.is_table else FOR_VECTORS
     yield from ((key, value, reason) for key, (value, reason) in values.items())
 
 
@@ -351,7 +337,7 @@ class SuggestedSettings:
     tree: Tree  # the given settings, and suggested ones for those that are not given
     reasons: Mapping[str, str]  # of the suggested settings, by path
     roles: Mapping[str, Role]
-    notes: tuple[str, ...] = ()  # lines for the user
+    notes: Sequence[str] = ()  # lines for the user
 
 
 def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:
@@ -365,19 +351,18 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> Sugge
     roles, given = _open_environment(source, tree, make_env)
     settings = resolve([(source, given)])
     play = play_randomly(*_choose_adapter(settings, make_env))
-    notes: tuple[str, ...] = ()
+    notes = []
     if play.failure is not None:
-        notes = (f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions",)
+        notes = [f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions"]
     elif not play.is_complete:
-        notes = (f"the settings consider only {play.steps} random actions, since the environment is slow",)
+        notes = [f"the settings consider only {play.steps} random actions, since the environment is slow"]
     is_id = make_env is None and settings.base.env_type.upper() == "GYM"
     threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
-    result = ProbeResult(given=given, roles=roles, play=None if play.failure else play)
-    return replace(add_suggestions(result, threshold), notes=notes)
+    return add_suggestions(ProbeResult(given=given, roles=roles, play=play), threshold, notes)
 
 
-def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
-    """Return the settings that the rules suggest, with the given ones on top.
+def add_suggestions(result: ProbeResult, threshold: float | None, notes: Sequence[str] = ()) -> SuggestedSettings:
+    """Return the settings that the rules suggest, with the given ones on top, and `notes` for the user.
 
     `threshold` is the return at which the environment counts as solved, if one is known.
     """
@@ -401,7 +386,7 @@ def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSe
         tree = merge({"base_config": {"evaluate_every": result.evaluation_interval}}, tree)
     given_paths = set(iterate_paths(given))
     shown = {path: reason for path, reason in reasons.items() if reason and path not in given_paths}
-    return SuggestedSettings(tree=tree, reasons=shown, roles=result.roles)
+    return SuggestedSettings(tree=tree, reasons=shown, roles=result.roles, notes=notes)
 
 
 def _open_environment(source: str, tree: Tree, make_env: MakeEnv) -> tuple[Mapping[str, Role], Tree]:
@@ -430,9 +415,8 @@ def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[En
 
 def _image_wrappers(roles: Mapping[str, Role]) -> list:
     """Return the wrappers that turn a large color image into a gray image of `IMAGE_SIDE` pixels; otherwise none."""
-    specs = next(iter(roles.values())).obs_specs
-    spec = next(iter(specs.values()))
+    spec, *others = next(iter(roles.values())).obs_specs.values()
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    if len(specs) > 1 or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
+    if others or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
         return []
     return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]

@@ -32,7 +32,7 @@ from algorithm.checkpointing.checkpoint import (
 from algorithm.errors import LearnerUnreachable, UserError, summarize_error
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.lock import make_temporary_folder
-from algorithm.parts.seeding import RunSeeds, seed_process
+from algorithm.parts.seeding import RunSeeds
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
@@ -120,7 +120,7 @@ class LearnerService(Service):
         """
         settings, connection = self.task.settings, connect(rank=self.rank)
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
-        seed_process(seeds.process)
+        seeds.seed_process()
         adapter = RemoteEnvironments(roles)
         self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:

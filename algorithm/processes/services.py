@@ -24,7 +24,7 @@ from algorithm.parts.components_builder import get_agent_settings, make_agent, m
 from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.parts.torch_setup import choose_placement, configure_torch
 from algorithm.processes.host import forward_log
 from algorithm.rollout import Rollout
@@ -227,7 +227,7 @@ class CollectorService(Service):
         """Open the environments and build the agents. Return the roles of the environments."""
         settings, folder = self.task.settings, self.task.unpack()
         seeds = RunSeeds(settings.base.seed, (self.index, self.replacements))
-        seed_process(seeds.process)
+        seeds.seed_process()
         self._fraction_done = 0.0
         parameters = EnvironmentParameters(settings.reset, lambda: self._fraction_done)
         adapter = Environments(settings, folder).open_training(parameters, self.index * settings.base.n_envs)
@@ -349,7 +349,7 @@ class EvaluatorService(Service):
     def _open(self) -> Evaluator:
         settings, self._folder = self.task.settings, self.task.unpack()
         n_actors = settings.cluster.actors
-        seed_process(RunSeeds(settings.base.seed, (n_actors, self.replacements)).process)
+        RunSeeds(settings.base.seed, (n_actors, self.replacements)).seed_process()
         self._parameters = EnvironmentParameters(settings.reset)
         self._adapter = Environments(settings, self._folder).defer_evaluation(self._parameters, n_actors)
         self._learners: dict[str, WeightReceiver] = {}

@@ -41,7 +41,7 @@ from algorithm.config.registry import find_class
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.make_env import Environments
-from algorithm.parts.seeding import TRAINING, RunSeeds, seed_process
+from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
 from algorithm.processes.host import Failure, ProcessHost, ServiceSpec
 from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
@@ -232,7 +232,7 @@ class WorkerService(Service):
 
     def open(self) -> Mapping[str, Role]:
         """Open the environments. Return their roles."""
-        seed_process(self._seeds.process)
+        self._seeds.seed_process()
         self._folder = self.task.open_folder()
         environments = Environments(self.task.settings, self._folder)
         self._adapter = environments.open_training(EnvironmentParameters(self.task.settings.reset))

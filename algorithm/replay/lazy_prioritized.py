@@ -47,6 +47,7 @@ class LazyPrioritizedSampler(PrioritySampler):
     """
 
     BYTES_PER_START = 8 * 6 + 2 * 8 * BRANCHING / (BRANCHING - 1)
+    SETTINGS = ("uniform_fraction",)
 
     def __init__(
         self,

@@ -104,6 +104,7 @@ class PrioritizedSampler(PrioritySampler):
     """
 
     BYTES_PER_START = 8 * BRANCHING / (BRANCHING - 1)
+    SETTINGS = ("alpha", "beta", "beta_increment_per_sampling")
 
     def __init__(
         self,

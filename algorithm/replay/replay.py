@@ -13,7 +13,7 @@ import numpy as np
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
 from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.ring import IN_MEMORY, Allocator, Arrays, Ring
-from algorithm.replay.sampler import Errors, PriorityFunction, Sampler, Sequences
+from algorithm.replay.sampler import Errors, PriorityFunction, PrioritySampler, Sampler, Sequences
 from algorithm.replay.uniform import UniformSampler
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -150,25 +150,15 @@ class Replay:
 
 def make_sampler(settings: Any) -> Callable[[Sequences], Sampler]:
     """Return the sampler of the section `replay_config`, as a function of the sequences that it draws from."""
-    uses_recorded_errors = settings.initial_priorities is not None
-    priority_function = PriorityFunction(settings.max_error_weight, settings.td_error_min, settings.td_error_max)
-    if settings.sampler == "prioritized":
-        return partial(
-            PrioritizedSampler,
-            priority_function=priority_function,
-            alpha=settings.alpha,
-            beta=settings.beta,
-            beta_increment_per_sampling=settings.beta_increment_per_sampling,
-            uses_recorded_errors=uses_recorded_errors,
-        )
-    if settings.sampler == "lazy":
-        return partial(
-            LazyPrioritizedSampler,
-            priority_function=priority_function,
-            uniform_fraction=settings.uniform_fraction,
-            uses_recorded_errors=uses_recorded_errors,
-        )
-    return UniformSampler
+    kind = SAMPLERS[settings.sampler]
+    if not issubclass(kind, PrioritySampler):
+        return kind
+    return partial(
+        kind,
+        priority_function=PriorityFunction(settings.max_error_weight, settings.td_error_min, settings.td_error_max),
+        uses_recorded_errors=settings.initial_priorities is not None,
+        **{name: getattr(settings, name) for name in kind.SETTINGS},
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -209,6 +209,8 @@ class PrioritySampler(Sampler):
         priority_function: The priority of a sequence.
         uses_recorded_errors: Whether new sequences have the priority of their recorded TD errors, if these are finite.
     """
+
+    SETTINGS: Sequence[str] = ()  # further arguments, which are settings of these names
 
     def __init__(self, sequences: Sequences, priority_function: PriorityFunction, uses_recorded_errors: bool):
         super().__init__(sequences)

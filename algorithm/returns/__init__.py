@@ -1,7 +1,7 @@
 """Returns as pure functions over time-major tensors, and the table of the estimators made of them."""
 
 from algorithm.estimators import ESTIMATORS, Estimator, find_estimators, get_estimator
-from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, DistributionalInputs, Support
+from algorithm.returns.distributional_retrace import DISTRIBUTIONAL_ESTIMATORS, RetraceInputs, Support
 from algorithm.returns.estimators import (
     EstimatorInputs,
     Targets,
@@ -14,28 +14,21 @@ from algorithm.returns.estimators import (
     unscale,
     vtrace,
 )
-from algorithm.returns.streams import (
-    RewardStream,
-    StreamEstimate,
-    add_advantages,
-    estimate_off_policy,
-    estimate_on_policy,
-)
+from algorithm.returns.streams import RewardStream, StreamEstimate, add_advantages, estimate_streams
 
 __all__ = [
     "DISTRIBUTIONAL_ESTIMATORS",
     "ESTIMATORS",
-    "DistributionalInputs",
     "Estimator",
     "EstimatorInputs",
+    "RetraceInputs",
     "RewardStream",
     "StreamEstimate",
     "Support",
     "Targets",
     "TraceClipping",
     "add_advantages",
-    "estimate_off_policy",
-    "estimate_on_policy",
+    "estimate_streams",
     "find_estimators",
     "get_estimator",
     "n_step_return",

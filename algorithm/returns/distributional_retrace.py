@@ -71,8 +71,8 @@ class Support:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributionalInputs:
-    """The inputs of distributional Retrace, for T rows of B columns, A actions and N atoms."""
+class RetraceInputs:
+    """The inputs of Retrace besides the values or distributions of the target network, for A actions."""
 
     reward: Float[Tensor, "T B"]
     discount: Float[Tensor, "T B"]  # gamma * alive: 0 after a termination
@@ -80,34 +80,42 @@ class DistributionalInputs:
     trace: Float[Tensor, "T B"]  # c of the taken actions
     taken: Int[Tensor, "T B"]  # the taken actions
     probs: Float[Tensor, "T+1 B A"]  # pi
-    q: Float[Tensor, "T+1 B A N"]  # the distributions of the target network
 
-    def select_taken(self, rows: slice) -> Float[Tensor, "T B N"]:
-        """Return the distributions of the taken actions at some of the first T rows."""
-        index = self.taken[rows, :, None, None].expand(-1, -1, 1, self.q.shape[-1])
-        return self.q[:-1][rows].gather(2, index).squeeze(2)
+    def select_taken(self, q: Float[Tensor, "_ B A N"]) -> Float[Tensor, "T B N"]:
+        """Return the distributions of the taken actions, of `q` [T+1, B, A, N]."""
+        index = self.taken[..., None, None].expand(-1, -1, 1, q.shape[-1])
+        return q[:-1].gather(2, index).squeeze(2)
 
     def compute_next_traces(self) -> Float[Tensor, "T B"]:
         """Return c_{t+1} for every row t, 0 where the trace ends."""
         return torch.cat((self.trace[1:] * self.valid[1:], torch.zeros_like(self.trace[:1])))
 
-    def mix_next_distributions(self, next_trace: Tensor) -> Float[Tensor, "T B N"]:
+    def mix_next_distributions(
+        self, q: Float[Tensor, "_ B A N"], q_taken: Float[Tensor, "T B N"], next_trace: Float[Tensor, "T B"]
+    ) -> Float[Tensor, "T B N"]:
         """Return sum_a (pi(a|x_{t+1}) - [a = a_{t+1}] c_{t+1}) q(x_{t+1}, a) for every row t."""
-        expected = (self.probs[1:].unsqueeze(-2) @ self.q[1:]).squeeze(-2)
-        expected[:-1] -= next_trace[:-1].unsqueeze(-1) * self.select_taken(slice(1, None))
+        expected = (self.probs[1:].unsqueeze(-2) @ q[1:]).squeeze(-2)
+        expected[:-1] -= next_trace[:-1].unsqueeze(-1) * q_taken[1:]
         return expected
 
 
-def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Float[Tensor, "T B N"]:
+def distributional_retrace(
+    inputs: RetraceInputs, q: Float[Tensor, "_ B A N"], support: Support
+) -> Float[Tensor, "T B N"]:
     """Return the target of q(x_t, a_t) by the definition, which projects each n-step distribution once.
 
     The number of operations is quadratic in T.
 
+    Args:
+        inputs: Rewards, taken actions and policy.
+        q: The distributions of the target network [T+1, B, A, N].
+        support: Their atoms.
+
     Returns:
         Targets, each with the sum 1; q(x_t, a_t) at rows that are not valid.
     """
-    next_trace = inputs.compute_next_traces()
-    mixture, atoms = inputs.mix_next_distributions(next_trace), support.make_atoms(inputs.q)
+    q_taken, next_trace, atoms = inputs.select_taken(q), inputs.compute_next_traces(), support.make_atoms(q)
+    mixture = inputs.mix_next_distributions(q, q_taken, next_trace)
     target = torch.zeros_like(mixture)
     rewards, discount = torch.zeros_like(inputs.reward), torch.ones_like(inputs.reward)
     weight = torch.ones_like(inputs.reward)  # c_{t+1} ... c_{t+n-1}
@@ -118,32 +126,35 @@ def distributional_retrace(inputs: DistributionalInputs, support: Support) -> Fl
         position = torch.addcmul(rewards.unsqueeze(-1), discount.unsqueeze(-1), atoms)
         target[:rows] += support.project(position, weight[:rows].unsqueeze(-1) * mixture[n - 1 :])
         weight = weight[:rows] * next_trace[n - 1 :]
-    return torch.where(inputs.valid.unsqueeze(-1), target, inputs.select_taken(slice(None)))
+    return torch.where(inputs.valid.unsqueeze(-1), target, q_taken)
 
 
-def recursive_distributional_retrace(inputs: DistributionalInputs, support: Support) -> Float[Tensor, "T B N"]:
+def recursive_distributional_retrace(
+    inputs: RetraceInputs, q: Float[Tensor, "_ B A N"], support: Support
+) -> Float[Tensor, "T B N"]:
     """Return a target of q(x_t, a_t) by a recursion, which projects again at every row.
 
         eta_t = project(r_t + d_t z, sum_a pi(a|x_{t+1}) q(x_{t+1}, a) + c_{t+1} (eta_{t+1} - q(x_{t+1}, a_{t+1})))
 
     d_t is the discount. The number of operations is linear in T. The target is another distribution than that of
     `distributional_retrace`: it has the same mean, unless positions are clipped, but each projection spreads its mass.
+    The arguments are those of `distributional_retrace`.
 
     Returns:
         Targets, each with the sum 1; q(x_t, a_t) at rows that are not valid.
     """
-    next_trace = inputs.compute_next_traces()
-    mixture, atoms = inputs.mix_next_distributions(next_trace), support.make_atoms(inputs.q)
+    q_taken, next_trace, atoms = inputs.select_taken(q), inputs.compute_next_traces(), support.make_atoms(q)
+    mixture = inputs.mix_next_distributions(q, q_taken, next_trace)
     position = torch.addcmul(inputs.reward.unsqueeze(-1), inputs.discount.unsqueeze(-1), atoms)
     targets, target = [], torch.zeros_like(mixture[0])
     for row in range(len(mixture) - 1, -1, -1):
         mass = torch.addcmul(mixture[row], next_trace[row].unsqueeze(-1), target)
         target = support.project(position[row], mass)
         targets.append(target)
-    return torch.where(inputs.valid.unsqueeze(-1), torch.stack(targets[::-1]), inputs.select_taken(slice(None)))
+    return torch.where(inputs.valid.unsqueeze(-1), torch.stack(targets[::-1]), q_taken)
 
 
-DISTRIBUTIONAL_ESTIMATORS: Mapping[str, Callable[[DistributionalInputs, Support], Tensor]] = {
+DISTRIBUTIONAL_ESTIMATORS: Mapping[str, Callable[[RetraceInputs, Tensor, Support], Tensor]] = {
     "direct": distributional_retrace,
     "recursive": recursive_distributional_retrace,
 }

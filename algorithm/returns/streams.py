@@ -24,14 +24,14 @@ V_T is then the value of that observation, in place of the value of the row afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from algorithm.returns.estimators import EstimatorInputs, Targets, n_step_return
+from algorithm.returns.estimators import EstimatorInputs, Targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,63 +58,50 @@ class StreamEstimate:
         return self.target - self.value
 
 
-def estimate_on_policy(
-    stream: RewardStream,
-    bonus: Float[Tensor, "T B"],
-    first: Bool[Tensor, "T+1 B"],
-    alive: Bool[Tensor, "T B"],
-    v: Float[Tensor, "T+1 B"],
-    trace_lambda: float = 1.0,
-) -> StreamEstimate:
-    """Return the estimates of a stream by `n_step_return`: V_t + GAE(lambda), or n-step returns with lambda 1.
+def estimate_streams(
+    streams: Mapping[str, RewardStream],
+    bonuses: Mapping[str, Tensor],
+    first: Tensor,
+    alive: Tensor,
+    values: Iterable[Tensor],
+    inputs: EstimatorInputs,
+    estimate: Callable[[EstimatorInputs], Targets],
+) -> dict[str, StreamEstimate]:
+    """Return the estimates of each stream by its name.
 
     Args:
-        stream: The stream.
-        bonus: b [T, B].
+        streams: The streams by name.
+        bonuses: b [T, B] of each stream by its name.
         first: `Rollout.first` [T+1, B].
         alive: `Rollout.alive` [T, B].
-        v: The stream's value V(x_t) [T+1, B].
-        trace_lambda: lambda.
+        values: V(x_t) [T+1, B] of each stream, in their order.
+        inputs: The estimator's inputs for the rewards of the environment. The streams have the same ratios.
+        estimate: The estimator, for state values.
     """
-    rows = _StreamRows(stream, first, alive)
-    target = rows.restore(n_step_return(rows.arrange(bonus), rows.discount, rows.valid, rows.arrange(v), trace_lambda))
-    return StreamEstimate(value=v[:-1], target=target, advantage=target - v[:-1], valid=rows.restore(rows.valid))
+    return {
+        name: _estimate_stream(_StreamRows(stream, first, alive), bonuses[name], v, inputs, estimate)
+        for (name, stream), v in zip(streams.items(), values, strict=True)
+    }
 
 
-def estimate_off_policy(
-    stream: RewardStream,
-    bonus: Float[Tensor, "T B"],
-    first: Bool[Tensor, "T+1 B"],
-    alive: Bool[Tensor, "T B"],
-    v: Float[Tensor, "T+1 B"],
+def _estimate_stream(
+    rows: _StreamRows,
+    bonus: Tensor,
+    v: Tensor,
     inputs: EstimatorInputs,
     estimate: Callable[[EstimatorInputs], Targets],
 ) -> StreamEstimate:
-    """Return the estimates of a stream by an estimator for state values.
-
-    Args:
-        stream: The stream.
-        bonus: b [T, B].
-        first: `Rollout.first` [T+1, B].
-        alive: `Rollout.alive` [T, B].
-        v: The stream's value V(x_t) [T+1, B].
-        inputs: The estimator's inputs for the rewards of the environment. The stream has the same ratios.
-        estimate: The estimator.
-    """
-    rows = _StreamRows(stream, first, alive)
-    targets = estimate(
-        replace(
-            inputs,
-            reward=rows.arrange(bonus),
-            discount=rows.discount,
-            valid=rows.valid,
-            v=rows.arrange(v),
-            q_taken=rows.arrange(v[:-1]),
-            rho=rows.arrange(inputs.rho),
-            rho_per_dimension=rows.arrange(inputs.rho_per_dimension),
-            prob_taken=lambda: rows.arrange(inputs.prob_taken()),
-        )
+    stream_inputs = EstimatorInputs(
+        reward=rows.arrange(bonus),
+        discount=rows.discount,
+        valid=rows.valid,
+        v=rows.arrange(v),
+        q_taken=rows.arrange(v[:-1]),
+        rho=rows.arrange(inputs.rho),
+        rho_per_dimension=rows.arrange(inputs.rho_per_dimension),
+        prob_taken=lambda: rows.arrange(inputs.prob_taken()),
     )
+    targets = estimate(stream_inputs)
     return StreamEstimate(
         value=v[:-1],
         target=rows.restore(targets.value_target()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
 from time import process_time
@@ -21,7 +21,7 @@ from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments, describe_missing_limit
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds, seed_process
+from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.services import forbid_new_role
@@ -73,7 +73,7 @@ def train(
     fleet_class.check(settings)
     prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
-    seed_process(seeds.process)
+    seeds.seed_process()
     store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
@@ -92,7 +92,7 @@ def train(
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
         evaluations = fleet.make_evaluations(eval_adapter, partial(_plan_episodes, limits, seeds, counters))
         events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
-        trackers = stack.enter_context(open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles))
+        trackers = open_trackers(settings, folder, counters.env_steps, fleet.adapter.roles, stack)
         metrics = MetricsWriter(folder.path, counters.env_steps, log, trackers)
         reporter = Reporter(
             history, limits, metrics, log, events.on_progress, base.histograms, count_faults, fleet.collect_metrics
@@ -161,8 +161,9 @@ def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) ->
     training = TrainingComponents(adapter, build, timer=timer, grow_components=builder.grow)
     saved = builder.checkpoint.roles if builder.checkpoint else []
     recorded = builder.folder.read_roles()  # after damage it may lack roles, which are built when they appear
-    names = dict.fromkeys([*adapter.roles, *(name for name in saved if name in recorded)])
-    roles = {name: builder.folder.check_role(name, adapter.roles.get(name)) for name in names}
+    roles = {**adapter.roles, **{name: recorded[name] for name in saved if name in recorded.keys() - adapter.roles}}
+    for name, role in roles.items():
+        builder.folder.check_role(name, role)
     with fleet.build(roles, builder.checkpoint):
         for name, role in roles.items():
             training.by_role[name] = builder(name, role)
@@ -215,40 +216,30 @@ def _make_result(
     )
 
 
-@contextmanager
 def open_trackers(
-    settings: Settings, folder: RunFolder, env_steps: int, roles: Mapping[str, Role]
-) -> Iterator[TrackerList]:
-    """Yield the trackers of a run; they are finished at the latest when the block ends.
+    settings: Settings, folder: RunFolder, env_steps: int, roles: Mapping[str, Role], stack: ExitStack
+) -> TrackerList:
+    """Return the trackers of a run, which continues from `env_steps`; `stack` finishes them at the latest.
 
-    Args:
-        settings: the settings of the run.
-        folder: its folder.
-        env_steps: the env steps from which it continues.
-        roles: the roles that are known.
-
-    Raises:
-        UserError: the tracker of a new run cannot be opened. If that of a resumed run cannot, one line is logged.
+    Raises UserError if the tracker of a new run cannot be opened. If that of a resumed run cannot, one line is logged.
     """
     run, name = _make_tracked_run(settings, folder, env_steps, roles), settings.base.tracker
     adapter = find_class("env_type", settings.base.env_type)
     opened = TrackerList({"tensorboard": TensorBoard(run, adapter.rename_metrics)})
+    stack.callback(opened.finish, None)
     try:
         if name != "none":
-            try:
-                opened.trackers[name] = find_class("tracker", name)(run)
-            except ImportError as error:
-                needs = f"base_config.tracker {name} needs its packages ({error})"
-                raise UserError(f"{needs}: {get_install_command(name)}") from error
-            except UserError:
-                raise
-            except Exception as error:  # of a library, its files or its server
-                if run.read_id(name) is None:
-                    raise UserError(f"the tracker {name} cannot be opened: {summarize_error(error)}") from error
-                report_failure(name, error)
-        yield opened
-    finally:
-        opened.finish(None)
+            opened.trackers[name] = find_class("tracker", name)(run)
+    except ImportError as error:
+        needs = f"base_config.tracker {name} needs its packages ({error})"
+        raise UserError(f"{needs}: {get_install_command(name)}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of a library, its files or its server
+        if run.read_id(name) is None:
+            raise UserError(f"the tracker {name} cannot be opened: {summarize_error(error)}") from error
+        report_failure(name, error)
+    return opened
 
 
 def _make_tracked_run(settings: Settings, folder: RunFolder, env_steps: int, roles: Mapping[str, Role]) -> TrackedRun:

@@ -74,6 +74,7 @@ def play(
     seed = RunSeeds(settings.base.seed).get_seed(EVALUATION, env_steps)
     environments = Environments(settings, folder)
     n = n_envs or environments.count_evaluation_envs()
+    mode = "rgb_array" if video else "human" if render else None
     agents: dict[str, Agent] = {}
 
     def get_agent(adapter: Adapter, role: str) -> Agent:
@@ -88,8 +89,7 @@ def play(
 
     def play_episodes(recording: Recording | None) -> dict[str, EvaluationResult]:
         show_episodes = show and partial(show, "recording videos" if recording else "playing")
-        opened = environments.open_recorded(n, recording) if video else environments.open(n, render)
-        with closing(opened) as adapter:
+        with closing(environments.open(n, mode, recording)) as adapter:
             return Evaluator(adapter, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
 
     if video:
@@ -183,7 +183,7 @@ class VideoRecorder(Callback):
         base, n_envs = self.settings.base, self.environments.count_evaluation_envs()
         episodes = count_evaluation_episodes(self.settings.goal)
         seed = RunSeeds(base.seed).get_seed(EVALUATION, self.counters.env_steps)
-        with closing(self.environments.open_recorded(n_envs, recording)) as adapter:
+        with closing(self.environments.open(n_envs, "rgb_array", recording)) as adapter:
             evaluator = Evaluator(adapter, lambda role: self.training.get(role, adapter).agent, base.evaluate_greedy)
             return evaluator.play(episodes, seed)
 

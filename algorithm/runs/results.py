@@ -95,11 +95,9 @@ def make_evaluation_record(evaluation: Mapping[str, EvaluationResult]) -> Record
     }
 
 
-def write_origin(folder: Path, origin: Record, log: Callable[[str], None]) -> None:
+def write_origin(folder: Path, origin: Record) -> None:
     """Write the origin of a new run into its folder, with a result whose `status` is null."""
-    write_json(
-        folder / RESULT_FILE, {**origin, **_read_progress(folder, read_table_if_present(folder / TABLE_FILE), log)}
-    )
+    write_json(folder / RESULT_FILE, {**origin, **_make_progress({})})
 
 
 def read_record(folder: Path, log: Callable[[str], None], table: NumberTable | None = None) -> Record:
@@ -110,7 +108,10 @@ def read_record(folder: Path, log: Callable[[str], None], table: NumberTable | N
         log: receives a line for each damaged file, whose readable part is used.
         table: the content of its metrics.csv, which is slow to read; None to read it.
     """
-    progress = _read_progress(folder, read_table_if_present(folder / TABLE_FILE) if table is None else table, log)
+    table = read_table_if_present(folder / TABLE_FILE) if table is None else table
+    if table.damaged:
+        log(f"{folder / TABLE_FILE} is damaged: {table.damaged} of its lines cannot be read")
+    progress = _make_progress(next((row for row in reversed(table.rows) if row.get("time/seconds")), {}))
     try:
         record: Mapping[str, Any] = read_json(folder / RESULT_FILE, ResultRecord) or {}
     except RecordError as error:
@@ -128,11 +129,8 @@ def read_recorded_variant(result: Path) -> str | None:
     return None
 
 
-def _read_progress(folder: Path, table: NumberTable, log: Callable[[str], None]) -> Record:
-    """Return the record of a run that has not ended, from its metrics.csv."""
-    if table.damaged:
-        log(f"{folder / TABLE_FILE} is damaged: {table.damaged} of its lines cannot be read")
-    last = next((row for row in reversed(table.rows) if row.get("time/seconds")), {})
+def _make_progress(last: Mapping[str, str]) -> Record:
+    """Return the record of a run that has not ended, from the last row of its metrics.csv; empty without one."""
     numbers = {name: float(text) for name, text in last.items() if text and math.isfinite(float(text))}
     returns = {
         name.removeprefix("rollout/return").removeprefix("/") or DEFAULT_ROLE: value

@@ -81,7 +81,7 @@ def _check_suggested_runs(request: RunRequest) -> None:
     for name in named:
         resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
     config = resolve([base, *request.layers]).base
-    _check_names(request, _list_names(request, format_run_name(config.name, time.time())))
+    _name_runs(request, config.name)
     given = "env.py" if request.make_env else request.env
     if config.env_name != given:
         raise UserError(f"base_config.env_name is {config.env_name}, but {request.env} is to be trained")
@@ -135,28 +135,28 @@ def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings
             raise UserError(f"{source}: tune has no effect without the command tune")
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
-    name = format_run_name(settings.base.name, time.time())
+    name, run_names = _name_runs(request, settings.base.name)
     shared = [base, *given]
     if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
         shared.append(("the name of the runs", {"tracker_config": {"group": name}}))
     runs = []
-    for k, run_name in enumerate(_list_names(request, name)):
+    for k, run_name in enumerate(run_names):
         seed = ("--repeat", {"base_config": {"seed": settings.base.seed + k}})
         runs.append((run_name, replace(resolve([*shared, seed]), command_line_layers=given)))
-    _check_names(request, [run_name for run_name, _ in runs])
     return runs
 
 
-def _list_names(request: RunRequest, name: str) -> list[str]:
-    """Return the names of the new runs: `name`, or names that start with it for repeated runs."""
-    return [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)]
+def _name_runs(request: RunRequest, pattern: str) -> tuple[str, list[str]]:
+    """Return the name that `base_config.name` gives now, and the names of the new runs, which start with it.
 
-
-def _check_names(request: RunRequest, names: Sequence[str]) -> None:
-    """Raise UserError for a name of a new run that exists already or is in training."""
-    for name in names:
-        _settle_replacement(request.env, name, lambda line: None)  # the run is replaced now, or stays
-        (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, name)
+    Raises UserError for a name of a run that exists already or is in training.
+    """
+    name = format_run_name(pattern, time.time())
+    names = [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)]
+    for each in names:
+        _settle_replacement(request.env, each, lambda line: None)  # the run is replaced now, or stays
+        (RunFolder.find_replaceable if request.replace else RunFolder.check_name_free)(request.env, each)
+    return name, names
 
 
 def find_run_folder(request: RunRequest, log: Log) -> RunFolder:
@@ -270,7 +270,6 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
         if request.use_env_nn:
             check_network(settings, folder)  # before the run's own copy is replaced
             folder.copy_network(settings.base.nn)
-            folder.nn_from = folder.path
         for line in changes:
             log(line)
         yield folder, settings

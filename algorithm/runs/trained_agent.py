@@ -17,7 +17,7 @@ from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import State
 from algorithm.parts.components_builder import get_agent_settings, make_agent
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds
+from algorithm.parts.seeding import PLAY, RunSeeds
 from algorithm.parts.torch_setup import choose_acting_device, configure_torch
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, Role, split_observation
@@ -185,7 +185,8 @@ def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, na
 def _build_agent(settings: Settings, folder: RunFolder, name: str, role: Role, weights: State, source: Path) -> Agent:
     """Return the agent of a role with weights of `source`, in evaluation mode."""
     settings = get_agent_settings(settings, name)
-    agent = make_agent(settings, folder, role, np.random.default_rng(RunSeeds(settings.base.seed).make_play_seeds()))
+    rng = np.random.default_rng(RunSeeds(settings.base.seed).make_sequence(PLAY))
+    agent = make_agent(settings, folder, role, rng)
     parameters = FlatParameters(
         {group: parameter_group.module for group, parameter_group in agent.groups.items()},
         agent.target_networks,

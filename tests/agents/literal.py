@@ -1,4 +1,4 @@
-"""Literal policies and returns, in plain torch, with which the gradients of agents without a replay are compared."""
+"""Literal policies and returns, in torch.distributions, with which the gradients of agents are compared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Normal
+from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
 from algorithm.agents.state_value import StateValueAgent
+from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, Role
@@ -51,60 +52,56 @@ def make_exact(make: Callable[..., StateValueAgent], role: Role, memory: bool = 
 
 
 def compute_outputs_by_step(agent: StateValueAgent, rollout: Rollout, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the statistics and values of the first `rows` rows, computed one row after the other, as in acting."""
+    """Return the statistics and values of the first `rows` rows, computed one row after the other, as in acting.
+
+    Forbidden actions have the probability 0.
+    """
     memory, outputs = rollout.memory, []
     for t in range(rows):
         memory = memory * ~rollout.first[t].unsqueeze(-1)
         features, memory = agent.policy.torso.step({name: value[t] for name, value in rollout.obs.items()}, memory)
         outputs.append(agent.policy.compute_outputs(features))
     statistics, v = torch.stack(outputs).split([agent.family.statistics_size, 1], -1)
+    if ACTION_MASK in rollout.obs:
+        allowed = rollout.obs[ACTION_MASK][:rows].bool()
+        others, logits = statistics.tensor_split([-allowed.shape[-1]], -1)
+        statistics = torch.cat((others, logits.masked_fill(~allowed, MASKED_LOGIT)), -1)
     return statistics, v.squeeze(-1)
 
 
-class LiteralPolicy:
-    """The policy of one row: independent distributions of torch, in the order of the action's columns.
-
-    Args:
-        spec: The actions.
-        statistics: Statistics [S], without a mask.
-        allowed: The mask [sum of branches]; None: all actions are allowed.
-    """
-
-    def __init__(self, spec: ActionSpec, statistics: Tensor, allowed: Tensor | None):
-        mean, log_std, *logits = statistics.split([spec.continuous, spec.continuous, *spec.branches])
-        masks = torch.ones(sum(spec.branches)) if allowed is None else allowed
-        self.allowed = [mask.bool() for mask in masks.split(list(spec.branches))] if spec.branches else []
-        self.continuous = spec.continuous
-        self.normal = Normal(mean, log_std.exp())
-        self.branches = [Categorical(logits=branch[mask]) for branch, mask in zip(logits, self.allowed, strict=True)]
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the logarithm of the density of an action."""
-        result = self.normal.log_prob(action[: self.continuous]).sum()
-        for branch, mask, index in zip(self.branches, self.allowed, action[self.continuous :].long(), strict=True):
-            result = result + branch.log_prob(mask[:index].sum())
-        return result
-
-    @property
-    def entropy(self) -> Tensor:
-        """Return the entropy, in nats."""
-        return self.normal.entropy().sum() + sum(branch.entropy() for branch in self.branches)
-
-    def kl_from(self, old: LiteralPolicy) -> Tensor:
-        """Return KL[old || self]."""
-        pairs: list[tuple[Distribution, Distribution]] = [(old.normal, self.normal)]
-        pairs += zip(old.branches, self.branches, strict=True)
-        return sum(torch.distributions.kl_divergence(*pair).sum() for pair in pairs)
+def list_parts(spec: ActionSpec, statistics: Tensor) -> list[tuple[Distribution, slice | int]]:
+    """Return the parts of policies in torch.distributions, with the columns of their samples."""
+    d = spec.continuous
+    parts = [(Independent(Normal(statistics[..., :d], statistics[..., d : 2 * d].exp()), 1), slice(0, d))] if d else []
+    logits = statistics[..., 2 * d :].split(list(spec.branches), -1)
+    return parts + [(Categorical(logits=part), d + place) for place, part in enumerate(logits)]
 
 
-def make_literal_policy(spec: ActionSpec, statistics: Tensor, rollout: Rollout, t: int, b: int) -> LiteralPolicy:
-    """Return the policy of one row, with the mask of its observation."""
-    mask = rollout.obs.get(ACTION_MASK)
-    return LiteralPolicy(spec, statistics, None if mask is None else mask[t, b])
+def compute_log_prob(spec: ActionSpec, statistics: Tensor, sample: Tensor) -> Tensor:
+    """Return log pi of samples."""
+    return sum(part.log_prob(sample[..., where]) for part, where in list_parts(spec, statistics))
 
 
-def estimate_by_definition(rollout: Rollout, v: np.ndarray, gae_lambda: float) -> np.ndarray:
-    """Return V_t + GAE(lambda) as the sum of errors of each row [T, B]; NaN for rows that are not valid."""
+def compute_entropy(spec: ActionSpec, statistics: Tensor) -> Tensor:
+    """Return the entropies, in nats."""
+    return sum(part.entropy() for part, _ in list_parts(spec, statistics))
+
+
+def compute_kl(spec: ActionSpec, old: Tensor, statistics: Tensor) -> Tensor:
+    """Return KL[old || policy]."""
+    pairs = zip(list_parts(spec, old), list_parts(spec, statistics), strict=True)
+    return sum(kl_divergence(one, other) for (one, _), (other, _) in pairs)
+
+
+def normalize(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Return advantages with mean 0 and standard deviation 1 over valid rows."""
+    return (advantage - advantage[valid].mean()) / (advantage[valid].std() + 1e-8)
+
+
+def estimate_by_definition(rollout: Rollout, v: Tensor, gae_lambda: float) -> Tensor:
+    """Return V_t + GAE(lambda) as the sum of errors of each row [T, B], given V [T+1, B]; 0 for invalid rows."""
     ones = np.ones(rollout.reward.shape)
     arrays = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy())
-    return vtrace_by_definition(*arrays, GAMMA, v, ones, ones, gae_lambda)[0]
+    target = vtrace_by_definition(*arrays, GAMMA, v.detach().numpy(), ones, ones, gae_lambda)[0]
+    np.testing.assert_array_equal(np.isnan(target), ~rollout.valid.numpy())
+    return torch.from_numpy(np.nan_to_num(target))

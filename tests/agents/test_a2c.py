@@ -14,40 +14,26 @@ from tests.agents.literal import (
     COLUMNS,
     ROWS,
     SPECS,
+    compute_entropy,
+    compute_log_prob,
     compute_outputs_by_step,
     estimate_by_definition,
     make_exact,
-    make_literal_policy,
+    normalize,
 )
 from tests.builders import PassThrough, compute_gradient, make_a2c, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
 
 def compute_literal_terms(agent, spec, rollout):
-    """Return the terms of the loss of Mnih et al. 2016 (Algorithm S3) for each valid row: policy, critic, entropy."""
+    """Return the terms of the loss of Mnih et al. 2016 (Algorithm S3): policy, critic, entropy; targets and values."""
     statistics, v = compute_outputs_by_step(agent, rollout, ROWS + 1)
-    target = estimate_by_definition(rollout, v.detach().numpy(), agent.settings.gae_lambda)
-    rows = np.argwhere(~np.isnan(target))
-    advantages = {(t, b): target[t, b] - v[t, b].item() for t, b in rows}
+    target, statistics, v = estimate_by_definition(rollout, v, agent.settings.gae_lambda), statistics[:-1], v[:-1]
+    advantage = target - v.detach()
     if agent.settings.normalize_advantages:
-        mean, std = np.mean(list(advantages.values())), np.std(list(advantages.values()), ddof=1)
-        advantages = {row: (advantage - mean) / (std + 1e-8) for row, advantage in advantages.items()}
-    terms = {}
-    for t, b in rows:
-        policy = make_literal_policy(spec, statistics[t, b], rollout, t, b)
-        policy_term = policy.log_prob(rollout.raw_action[t, b]) * advantages[t, b]
-        terms[t, b] = policy_term, 0.5 * (target[t, b] - v[t, b]) ** 2, policy.entropy
-    return terms
-
-
-def compute_literal_loss(agent, spec, rollout):
-    """Return the mean of the loss over valid rows, each weighted by its column."""
-    terms, settings = compute_literal_terms(agent, spec, rollout), agent.settings
-    loss = sum(
-        rollout.weight[b] * (-policy + settings.value_coef * critic - settings.entropy_coef * entropy)
-        for (_, b), (policy, critic, entropy) in terms.items()
-    )
-    return loss / len(terms)
+        advantage = normalize(advantage, rollout.valid)
+    policy = compute_log_prob(spec, statistics, rollout.raw_action) * advantage
+    return policy, 0.5 * (target - v).square(), compute_entropy(spec, statistics), target, v.detach()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +46,9 @@ def test_the_gradient_is_that_of_the_textbook(kind, masked, memory, changes, est
     agent = make_exact(make_a2c, role, memory, entropy_coef=0.1, value_coef=0.7, **changes, **estimator)
     rollout = to_float64(random_rollout_of(agent, role))
     assert not rollout.valid.all()
-    expected = compute_gradient(compute_literal_loss(agent, spec, rollout), agent.policy)
+    policy, critic, entropy, *_ = compute_literal_terms(agent, spec, rollout)
+    loss = rollout.weight * (-policy + 0.7 * critic - 0.1 * entropy)
+    expected = compute_gradient(loss[rollout.valid].mean(), agent.policy)
     actual = compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy)
     assert expected.abs().max() > 1e-2
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
@@ -71,26 +59,14 @@ def test_metrics_are_means_over_valid_rows(kind):
     role = make_role(COLUMNS, spec=SPECS[kind])
     agent = make_exact(make_a2c, role)
     rollout = replace(to_float64(random_rollout_of(agent, role)), weight=torch.ones(COLUMNS).double())
-    terms = compute_literal_terms(agent, SPECS[kind], rollout)
-    _, v = compute_outputs_by_step(agent, rollout, ROWS + 1)
-    report = agent.loss(rollout)[1]
-    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
-    values = np.array([v[row].item() for row in terms])
-    target = estimate_by_definition(rollout, v.detach().numpy(), agent.settings.gae_lambda)
-    targets = np.array([target[row] for row in terms])
-    assert metrics == pytest.approx(
-        {
-            "train/critic_loss": np.mean([critic.item() for _, critic, _ in terms.values()]),
-            "train/entropy": np.mean([entropy.item() for *_, entropy in terms.values()]),
-            "train/policy_objective": np.mean([policy.item() for policy, *_ in terms.values()]),
-            "train/value": values.mean(),
-            "train/explained_variance": explain_variance(targets, values),
-        }
-    )
-    largest, mean = report.compute_td_errors()
-    for b in range(COLUMNS):
-        errors = [(2 * critic.item()) ** 0.5 for (_, column), (_, critic, _) in terms.items() if column == b]
-        assert (largest[b].item(), mean[b].item()) == pytest.approx((max(errors), np.mean(errors)))
+    policy, critic, entropy, target, v = compute_literal_terms(agent, SPECS[kind], rollout)
+    report, valid = agent.loss(rollout)[1], rollout.valid
+    means = {"critic_loss": critic, "entropy": entropy, "policy_objective": policy, "value": v}
+    expected = {f"train/{name}": value[valid].mean().item() for name, value in means.items()}
+    expected["train/explained_variance"] = explain_variance(target[valid].numpy(), v[valid].numpy())
+    assert {name: value.item() for name, value in report.compute_metrics().items()} == pytest.approx(expected)
+    errors = np.ma.masked_array((target - v).abs(), ~valid)
+    np.testing.assert_allclose(report.compute_td_errors(), [errors.max(0), errors.mean(0)])
 
 
 def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_previous_episode():
@@ -104,7 +80,8 @@ def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_pre
     rollout.first[3, 1] = True  # column 1: an episode ends after row 2
     rollout.alive[2, 1] = False
     obs = rollout.obs["obs"].requires_grad_()
-    agent.estimate_values = lambda rollout, v: v[:-1] + torch.arange(5).eq(4).unsqueeze(-1)  # an error in row 4 only
+    error = torch.arange(5).eq(4).unsqueeze(-1).double().expand(5, COLUMNS)  # in row 4 only
+    agent.estimate_returns = lambda rollout, v, streams: (v[:-1] + error, error, {})
     (reached,) = torch.autograd.grad(agent.loss(rollout)[0]["actor_critic"], obs)
     assert reached[0, 0].abs().max() > 1e-8
     assert reached[:3, 1].eq(0).all()
@@ -125,5 +102,5 @@ def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observatio
         reward=torch.tensor([[1.0, 1, 1, 1, 0, 1]]).T.double(),
     )
     v = torch.tensor([[0.3, 0.6, 0.4, 0.2, 4, 0.8, 2]]).T.double()
-    returns = agent.estimate_values(rollout, v)[rollout.valid]
+    returns = agent.estimate_returns(rollout, v, {})[0][rollout.valid]
     torch.testing.assert_close(returns, torch.tensor([1.9, 1, 5.14, 4.6, 2.8]).double(), rtol=1e-7, atol=1e-7)

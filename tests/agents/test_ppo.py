@@ -13,10 +13,13 @@ from tests.agents.literal import (
     COLUMNS,
     ROWS,
     SPECS,
+    compute_entropy,
+    compute_kl,
+    compute_log_prob,
     compute_outputs_by_step,
     estimate_by_definition,
     make_exact,
-    make_literal_policy,
+    normalize,
 )
 from tests.builders import compute_gradient, make_ppo, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
@@ -58,30 +61,25 @@ def make_case(kind, masked, memory, changes):
 
 
 def compute_literal_terms(agent, spec, rollout):
-    """Return the terms of Schulman et al. 2017, Eq. 9, for each valid row: objective, critic, entropy, ratio, KL."""
+    """Return the terms of Schulman et al. 2017, Eq. 9: objective, critic, entropy, ratio, KL, values; and the clip."""
     settings, targets, scale = agent.settings, rollout.targets, 1.0
     if settings.clip_ratio_schedule == "linear":
         scale += agent.progress * (settings.clip_ratio_final_fraction - 1)
     clip = settings.clip_ratio * scale
     statistics, v = compute_outputs_by_step(agent, rollout, ROWS)
-    rows = [tuple(row) for row in rollout.valid.nonzero().tolist()]
-    advantages = torch.stack([targets["advantage"][row] for row in rows])
+    advantage, target, old_value = (targets[name] for name in ("advantage", "value", "old_value"))
     if settings.normalize_advantages:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    terms = {}
-    for (t, b), advantage in zip(rows, advantages, strict=True):
-        policy = make_literal_policy(spec, statistics[t, b], rollout, t, b)
-        old = make_literal_policy(spec, rollout.behavior[t, b], rollout, t, b)
-        action, target, old_value = rollout.raw_action[t, b], targets["value"][t, b], targets["old_value"][t, b]
-        ratio = (policy.log_prob(action) - old.log_prob(action)).exp()
-        objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-        critic = (target - v[t, b]) ** 2 / 2
-        if settings.value_clip is not None:
-            value_clip = settings.value_clip * scale
-            clipped = old_value + (v[t, b] - old_value).clamp(-value_clip, value_clip)
-            critic = torch.maximum(critic, (target - clipped) ** 2 / 2)
-        terms[t, b] = objective, critic, policy.entropy, ratio, policy.kl_from(old)
-    return terms, clip
+        advantage = normalize(advantage, rollout.valid)
+    log_probs = (compute_log_prob(spec, each, rollout.raw_action) for each in (statistics, rollout.behavior))
+    ratio = torch.sub(*log_probs).exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    critic = (target - v).square() / 2
+    if settings.value_clip is not None:
+        value_clip = settings.value_clip * scale
+        clipped = old_value + (v - old_value).clamp(-value_clip, value_clip)
+        critic = torch.maximum(critic, (target - clipped).square() / 2)
+    kl = compute_kl(spec, rollout.behavior, statistics)
+    return objective, critic, compute_entropy(spec, statistics), ratio, kl, v, clip
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.4])
@@ -91,18 +89,14 @@ def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, cha
     agent, spec, rollout, _ = make_case(kind, masked, memory, {**changes, **settings})
     agent.progress = progress
     move_parameters(agent)
-    terms, clip = compute_literal_terms(agent, spec, rollout)
-    assert 0 < len(terms) < ROWS * COLUMNS
-    is_clipped = [abs(ratio.item() - 1) > clip for _, _, _, ratio, _ in terms.values()]
-    assert any(is_clipped)
+    objective, critic, entropy, ratio, *_, clip = compute_literal_terms(agent, spec, rollout)
+    valid = rollout.valid
+    assert 0 < valid.sum() < ROWS * COLUMNS and ((ratio - 1).abs() > clip)[valid].any()
     entropy_coef = 0.1
     if agent.settings.entropy_coef_schedule == "linear":
         entropy_coef *= 1 - progress + progress * agent.settings.entropy_coef_final_fraction
-    loss = sum(
-        rollout.weight[b] * (-objective + 0.7 * critic - entropy_coef * entropy)
-        for (_, b), (objective, critic, entropy, _, _) in terms.items()
-    )
-    expected = compute_gradient(loss / len(terms), agent.policy)
+    loss = rollout.weight * (-objective + 0.7 * critic - entropy_coef * entropy)
+    expected = compute_gradient(loss[valid].mean(), agent.policy)
     actual = compute_gradient(agent.loss(rollout)[0]["actor_critic"], agent.policy)
     assert expected.abs().max() > 1e-2
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
@@ -112,9 +106,8 @@ def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, cha
 def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory, changes):
     agent, _, prepared, collected = make_case(kind, masked, memory, changes)
     _, v = compute_outputs_by_step(agent, collected, ROWS + 1)
-    v = v.detach()
-    valid = collected.valid
-    expected = torch.from_numpy(estimate_by_definition(collected, v.numpy(), 0.75))
+    v, valid = v.detach(), collected.valid
+    expected = estimate_by_definition(collected, v, 0.75)
     torch.testing.assert_close(prepared.targets["value"][valid], expected[valid])
     torch.testing.assert_close(prepared.targets["old_value"], v[:-1])
     torch.testing.assert_close(prepared.targets["advantage"][valid], (expected - v[:-1])[valid])
@@ -127,25 +120,21 @@ def test_metrics_are_means_over_valid_rows(kind):
     agent, spec, rollout, _ = make_case(kind, False, False, {"target_kl": 0.01})
     rollout = replace(rollout, weight=torch.ones(COLUMNS).double())
     move_parameters(agent)
-    terms, clip = compute_literal_terms(agent, spec, rollout)
-    _, v = compute_outputs_by_step(agent, rollout, ROWS)
-    report = agent.loss(rollout)[1]
-    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
-    columns = list(zip(*((value.item() for value in row) for row in terms.values()), strict=True))
-    objective, critic, entropy, ratio, kl = map(np.array, columns)
-    targets, values = (np.array([each[row].item() for row in terms]) for each in (rollout.targets["value"], v))
-    assert metrics == pytest.approx(
-        {
-            "train/critic_loss": critic.mean(),
-            "train/entropy": entropy.mean(),
-            "train/kl_to_old_policy": kl.mean(),
-            "train/clip_fraction": (abs(ratio - 1) > clip).mean(),
-            "train/policy_objective": objective.mean(),
-            "train/value": values.mean(),
-            "train/explained_variance": explain_variance(targets, values),
-        }
-    )
-    assert len(terms) < ROWS * COLUMNS and report.kl_excess == pytest.approx(kl.mean() - 0.01)
+    objective, critic, entropy, ratio, kl, v, clip = compute_literal_terms(agent, spec, rollout)
+    report, valid = agent.loss(rollout)[1], rollout.valid
+    means = {
+        "critic_loss": critic,
+        "entropy": entropy,
+        "kl_to_old_policy": kl,
+        "clip_fraction": ((ratio - 1).abs() > clip).double(),
+        "policy_objective": objective,
+        "value": v,
+    }
+    expected = {f"train/{name}": value[valid].mean().item() for name, value in means.items()}
+    of_rows = rollout.targets["value"][valid].numpy(), v[valid].detach().numpy()
+    expected["train/explained_variance"] = explain_variance(*of_rows)
+    assert {name: value.item() for name, value in report.compute_metrics().items()} == pytest.approx(expected)
+    assert not valid.all() and report.kl_excess == pytest.approx(expected["train/kl_to_old_policy"] - 0.01)
     assert report.ends_epochs  # the behavior is a random policy
 
 

@@ -13,8 +13,9 @@ from algorithm.agents.agent import unroll
 from algorithm.agents.rows import mean_weights
 from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
-from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, estimate_off_policy, estimate_on_policy
+from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, TraceClipping, estimate_streams
 from algorithm.training.learner import Learner
+from tests.agents.literal import COLUMNS, GAMMA, normalize
 from tests.builders import (
     PassThrough,
     compute_gradient,
@@ -29,7 +30,7 @@ from tests.builders import (
     update,
 )
 
-GAMMA, ACTIONS, COLUMNS = 0.875, 3, 4  # gamma is exact in float32, the dtype of a bool times a float
+ACTIONS = 3
 STREAMS = {
     "novelty": RewardStream(gamma=0.75, weight=0.5, crosses_episodes=True),
     "episodic": RewardStream(gamma=0.5, weight=2.0, crosses_episodes=False),
@@ -84,22 +85,25 @@ def compute_agent_gradient(scalar, agent):
     return compute_gradient(scalar, *(group.module for group in agent.groups.values()))
 
 
-def estimate_streams(rollout, values, gae_lambda):
+def estimate_all(estimator, rollout, values, clipping, rho):
     """Return the estimates of all rewards: those of the environment, as a stream within episodes, and both streams."""
     streams = {"": RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=False), **STREAMS}
     bonuses = {"": rollout.reward, **rollout.bonuses}
-    return {
-        name: estimate_on_policy(stream, bonuses[name], rollout.first, rollout.alive, values[name].detach(), gae_lambda)
-        for name, stream in streams.items()
-    }
+    inputs = EstimatorInputs(
+        reward=rho, discount=rho, valid=rho, v=rho, q_taken=rho, rho=rho, rho_per_dimension=rho, prob_taken=lambda: rho
+    )
+    estimate = partial(ESTIMATORS[estimator].estimate, clipping=clipping)
+    of_streams = [values[name].detach() for name in streams]
+    return estimate_streams(streams, bonuses, rollout.first, rollout.alive, of_streams, inputs, estimate)
+
+
+def estimate_on_policy(rollout, values):
+    clipping = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=0.75)
+    return estimate_all("n_step", rollout, values, clipping, torch.full_like(rollout.reward, torch.nan))
 
 
 def sum_advantages(estimates):
     return estimates[""].advantage + 0.5 * estimates["novelty"].advantage + 2 * estimates["episodic"].advantage
-
-
-def normalize(advantage, valid):
-    return (advantage - advantage[valid].mean()) / (advantage[valid].std() + 1e-8)
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -109,7 +113,7 @@ def test_the_gradient_of_a2c_is_that_of_the_written_out_objective(normalizes, me
     rollout = make_rollout(agent)
     logits, v, stream_values = compute_outputs(agent, rollout)
     policy, values = Categorical(logits=logits[:-1]), {"": v, **stream_values}
-    estimates = estimate_streams(rollout, values, 0.75)
+    estimates = estimate_on_policy(rollout, values)
     advantage = sum_advantages(estimates)
     if normalizes:
         advantage = normalize(advantage, rollout.valid)
@@ -147,7 +151,7 @@ def test_the_gradient_of_ppo_is_that_of_the_written_out_objective(memory, value_
     with torch.no_grad():
         prepared = agent.prepare(collected)
         old_values = compute_outputs(agent, collected)[1:]
-    estimates = estimate_streams(collected, {"": old_values[0], **old_values[1]}, 0.75)
+    estimates = estimate_on_policy(collected, {"": old_values[0], **old_values[1]})
     advantage = normalize(sum_advantages(estimates), prepared.valid)
     move_parameters(agent.policy, 0.1, seed=2)
     logits, v, stream_values = compute_outputs(agent, collected)
@@ -186,22 +190,7 @@ def test_the_gradient_of_acer_is_that_of_the_written_out_objective(trust_region,
     policy, behavior = Categorical(logits=logits[:-1]), Categorical(logits=rollout.behavior)
     action, values = rollout.raw_action.squeeze(-1), {"": v, **stream_values}
     rho = (policy.log_prob(action) - behavior.log_prob(action)).exp().detach()
-    estimates = {}
-    for name, stream in {"": replace(STREAMS["episodic"], gamma=GAMMA), **STREAMS}.items():
-        value = values[name].detach()
-        inputs = EstimatorInputs(
-            reward=rollout.reward,
-            discount=rho,
-            valid=rollout.valid,
-            v=value,
-            q_taken=rho,
-            rho=rho,
-            rho_per_dimension=rho,
-            prob_taken=lambda: rho,
-        )
-        bonus = rollout.bonuses[name] if name else rollout.reward
-        estimate = partial(ESTIMATORS[estimator].estimate, clipping=agent.trace_clipping)
-        estimates[name] = estimate_off_policy(stream, bonus, rollout.first, rollout.alive, value, inputs, estimate)
+    estimates = estimate_all(estimator, rollout, values, agent.trace_clipping, rho)
     weight = rho.clamp(max=1.5) * sum_advantages(estimates)
     objective = policy.log_prob(action) * weight + 0.1 * policy.entropy()
     assert_objective_and_metrics(agent, with_burn_in, objective, values, estimates)

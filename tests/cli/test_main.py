@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithm import load
+from algorithm import api, load
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.checkpointing.checkpoint import Checkpoint
 from algorithm.config import registry
@@ -109,21 +109,9 @@ def test_an_id_is_trained_and_its_runs_are_found_by_the_id(command):
     assert (Path("runs/CartPole-v1/a") / "report.html").exists() and not Path("envs").exists()
 
 
-def test_an_id_of_a_module_that_fails_before_learning_leaves_nothing(tmp_path, monkeypatch, command):
-    (tmp_path / "failing_envs.py").write_text(
-        "import gymnasium\n"
-        "made = []\n"
-        "def make(**arguments):\n"
-        "    made.append(1)\n"
-        "    if len(made) > 2:  # after the play of random actions from which settings are suggested\n"
-        "        raise RuntimeError('broken')\n"
-        "    return gymnasium.make('CartPole-v1')\n"
-        "gymnasium.register('failing/Env-v0', make)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    shown = command("failing_envs:failing/Env-v0", 3)
-    assert "training failing_envs:failing/Env-v0 with" in shown.out
-    assert "does not start: RuntimeError: broken" in shown.err
+def test_an_id_of_a_module_that_fails_before_learning_leaves_nothing(monkeypatch, command):
+    monkeypatch.setattr(api, "train_in_folder", lambda *_, **__: 1 / 0)
+    assert "training tests.adapters.fragile:Invalid-v0 with" in command("tests.adapters.fragile:Invalid-v0", 1).out
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
@@ -175,7 +163,7 @@ def test_a_resumed_run_is_evaluated_like_an_uninterrupted_one(command, played):
     assert [seed for seed, _ in played] == whole and len(set(whole)) == 2
 
 
-def test_damaged_checkpoints_are_reported_and_an_error_of_one_line_names_them_if_none_can_be_read(command, run):
+def test_a_damaged_checkpoint_is_played_if_it_has_weights_and_set_aside_by_resume(command, run):
     place = run.path / "checkpoints"
     *_, before, last = sorted(place.glob("0*"))
     (last / "agent/learner.pt").unlink()
@@ -184,26 +172,6 @@ def test_damaged_checkpoints_are_reported_and_an_error_of_one_line_names_them_if
     shown = command("gym/cartpole -n a --resume").out
     assert f"{last / 'agent/learner.pt'} is missing" in shown and f"checkpoint {before.name} is used instead" in shown
     assert (place / f"damaged-{last.name}").is_dir() and run.find_latest().counters.env_steps >= 600
-    files = [checkpoint / "agent/learner.pt" for checkpoint in sorted(place.glob("0*"))]
-    for file in files:
-        file.unlink()
-    line = command.fail("gym/cartpole -n a --resume", 1)
-    assert all(f"{file} is missing" in line for file in files)
-
-
-def test_changes_on_resuming_are_logged_and_recorded(command, run):
-    config = run.path / "config.yaml"
-    config.write_text(config.read_text().replace("keep_checkpoints: 5", "keep_checkpoints: 4"))
-    more = "--set base_config.max_step=900 acer_config.learning_rate=0.0005"
-    shown = command(f"gym/cartpole -n a --resume {more}").out
-    assert "base_config.max_step: 600 -> 900" in shown
-    assert "base_config.keep_checkpoints: 5 -> 4" in shown
-    assert "acer_config.learning_rate:" in shown and "-> 0.0005" in shown
-    settings = run.load_settings()
-    assert (settings.base.max_step, settings.base.keep_checkpoints) == (900, 4)
-    assert settings.agent.learning_rate == 0.0005
-    first, second = (path.name for path in sorted(run.path.glob("configs/*.yaml")))
-    assert first == "000000000000.yaml" and int(second[:12]) >= 600
 
 
 def test_a_missing_renderer_is_an_error_of_one_line(monkeypatch, command, run):
@@ -215,6 +183,9 @@ def test_a_process_resumes_the_run_of_another(run):
     finished = start("gym/cartpole", "-n", "a", "--resume", "--max_step", "1000")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "base_config.max_step: 600 -> 1000" in finished.stdout
+    assert run.load_settings().base.max_step == 1000
+    first, second = (path.name for path in sorted(run.path.glob("configs/*.yaml")))
+    assert first == "000000000000.yaml" and int(second[:12]) >= 600
     checkpoint = run.find_latest()
     assert 1000 <= checkpoint.counters.env_steps < 1010
     with (run.path / "metrics.csv").open(newline="") as file:

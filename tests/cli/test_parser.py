@@ -125,10 +125,7 @@ def test_a_folder_with_the_name_of_a_command_is_reached_by_its_path():
         ("gym/cartpole --nonsens", "unknown option --nonsens; "),
         ("train gym/cartpole", "unexpected argument 'train'; not needed: an environment alone is trained"),
         ("learner mine/task", "unexpected argument 'learner'; use runtime: CLUSTER or --ray"),
-        (
-            "CartPole-v1 -c sac",
-            "--config needs an environment folder, and CartPole-v1 is an id; did you mean gym/cartpole?",
-        ),
+        ("CartPole-v1 -c sac", "--config needs an environment folder, and CartPole-v1 is an id; did you mean gym/cart"),
         ("tune CartPole-v1 --trials 3", "tune needs an environment folder"),
         ("doctor CartPole-v1", "doctor needs an environment folder"),
         ("CartPole-v1 --nn other.py", "--nn needs an environment folder"),
@@ -166,14 +163,11 @@ def test_documented_options_exist(page):
     assert "--run" in found and found <= list_spellings() | {"--max_step"}
 
 
-@pytest.mark.parametrize("name", ["a b", "test_2026", "ä", "x" * 100, "1", "null"])
-def test_valid_file_names_are_accepted(name):
-    assert is_file_name(name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
-def test_file_names_that_any_system_rejects_are_rejected(name):
-    assert not is_file_name(name)
+def test_file_names_are_those_that_every_system_accepts():
+    assert all(map(is_file_name, ["a b", "test_2026", "ä", "x" * 100, "1", "null"]))
+    assert not any(
+        map(is_file_name, ["", ".", "..", ".a", "a.", "a ", "a/b", "a\n", "a*", "nul", "Com1.txt", "x" * 101])
+    )
 
 
 def run_code(code: str, place: Path) -> subprocess.CompletedProcess:

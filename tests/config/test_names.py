@@ -122,6 +122,6 @@ def test_settings_of_another_kind_are_an_error(kind):
         find_settings(kind, f"{__name__}:Foreign")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in SETTINGS.items() for name in table])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in SETTINGS for name in TABLES[kind]])
 def test_a_class_has_the_settings_of_the_table(kind, name):
     assert find_class(kind, name).Settings is find_settings(kind, name)

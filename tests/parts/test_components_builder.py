@@ -21,7 +21,7 @@ from algorithm.parts.components_builder import (
     measure_free_memory,
 )
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import TRAINING, RunSeeds
+from algorithm.parts.seeding import PROCESS, TRAINING, RunSeeds
 from algorithm.replay import Replay, ReplaySize
 from algorithm.runs.build import train
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout
@@ -59,9 +59,9 @@ def test_added_agents_are_logged_saved_and_there_from_the_start_of_a_resumed_run
     assert folder.find_latest().lanes("agent") == (7, 4)
 
 
-def test_a_replay_that_outgrows_the_memory_ends_the_run_after_a_checkpoint(tmp_path, monkeypatch):
+def test_a_replay_that_outgrows_the_memory_ends_the_run_after_a_checkpoint(tmp_path, set_free):
     folder = growing(tmp_path)
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: 10_000)
+    set_free(10_000)
     with pytest.raises(UserError, match=r"^agents: 4 -> 5; replay_config.capacity: 160 rows .* at most \d+ rows fit"):
         train_run(folder)
     assert folder.find_latest().lanes("agent") == (4, 4)
@@ -135,42 +135,49 @@ def test_free_memory_is_what_linux_reports_as_available_or_unknown(tmp_path, mon
     assert measure_free_memory() == 400 * 1024
 
 
-def test_sizes_are_logged_and_summed(monkeypatch):
+@pytest.fixture
+def set_free(monkeypatch):
+    """Return a function that sets the number of free bytes."""
+    return lambda free: monkeypatch.setattr(memory, "measure_free_memory", lambda: free)
+
+
+def test_sizes_are_logged_and_summed_over_roles_and_workers(set_free):
     logged = []
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: 10_000_000)
+    set_free(10_000_000)
     budget = MemoryBudget(logged.append)
     budget.reserve("agent", ReplaySize(10_000, 600_000))
     assert logged == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
     with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
         budget.reserve("other", ReplaySize(100_000, 9_500_000))
     assert logged[1].startswith("replay of other:")
-
-
-def test_the_replays_of_all_workers_have_to_fit(monkeypatch):
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: 2_500_000)
-    lines = []
-    MemoryBudget(lines.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
-    assert lines == ["replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"]
+    set_free(2_500_000)
+    MemoryBudget(logged.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
+    assert logged[2] == "replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"
     with pytest.raises(
-        UserError, match=r"1\.0 MB for each of 3 workers, but 0\.8 MB of memory are free for each; at most 833"
+        UserError, match=r"1\.0 MB for each of 3 w.*, but 0\.8 MB of memory are free for each; at most 833"
     ):
-        MemoryBudget(lines.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
+        MemoryBudget(logged.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
+    set_free(None)
+    MemoryBudget(logged.append).reserve("agent", ReplaySize(10**12, 10**15))
 
 
-def test_a_batch_that_does_not_fit_is_rejected(monkeypatch):
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: 1_000_000)
+def test_a_replay_that_grows_needs_memory_for_the_rows_that_are_copied(set_free):
+    set_free(1_000_000)
+    budget = MemoryBudget(lambda line: None)
+    budget.reserve("agent", ReplaySize(100, 400_000))
+    budget.reserve("agent", ReplaySize(150, 600_000), copied_rows=100)
+    with pytest.raises(UserError, match=r"2: replay_config.capacity: 200 rows .*, but 0\.6 MB of memory are free"):
+        budget.reserve("agent", ReplaySize(200, 800_000), copied_rows=100, prefix="2: ")
+    assert budget.reserved_bytes == 800_000
+
+
+def test_a_batch_that_does_not_fit_is_rejected(set_free):
+    set_free(1_000_000)
     schedule = make_acer(sequence_length=10, batch_size=100).schedule
     check_batch(schedule, ReplaySize(1000, 1_000_000))
     with pytest.raises(UserError, match=r"batch_size: 101 sequences of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
         check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
     check_batch(replace(schedule, batch_size=101, replay_ratio=0), ReplaySize(1000, 1_000_000))
-
-
-def test_nothing_is_rejected_if_the_memory_is_unknown(monkeypatch):
-    monkeypatch.setattr(memory, "measure_free_memory", lambda: None)
-    logged = []
-    MemoryBudget(logged.append).reserve("agent", ReplaySize(10**12, 10**15))
-    assert len(logged) == 1
 
 
 MAKERS = {"ACER": make_acer, "SAC": make_sac, "REACTOR": make_reactor}
@@ -226,7 +233,7 @@ def test_a_run_that_ends_before_its_first_update_is_rejected_if_it_has_updates()
 
 def list_seeds(seeds: RunSeeds) -> list[int]:
     components = [int(child.generate_state(1)[0]) for child in seeds.make_component_seeds("agent").spawn(4)]
-    return [seeds.process, seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
+    return [seeds.get_seed(PROCESS), seeds.get_seed(TRAINING, 0), seeds.get_seed(TRAINING, 1000), *components]
 
 
 def test_the_first_worker_has_the_seeds_of_a_run_without_workers_and_others_have_different_ones():

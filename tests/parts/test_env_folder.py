@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from algorithm.cli import main
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
     ORIGIN_FILE,
@@ -44,17 +42,10 @@ def outside(tmp_path, monkeypatch) -> Path:
     return make(tmp_path / "my" / "task")
 
 
-def call(command: str, capsys) -> dict:
-    """Return the result of a command as a script receives it."""
-    main.main([*command.split(), "--json"])
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.fixture
-def trained(outside, capsys) -> Path:
+def trained(outside, command) -> Path:
     """Train the run `a` in the folder outside of ./envs; return this folder."""
-    assert main.main(["../my/task", "-n", "a"]) == 0
-    assert f"play it:    python main.py {outside} -n a --run" in capsys.readouterr().out
+    assert f"play it:    python main.py {outside} -n a --run" in command("../my/task -n a").out
     return outside
 
 
@@ -99,46 +90,44 @@ def test_a_path_that_starts_with_a_dot_is_searched_in_the_working_directory_firs
     assert locate_environment("./my/task") == outside.as_posix()
 
 
-def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(trained, capsys):
+def test_a_folder_elsewhere_is_trained_played_resumed_and_listed_by_its_path(trained, command):
     assert Path("runs/my/task/a", ORIGIN_FILE).read_text() == f"{trained.as_posix()}\nformat 2\n"
-    assert call(f"{trained} --run", capsys)["evaluation"]["agent"]["mean"] == 10
-    assert call("../my/task -n a --resume --max_step 90", capsys)["env_steps"] == 90
-    assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
+    assert command.json(f"{trained} --run")["evaluation"]["agent"]["mean"] == 10
+    assert command.json("../my/task -n a --resume --max_step 90")["env_steps"] == 90
+    assert [run["run"] for run in command.json("list ../my/task")["runs"]] == ["runs/my/task/a"]
     shutil.rmtree(trained)  # runs do not need the folder any more, by its path or by the path of their group
-    assert call("../my/task -n a --run", capsys)["status"] == 0
-    assert call("my/task -n a --run", capsys)["status"] == 0
+    command("../my/task -n a --run")
+    command("my/task -n a --run")
 
 
-def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(trained, tmp_path, capsys):
+def test_runs_of_two_folders_with_the_same_folder_of_runs_are_distinguished(trained, tmp_path, command):
     other = make(tmp_path / "other" / "my" / "task")
     for arguments in ("--run -n a", "--resume -n a", "-n a", "-n a --force"):
-        error = call(f"{other} {arguments}", capsys)["error"]
+        error = command.fail(f"{other} {arguments}")
         assert error.startswith(f"run {Path('runs/my/task/a')} was trained in {trained.as_posix()}, not in {other}")
-    assert "there is no run" in call(f"{other} --run", capsys)["error"]
-    assert "there is no run" in call(f"list {other}", capsys)["error"]
-    assert call(f"{other} -n b", capsys)["run"] == "runs/my/task/b"
-    assert [run["run"] for run in call(f"list {other}", capsys)["runs"]] == ["runs/my/task/b"]
+    assert "there is no run" in command.fail(f"{other} --run")
+    assert "there is no run" in command.fail(f"list {other}")
+    assert command.json(f"{other} -n b")["run"] == "runs/my/task/b"
+    assert [run["run"] for run in command.json(f"list {other}")["runs"]] == ["runs/my/task/b"]
     assert RunFolder.find(trained.as_posix(), None).given_path == Path("runs/my/task/a")
-    assert len(call("list", capsys)["runs"]) == 2
+    assert len(command.json("list")["runs"]) == 2
 
 
-def test_a_folder_that_was_moved_keeps_its_runs_and_one_without_a_record_is_accepted(trained, tmp_path, capsys):
+def test_a_folder_that_was_moved_keeps_its_runs_and_one_without_a_record_is_accepted(trained, tmp_path, command):
     moved = tmp_path / "elsewhere" / "my" / "task"
     moved.parent.mkdir(parents=True)
     trained.rename(moved)
-    assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
+    assert command.json(f"{moved} --run")["run"] == "runs/my/task/a"
     for damage in (lambda path: path.write_bytes(b"\xff"), os.remove):
         damage(Path("runs/my/task/a", ORIGIN_FILE))
-        assert call(f"{moved} --run", capsys)["run"] == "runs/my/task/a"
+        assert command.json(f"{moved} --run")["run"] == "runs/my/task/a"
 
 
-def test_a_run_folder_of_another_format_is_refused(trained, capsys):
+def test_a_run_folder_of_another_format_is_refused(trained, command):
     Path("runs/my/task/a", ORIGIN_FILE).write_text(f"{trained.as_posix()}\nformat 7\n")
-    for command in ("../my/task --run", "../my/task -n a --resume", "export ../my/task", "report ../my/task"):
-        assert main.main(command.split()) == 2
-        error = "runs/my/task/a has format 7 of run folders, which another version of this program has"
-        assert error in capsys.readouterr().err
-    assert [run["run"] for run in call("list ../my/task", capsys)["runs"]] == ["runs/my/task/a"]
+    for line in ("../my/task --run", "../my/task -n a --resume", "export ../my/task", "report ../my/task"):
+        assert "runs/my/task/a has format 7 of run folders, which another version of this" in command.fail(line)
+    assert [run["run"] for run in command.json("list ../my/task")["runs"]] == ["runs/my/task/a"]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +143,10 @@ def test_a_run_folder_of_another_format_is_refused(trained, capsys):
         ("InvertedPendulum-v5", ["mujoco/inverted_pendulum"]),
     ],
 )
-def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
+def test_an_id_or_a_name_suggests_matching_folders(text, folders, command):
     advice = str(make_unknown_error(text)).rpartition("; ")[2]
     assert advice == f"did you mean {' or '.join(folders)}?"
-    assert main.main(["tune", text]) == 2
-    assert advice in capsys.readouterr().err
+    assert advice in command.fail(["tune", text])
     assert all(find_folder(folder) for folder in folders)
     is_named = text in ("CartPole-v1", "LunarLander-v3", "InvertedPendulum-v5", "Pong")
     assert find_folders_of_id(text) == (folders if is_named else [])
@@ -173,10 +161,9 @@ def test_an_id_or_a_name_suggests_matching_folders(text, folders, capsys):
         ("MiniGrid-Empty-5x5-v0", "minigrid/mini_grid_empty_5x5", "minigrid:MiniGrid-Empty-5x5-v0"),
     ],
 )
-def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, capsys):
-    assert main.main([text, "-c", "sac"]) == 2
+def test_an_id_without_a_folder_suggests_the_command_that_writes_one(text, folder, env_name, command):
     advice = f"write one with: python main.py init {folder} --set base_config.env_name={env_name}\n"
-    assert capsys.readouterr().err.endswith(advice)
+    assert command.fail([text, "-c", "sac"]).endswith(advice)
 
 
 def test_an_id_is_an_environment_unless_a_folder_has_its_name(outside):
@@ -203,17 +190,15 @@ def test_the_runs_of_an_id_have_a_valid_folder_and_are_told_apart_from_those_of_
 
 
 @pytest.mark.parametrize("text", ["a*b", "x" * 300, "a\0b", "con/x", ""], ids=range(5))
-def test_an_unknown_name_is_an_error_with_all_folders(text, capsys):
+def test_an_unknown_name_is_an_error_with_all_folders(text, command):
     for words in ([text], [text, "--run"], ["list", text]):
-        assert main.main(words) == 2
-        assert capsys.readouterr().err.rstrip().endswith(", ".join(list_environments()))
+        assert command.fail(words).rstrip().endswith(", ".join(list_environments()))
 
 
-def test_a_missing_folder_and_a_missing_run_of_an_id_are_errors_of_one_line(capsys):
-    assert main.main([str(Path("nothing").absolute())]) == 2
-    assert "with a config.yaml; give its name below envs/, or its path" in capsys.readouterr().err
-    assert main.main(["CartPole-v1", "--run"]) == 2
-    assert "train one with: python main.py CartPole-v1" in capsys.readouterr().err
+def test_a_missing_folder_and_a_missing_run_of_an_id_are_errors_of_one_line(command):
+    absent = str(Path("nothing").absolute())
+    assert "with a config.yaml; give its name below envs/, or its path" in command.fail(absent)
+    assert "train one with: python main.py CartPole-v1" in command.fail("CartPole-v1 --run")
 
 
 def test_an_unreadable_config_does_not_prevent_a_suggestion():

@@ -42,29 +42,19 @@ def holder(tmp_path):
     process.communicate()
 
 
-def test_the_process_that_holds_the_lock_is_named(tmp_path, holder):
+@pytest.mark.parametrize("end", ["kill", "communicate"])  # without a chance to release the lock, and with one
+def test_the_process_that_holds_a_lock_is_named_until_it_ends(tmp_path, holder, end):
     lock = FolderLock(tmp_path, "runs/task/a")
     for _ in range(2):
+        assert lock.is_held_elsewhere()
         with pytest.raises(UserError, match=f"run runs/task/a is in training in process {holder.pid}:"), lock:
             pytest.fail("it was free")
-    holder.communicate()
-    with lock:
-        assert (tmp_path / ".lock").is_file()
-
-
-def test_a_lock_can_be_acquired_repeatedly(tmp_path):
-    lock = FolderLock(tmp_path, "a")
+    getattr(holder, end)()
+    holder.wait()
+    assert not lock.is_held_elsewhere()
     for _ in range(2):
         with lock, pytest.raises(UserError), FolderLock(tmp_path, "a"):
             pytest.fail("it was free")
-
-
-def test_a_lock_is_found_without_waiting_until_its_process_is_killed(tmp_path, holder):
-    lock = FolderLock(tmp_path, "a")
-    assert lock.is_held_elsewhere()
-    holder.kill()  # without a chance to release the lock
-    holder.wait()
-    assert not lock.is_held_elsewhere()
     with lock:
         assert not lock.is_held_elsewhere()
     assert not FolderLock(tmp_path / "missing", "a").is_held_elsewhere()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 from algorithm.config.loader import read_assignments, resolve
 from algorithm.config.yaml_layers import merge
@@ -87,106 +88,92 @@ def test_without_changes_but_in_the_case_of_words_nothing_is_logged(folder):
     assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ("acer_config.learning_rate=0.5", "acer_config.learning_rate: 0.003 -> 0.5"),
-        ("base_config.max_step=null", "base_config.max_step: 1000000 -> null"),
-        ("base_config.device=cpu", "base_config.device: auto -> cpu"),
-        ("base_config.seed=3", "base_config.seed: 0 -> 3"),
-        ("base_config.evaluate_greedy=false", "base_config.evaluate_greedy: true -> false"),
-        ("acer_config.sequence_length=40", "acer_config.sequence_length: 20 -> 40"),
-        ("goal.return=475", "goal.return: null -> 475"),
-        ("base_config.env_args={optimizer: 3}", "base_config.env_args.optimizer: null -> 3"),
-        ("ma_config={A: {acer_config: {gamma: 0.5}}}", "ma_config.A.acer_config.gamma: null -> 0.5"),
-    ],
-)
-def test_each_changed_setting_is_logged_in_one_line(folder, change, line):
+# Algorithm, its settings, a change of the run's settings, and its values before and after.
+ALLOWED = """
+ACER {} acer_config.learning_rate=0.5 | 0.003 -> 0.5
+ACER {} base_config.max_step=null | 1000000 -> null
+ACER {} base_config.device=cpu | auto -> cpu
+ACER {} base_config.seed=3 | 0 -> 3
+ACER {} base_config.evaluate_greedy=false | true -> false
+ACER {} acer_config.sequence_length=40 | 20 -> 40
+ACER {} goal.return=475 | null -> 475
+ACER {} base_config.env_args.optimizer=3 | null -> 3
+ACER {} ma_config.A.acer_config.gamma=0.5 | null -> 0.5
+ACER {trust_region:efficient} acer_config.trust_region=false | efficient -> false
+SAC {use_auto_alpha:false} sac_config.init_log_alpha=-1.0 | -2.3 -> -1.0
+REACTOR {critic:scalar} reactor_config.v_max=3.0 | 5.0 -> 3.0
+REACTOR {} reactor_config.loo_beta=one | inverse -> one
+REACTOR {} reactor_config.policy_gradient=truncated_importance | leave_one_out -> truncated_importance
+REACTOR {} reactor_config.distributional=recursive | direct -> recursive
+REACTOR {} reactor_config.policy_uniform_fraction=0.2 | 0.01 -> 0.2
+REACTOR {} reactor_config.update_target_per_step=7 | 100 -> 7
+REACTOR {} reactor_config.sequence_length=20 | 32 -> 20
+"""
+
+
+def change_settings(tmp_path, row: str) -> tuple[RunFolder, str, str]:
+    """Return the folder of a run with the settings of a row, its change and what is expected."""
+    given, expected = row.split(" | ")
+    algorithm, own, change = given.split(" ", 2)
+    return make_folder(tmp_path, algorithm, **yaml.safe_load(own.replace(":", ": "))), change, expected
+
+
+@pytest.mark.parametrize("row", ALLOWED.strip().splitlines())
+def test_each_changed_setting_is_logged_in_one_line(row, tmp_path):
+    folder, change, values = change_settings(tmp_path, row)
     settings, lines = resumed(folder, change)
-    assert lines == [line]
+    assert lines == [f"{change.partition('=')[0]}: {values}"]
     folder.record_settings(settings.tree, env_steps=50)
     assert resumed(folder)[1] == []
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "base_config.env_type=PROBE",
-        "base_config.env_name=Acrobot-v1",
-        "base_config.n_envs=4",
-        "base_config.nn=other.py",
-        "base_config.name=b",
-        "nn_config={units: 3}",
-        "replay_config.capacity=900",
-        "replay_config.sampler=lazy",
-        "replay_config.alpha=0.5",
-        "acer_config.rollout_length=30",
-        "acer_config.optimizer=rmsprop",
-        "acer_config={critic: state_value, estimator: vtrace}",
-        "acer_config.std=learned",
-        "acer_config.tanh_squash=true",
-        "base_config.unbounded_action_limit=2.0",
-        "base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation]",
-        "base_config.ignore_observations=[mission]",
-        "ma_config.A.acer_config.rollout_length=30",
-        "ma_config.A.agent=B",
-    ],
-)
-def test_changes_that_do_not_fit_the_saved_state_are_rejected(folder, change):
-    with pytest.raises(UserError, match=r" -> .* is not possible with --resume: the ") as error:
-        resumed(folder, change)
-    assert str(error.value).startswith(change.partition("=")[0])
-    assert resumed(folder)[1] == []
+# The same, with the reason why the change is not possible.
+REFUSED = """
+ACER {} base_config.env_type=PROBE | the
+ACER {} base_config.env_name=Acrobot-v1 | the
+ACER {} base_config.n_envs=4 | the
+ACER {} base_config.nn=other.py | the
+ACER {} base_config.name=b | the
+ACER {} nn_config={units: 3} | the
+ACER {} replay_config.capacity=900 | the
+ACER {} replay_config.sampler=lazy | the
+ACER {} replay_config.alpha=0.5 | the
+ACER {} acer_config.rollout_length=30 | the
+ACER {} acer_config.optimizer=rmsprop | the
+ACER {} acer_config={critic: state_value, estimator: vtrace} | the
+ACER {} acer_config.std=learned | the
+ACER {} acer_config.tanh_squash=true | the
+ACER {} base_config.unbounded_action_limit=2.0 | the
+ACER {} base_config.env_wrappers=[gymnasium.wrappers:TimeAwareObservation] | the
+ACER {} base_config.ignore_observations=[mission] | the
+ACER {} ma_config.A.acer_config.rollout_length=30 | the
+ACER {} ma_config.A.agent=B | the
+ACER {trust_region:efficient} acer_config.trust_region=full | the
+ACER {trust_region:full} acer_config.trust_region=efficient | the
+SAC {} sac_config.ensemble_q_num=3 | the saved networks have this number of critics
+SAC {} sac_config.use_auto_alpha=false | the saved temperatures are learned if this is true
+SAC {} sac_config.init_log_alpha=-1.0 | the saved temperatures are learned ones
+SAC {} sac_config.discrete_dqn_like=true | the saved networks have a policy if this is false
+REACTOR {} reactor_config.critic=scalar | the saved network has the outputs of this critic
+REACTOR {} reactor_config.n_atoms=21 | the saved critic has these atoms
+REACTOR {} reactor_config.v_min=-3.0 | the saved critic has these atoms
+REACTOR {} reactor_config.v_max=3.0 | the saved critic has these atoms
+REACTOR {} reactor_config.reward_normalization=null | the saved statistics of return_max contain the largest discounted
+REACTOR {} reactor_config.reward_normalization=return_std | the saved statistics of return_max contain the largest
+REACTOR {} reactor_config.rollout_length=9 | the saved replay has rollouts of this length
+REACTOR {} reactor_config.optimizer=rmsprop | the saved moments belong to this optimizer
+"""
 
 
-RETURN_MAX = "the saved statistics of return_max contain the largest discounted sum of rewards"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "agent", "change", "reason"),
-    [
-        ("SAC", {}, "ensemble_q_num=3", "the saved networks have this number of critics"),
-        ("SAC", {}, "use_auto_alpha=false", "the saved temperatures are learned if this is true"),
-        ("SAC", {}, "init_log_alpha=-1.0", "the saved temperatures are learned ones"),
-        ("SAC", {}, "discrete_dqn_like=true", "the saved networks have a policy if this is false"),
-        ("REACTOR", {}, "critic=scalar", "the saved network has the outputs of this critic"),
-        ("REACTOR", {}, "n_atoms=21", "the saved critic has these atoms"),
-        ("REACTOR", {}, "v_min=-3.0", "the saved critic has these atoms"),
-        ("REACTOR", {}, "v_max=3.0", "the saved critic has these atoms"),
-        ("REACTOR", {}, "reward_normalization=null", RETURN_MAX),
-        ("REACTOR", {}, "reward_normalization=return_std", RETURN_MAX),
-        ("REACTOR", {}, "rollout_length=9", "the saved replay has rollouts of this length"),
-        ("REACTOR", {}, "optimizer=rmsprop", "the saved moments belong to this optimizer"),
-        ("ACER", {"trust_region": "efficient"}, "trust_region=full", ""),
-        ("ACER", {"trust_region": "full"}, "trust_region=efficient", ""),
-    ],
-)
-def test_what_the_saved_state_of_an_agent_would_not_fit_is_refused(tmp_path, algorithm, agent, change, reason):
-    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
-    message = rf"{path.partition('=')[0]}: .* is not possible with --resume: {reason}.*; train a new run instead$"
+@pytest.mark.parametrize("row", REFUSED.strip().splitlines())
+def test_changes_that_do_not_fit_the_saved_state_are_rejected(row, tmp_path):
+    folder, change, reason = change_settings(tmp_path, row)
+    message = (
+        rf"^{change.partition('=')[0]}.* -> .* is not possible with --resume: {reason}.*; train a new run instead$"
+    )
     with pytest.raises(UserError, match=message):
-        resumed(folder, path)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "agent", "change", "before"),
-    [
-        ("REACTOR", {}, "loo_beta=one", None),
-        ("REACTOR", {}, "policy_gradient=truncated_importance", None),
-        ("REACTOR", {}, "distributional=recursive", None),
-        ("REACTOR", {}, "policy_uniform_fraction=0.2", None),
-        ("REACTOR", {}, "update_target_per_step=7", None),
-        ("REACTOR", {}, "sequence_length=20", None),
-        ("REACTOR", {"critic": "scalar"}, "v_max=3.0", "5.0"),
-        ("SAC", {"use_auto_alpha": False}, "init_log_alpha=-1.0", "-2.3"),
-        ("ACER", {"trust_region": "efficient"}, "trust_region=false", "efficient"),
-    ],
-)
-def test_other_settings_of_an_agent_may_change(tmp_path, algorithm, agent, change, before):
-    folder, path = make_folder(tmp_path, algorithm, **agent), f"{algorithm.lower()}_config.{change}"
-    name, _, after = path.partition("=")
-    (line,) = resumed(folder, path)[1]
-    assert line.startswith(f"{name}: {before or ''}") and line.endswith(f" -> {after}")
+        resumed(folder, change)
+    assert resumed(folder)[1] == []
 
 
 def test_changes_in_an_edited_config_of_the_run_are_found(folder):

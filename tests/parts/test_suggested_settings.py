@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-import tests.adapters.fragile  # noqa: F401  # registers an environment
+import tests.adapters.spaced  # noqa: F401  # registers an environment
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
@@ -77,7 +79,7 @@ def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected
 
 
 def test_an_environment_that_was_not_probed_has_normalized_rewards():
-    suggested = suggest(play=None)
+    suggested = suggest(play=RandomPlay(rewards=np.zeros(0), steps=0))
     assert suggested.tree["acer_config"]["reward_normalization"] == "return_std" and "explorer" not in suggested.tree
     assert suggested.reasons["acer_config.reward_normalization"] == "the size of rewards is not known"
 
@@ -96,6 +98,9 @@ def test_an_environment_that_was_not_probed_has_normalized_rewards():
 def test_actions_are_repeated_where_random_ones_made_no_difference(action, terminations, rewards, repeats):
     play = RandomPlay(rewards=np.array(rewards), terminations=terminations)
     assert ("explorer" in suggest(action=action, play=play).tree) == repeats
+    assert "explorer" not in suggest(action=action, play=replace(play, steps=200)).tree  # less than an episode
+    one_episode = replace(play, steps=200, episode_lengths=(90,))
+    assert ("explorer" in suggest(action=action, play=one_episode).tree) == repeats
     given = {"explorer": {"action_noise": [0, 0.1]}}
     assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), play=play, given=given).tree["explorer"]
 
@@ -204,11 +209,10 @@ def test_rewards_and_ends_of_episodes_are_counted():
     assert cartpole.failure is None
     assert cartpole.terminations == len(cartpole.episode_lengths) > 20
     assert sum(cartpole.episode_lengths) <= len(cartpole.rewards) <= suggested_settings.MAX_STEPS
-    assert (cartpole.reward_size, cartpole.reward_frequency, cartpole.has_equal_rewards) == (1, 1, False)
+    assert set(cartpole.rewards) == {1}
     car = play("MountainCar-v0")
-    assert set(car.episode_lengths) == {200} and not car.terminations and car.has_equal_rewards
-    lake = play("FrozenLake-v1")
-    assert lake.reward_frequency < 0.1 and not lake.has_equal_rewards
+    assert set(car.episode_lengths) == {200} and not car.terminations and set(car.rewards) == {-1}
+    assert 0 < play("FrozenLake-v1").rewards.mean() < 0.1
 
 
 def test_the_same_seed_repeats_the_probe():
@@ -221,26 +225,19 @@ def test_the_same_seed_repeats_the_probe():
 def test_a_slow_environment_is_probed_for_a_limited_time(monkeypatch):
     monkeypatch.setattr(suggested_settings, "MAX_SECONDS", 0.0)
     short = play("CartPole-v1")
-    assert (len(short.rewards), short.steps, short.is_complete) == (1, 1, False)
+    assert (len(short.rewards), short.steps, short.is_complete) == (0, 1, False)
     assert short.failure == "the environment executed only 1 actions in 0 s"
     monkeypatch.setattr(suggested_settings, "MIN_STEPS", 1)
     assert play("CartPole-v1").failure is None
 
 
-def test_equal_rewards_count_after_an_episode_or_all_actions():
-    rewards = np.zeros(200)
-    assert not RandomPlay(rewards=rewards, steps=200).has_equal_rewards
-    assert RandomPlay(rewards=rewards, steps=200, episode_lengths=(90,)).has_equal_rewards
-    assert RandomPlay(rewards=rewards).has_equal_rewards
-
-
 def test_a_failure_or_a_reward_that_is_not_finite_ends_the_probe():
     for reward in (np.nan, -np.inf):
-        failed = play("tests.adapters.fragile:Invalid-v0", reward=reward)
+        failed = play("tests.adapters.spaced:Invalid-v0", reward=reward)
         assert failed.failure == "a reward of role 'agent' is NaN or infinite after 1 actions"
-    failed = play("tests.adapters.fragile:Fragile-v0", vectorization_mode="vector_entry_point")
+    failed = play("tests.adapters.spaced:Fragile-v0", vectorization_mode="vector_entry_point")
     assert "a motor" in failed.failure and "\n" not in failed.failure
-    assert len(failed.rewards) == 2
+    assert len(failed.rewards) == 0  # of which nothing is concluded
 
 
 @pytest.mark.parametrize("mask", [[1, 0, 1, 0, 1], [0, 0, 0, 1, 1]])

@@ -8,25 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from algorithm import networks
 from algorithm.errors import UserError
-from algorithm.networks import (
-    Attention,
-    Blueprint,
-    Chain,
-    Conv,
-    FrameStack,
-    Gru,
-    ImpalaResNet,
-    Lstm,
-    Mlp,
-    NatureCnn,
-    NoisyMlp,
-    OneHot,
-    RandomShift,
-    Residual,
-    UnitSphere,
-    Vector,
-)
 from algorithm.parts.user_code import import_file, load_blueprint, load_environment, write_network_file
 
 ENV = """import threading
@@ -72,18 +55,18 @@ def test_a_blueprint_may_be_a_function_of_nn_config():
 
 
 OBSERVATIONS = {
-    "a": FrameStack(3, Vector(scale=(1.0, 0.5))),
-    "b[0]": Conv((16, 3, 1), (8, 3, 2), units=None, activation="tanh"),
-    "c": NatureCnn(64),
-    "d": ImpalaResNet((4, 8), spectral_norm=True),
-    "e": OneHot(3, 4),
-    "*": Vector(normalize=True, clip=3.0),
+    "a": networks.FrameStack(3, networks.Vector(scale=(1.0, 0.5))),
+    "b[0]": networks.Conv((16, 3, 1), (8, 3, 2), units=None, activation="tanh"),
+    "c": networks.NatureCnn(64),
+    "d": networks.ImpalaResNet((4, 8), spectral_norm=True),
+    "e": networks.OneHot(3, 4),
+    "*": networks.Vector(normalize=True, clip=3.0),
 }
 LAYERS = [
-    Mlp(8, 4, activation="tanh", norm="layer"),
-    NoisyMlp(4, std=0.1),
-    Residual(32, 2, unit_weights=True),
-    UnitSphere(0.3),
+    networks.Mlp(8, 4, activation="tanh", norm="layer"),
+    networks.NoisyMlp(4, std=0.1),
+    networks.Residual(32, 2, unit_weights=True),
+    networks.UnitSphere(0.3),
 ]
 
 
@@ -105,7 +88,7 @@ def make_custom(size: int) -> None:
     """A factory that is a function."""
 
 
-def describe(blueprint: Blueprint) -> str:
+def describe(blueprint: networks.Blueprint) -> str:
     """Return a text that is equal for equal blueprints: the class and the attributes of each part."""
 
     def list_attributes(part: object) -> object:
@@ -117,10 +100,15 @@ def describe(blueprint: Blueprint) -> str:
 @pytest.mark.parametrize(
     "blueprint",
     [
-        Blueprint(),
-        Blueprint(OBSERVATIONS, augmentations={"c": RandomShift(4)}, body=Chain(*LAYERS), memory=Gru(6)),
-        Blueprint(memory=Lstm(6), policy=Mlp(3), critic=Residual(16, 1, norm=None)),
-        Blueprint(memory=Attention(32, window=8), body=Custom(3), policy=make_custom, critic=Custom),
+        networks.Blueprint(),
+        networks.Blueprint(
+            OBSERVATIONS,
+            augmentations={"c": networks.RandomShift(4)},
+            body=networks.Chain(*LAYERS),
+            memory=networks.Gru(6),
+        ),
+        networks.Blueprint(memory=networks.Lstm(6), policy=networks.Mlp(3), critic=networks.Residual(16, 1, norm=None)),
+        networks.Blueprint(memory=networks.Attention(32, window=8), body=Custom(3), policy=make_custom, critic=Custom),
     ],
 )
 def test_a_blueprint_is_written_as_code_that_defines_it(blueprint):
@@ -139,5 +127,5 @@ def test_a_blueprint_is_written_as_code_that_defines_it(blueprint):
 )
 def test_a_part_that_cannot_be_written_is_an_error(part, message):
     with pytest.raises(UserError, match=message):
-        write_network_file(Path(), Blueprint(body=part))
+        write_network_file(Path(), networks.Blueprint(body=part))
     assert not Path("nn.py").exists()

@@ -12,6 +12,7 @@ from algorithm.api import run_training
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import summarize_error
 from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.user_code import load_blueprint
 from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.population.runner import create_population, resume_population, train_population
 from algorithm.runs.run_requests import RunRequest, plan_runs
@@ -30,7 +31,7 @@ DRAWS = {"evolver_enabled": True, "evolver_cem_length": 1, "evolver_cem_min_leng
 
 def train_quickly(environment, folder, settings, variant, callbacks, log, pause_at):
     """Train like `run_training`, a run whose state is one number, which depends on its history and its settings."""
-    folder.load_blueprint(settings.base.nn, {})
+    load_blueprint(folder.nn_from, settings.base.nn, {})
     store = folder.checkpoints(settings.base.keep_checkpoints)
     newest = store.latest(log)
     state = json.loads((newest.folder / "counters.json").read_text())["state"] if newest else 0

@@ -67,6 +67,41 @@ def test_sequences_are_drawn_uniformly(rollouts, loss, stored_state_size):
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
 
 
+def mostly_broken(rows: int, unbroken: int = 0) -> tuple[Replay, EncodedLanes]:
+    """Return a full replay of two lanes with a break before each column except column `unbroken` of every ten."""
+    replay, lanes = replay_of(capacity=rows, lanes=2, length=8, seed=unbroken), EncodedLanes(2, 5)
+    for column in range(rows // 10 + 3):
+        replay.add(lanes.rollout(0, 1, lost=[] if column % 10 == unbroken else [0, 1]))
+    return replay, lanes
+
+
+def test_a_restored_replay_finds_its_complete_sequences_in_the_ring():
+    replay, lanes = mostly_broken(2000)
+    assert_intact(replay.sample(16))
+    other, _ = mostly_broken(2000, unbroken=5)
+    other.sample(16)
+    for _ in range(40):
+        replay.add(lanes.rollout(0, 0, lost=[0]))
+    other.restore(replay.state())
+    other.rng.bit_generator.state = replay.rng.bit_generator.state
+    for _ in range(5):
+        ours, theirs = replay.sample(32), other.sample(32)
+        assert find_starts(ours) == find_starts(theirs)
+        assert_intact(theirs)
+        for each in (replay, other):
+            each.add(EncodedLanes(2, 5).rollout(0, 1))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_weights_of_uniform_draws_are_one(broken):
+    """With a break before nearly every column, draws are from the runs of complete sequences."""
+    replay = mostly_broken(2000)[0] if broken else replay_of(capacity=2000, lanes=2, length=8)
+    replay.add(EncodedLanes(2, 5).rollout(0, 1, 0, 1, 0, 1))
+    for _ in range(20):
+        weight = replay.sample(16).weight
+        assert weight.dtype == np.float32 and (weight == 1).all()
+
+
 def test_sequences_of_one_batch_are_drawn_independently():
     replay, lanes = replay_of(capacity=90), EncodedLanes(3, 5)
     write(replay, lanes, np.random.default_rng(4), 20)

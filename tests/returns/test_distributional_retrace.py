@@ -6,7 +6,7 @@ The projection equals the sum of hat functions over all pairs of a position and 
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,16 +14,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.returns import retrace
 from algorithm.returns.distributional_retrace import (
     DISTRIBUTIONAL_ESTIMATORS,
-    DistributionalInputs,
+    RetraceInputs,
     Support,
     distributional_retrace,
     recursive_distributional_retrace,
 )
 from tests.builders import random_estimator_inputs
-from tests.oracles import close, retrace_by_definition, tensor
+from tests.oracles import (
+    close,
+    compute_hats,
+    distributional_retrace_by_definition,
+    retrace_by_definition,
+    tensor,
+)
 
 GAMMA = 0.9
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
@@ -46,16 +51,16 @@ def point_mass(atom):
 
 
 def two_rows(**changes):
-    inputs = DistributionalInputs(
+    inputs = RetraceInputs(
         reward=tensor(0.3, 0.5).view(2, 1),
         discount=torch.full((2, 1), GAMMA, dtype=torch.float64),
         valid=torch.ones(2, 1, dtype=torch.bool),
         trace=tensor(1, 0.5).view(2, 1),
         taken=torch.tensor([[1], [0]]),
         probs=tensor((0.5, 0.5), (0.25, 0.75), (0.5, 0.5)).view(3, 1, 2),
-        q=torch.stack((tensor(*[1 / 7] * 7), *map(point_mass, (3, -1, 1, 2, 0)))).view(3, 1, 2, 7),
     )
-    return replace(inputs, **changes)
+    q = torch.stack((tensor(*[1 / 7] * 7), *map(point_mass, (3, -1, 1, 2, 0)))).view(3, 1, 2, 7)
+    return replace(inputs, **changes), q
 
 
 def mean(distribution, support=SUPPORT):
@@ -65,7 +70,7 @@ def mean(distribution, support=SUPPORT):
 def test_known_answer_of_the_direct_form():
     # n = 1: weights -0.25 at 0.3 - 0.9 = -0.6 and 0.75 at 0.3 + 0.9 = 1.2
     # n = 2: weights 0.25 at 0.3 + 0.45 + 0.81 * 2 = 2.37 and 0.25 at 0.75
-    target = distributional_retrace(two_rows(), SUPPORT)[:, 0]
+    target = distributional_retrace(*two_rows(), SUPPORT)[:, 0]
     close(target[0], tensor(0, 0, -0.15, -0.0375, 0.7875, 0.3075, 0.0925))
     close(target[1], tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))  # 0.5 at 2.3 and 0.5 at 0.5
     close(mean(target), tensor(1.83, 1.4))
@@ -73,7 +78,7 @@ def test_known_answer_of_the_direct_form():
 
 def test_the_recursive_form_has_the_same_mean_and_spreads_the_mass():
     # eta_1 as above, then half of it and (-0.25 on -1, 0.75 on 1) at 0.3 + 0.9 z
-    target = recursive_distributional_retrace(two_rows(), SUPPORT)[:, 0]
+    target = recursive_distributional_retrace(*two_rows(), SUPPORT)[:, 0]
     close(target[0], tensor(0, 0, -0.15, -0.0125, 0.7375, 0.3325, 0.0925))
     close(target[1], tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))
     close(mean(target), tensor(1.83, 1.4))
@@ -82,29 +87,29 @@ def test_the_recursive_form_has_the_same_mean_and_spreads_the_mass():
 @both
 def test_a_termination_is_one_atom_at_the_return(estimate):
     # n = 2: weight 0.5 at 0.3 + 0.45 = 0.75
-    target = estimate(two_rows(discount=tensor(GAMMA, 0).view(2, 1)), SUPPORT)[:, 0]
+    target = estimate(*two_rows(discount=tensor(GAMMA, 0).view(2, 1)), SUPPORT)[:, 0]
     close(target[1], tensor(0, 0, 0, 0.5, 0.5, 0, 0))
     close(mean(target), tensor(0.3 + 0.9 * 1 + 0.45 * 0.5, 0.5))
     if estimate is distributional_retrace:
         close(target[0], tensor(0, 0, -0.15, 0.025, 0.975, 0.15, 0))
     # The termination of row 0: everything at 0.3.
-    target = estimate(two_rows(discount=tensor(0, GAMMA).view(2, 1)), SUPPORT)[:, 0]
+    target = estimate(*two_rows(discount=tensor(0, GAMMA).view(2, 1)), SUPPORT)[:, 0]
     close(target[0], tensor(0, 0, 0, 0.7, 0.3, 0, 0))
 
 
 @both
 def test_a_row_that_is_not_valid_keeps_its_distribution_and_ends_the_trace(estimate):
-    target = estimate(two_rows(valid=torch.tensor([[True], [False]])), SUPPORT)[:, 0]
+    target = estimate(*two_rows(valid=torch.tensor([[True], [False]])), SUPPORT)[:, 0]
     close(target[1], point_mass(-1))
     # 0.25 at 0.3 - 0.9 = -0.6 and 0.75 at 0.3 + 0.9 = 1.2
     close(target[0], tensor(0, 0, 0.15, 0.1, 0.6, 0.15, 0))
-    target = estimate(two_rows(valid=torch.tensor([[False], [True]])), SUPPORT)[:, 0]
+    target = estimate(*two_rows(valid=torch.tensor([[False], [True]])), SUPPORT)[:, 0]
     close(target, torch.stack((point_mass(3), tensor(0, 0, 0, 0.25, 0.25, 0.35, 0.15))))
 
 
 @both
 def test_the_gradient_of_the_cross_entropy_with_negative_entries_is_softmax_minus_target(estimate):
-    target = estimate(two_rows(), SUPPORT)
+    target = estimate(*two_rows(), SUPPORT)
     assert target.min() < -0.1
     logits = torch.randn(target.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits.requires_grad_()
@@ -119,66 +124,18 @@ def list_atoms(support):
     return np.linspace(support.v_min, support.v_max, support.n_atoms)
 
 
-def compute_hats(support, position):
-    """Return h_i(y) = [1 - |clip(y, v_min, v_max) - z_i| / Dz]_+ of each atom [..., N], for positions y [...]."""
-    distance = (support.v_max - support.v_min) / (support.n_atoms - 1)
-    clipped = np.clip(position, support.v_min, support.v_max)
-    return np.maximum(0, 1 - np.abs(np.asarray(clipped)[..., None] - list_atoms(support)) / distance)
-
-
-def has_successor(record, t, b):
-    return not record["alive"][t, b] or not record["first"][t + 1, b]
-
-
-def distributional_retrace_by_definition(record, support):
-    """Return the target of the definition, row by row; NaN for rows whose successor is missing."""
-    atoms = list_atoms(support)
-    rows, columns = record["reward"].shape
-    targets = np.full((rows, columns, support.n_atoms), np.nan)
-    for t, b in np.ndindex(rows, columns):
-        if not has_successor(record, t, b):
-            continue
-        target, weight, reward_sum = np.zeros(support.n_atoms), 1.0, 0.0
-        for n in range(1, rows - t + 1):
-            last, after = t + n - 1, t + n
-            reward_sum += record["gamma"] ** (n - 1) * record["reward"][last, b]
-            if not record["alive"][last, b]:
-                target += weight * compute_hats(support, reward_sum)
-                break
-            trace_ends = after == rows or not has_successor(record, after, b)
-            c = 0.0 if trace_ends else record["trace"][after, b]
-            for a, probability in enumerate(record["probs"][after, b]):
-                is_taken = not trace_ends and a == record["taken"][after, b]
-                alpha = weight * (probability - is_taken * c)
-                for j, z in enumerate(atoms):
-                    mass, position = alpha * record["q"][after, b, a, j], reward_sum + record["gamma"] ** n * z
-                    target += mass * compute_hats(support, position)
-            if trace_ends:
-                break
-            weight *= c
-        targets[t, b] = target
-    return targets
-
-
-def recursion_by_definition(record, support):
+def recursion_by_definition(reward, alive, first, gamma, atoms, probs, q, taken, trace):
     """Return eta_t = Proj push[sum_a pi(a) q(x', a) - c' q(x', a') + c' eta'], row by row from the last."""
-    atoms, (rows, columns) = list_atoms(support), record["reward"].shape
-    targets = np.full((rows, columns, support.n_atoms), np.nan)
-    for b in range(columns):
-        for t in reversed(range(rows)):
-            if not has_successor(record, t, b):
-                continue
-            targets[t, b] = 0
-            if not record["alive"][t, b]:
-                targets[t, b] += compute_hats(support, record["reward"][t, b])
-                continue
-            mass = record["probs"][t + 1, b] @ record["q"][t + 1, b]
-            if t + 1 < rows and has_successor(record, t + 1, b):
-                q_taken = record["q"][t + 1, b, record["taken"][t + 1, b]]
-                mass = mass + record["trace"][t + 1, b] * (targets[t + 1, b] - q_taken)
-            for weight, z in zip(mass, atoms, strict=True):
-                position = record["reward"][t, b] + record["gamma"] * z
-                targets[t, b] += weight * compute_hats(support, position)
+    valid, rows = ~(first[1:] & alive), len(reward)
+    targets = np.full((*reward.shape, len(atoms)), np.nan)
+    for t, b in np.argwhere(valid)[::-1]:
+        if not alive[t, b]:
+            targets[t, b] = compute_hats(reward[t, b], atoms)
+            continue
+        mass = probs[t + 1, b] @ q[t + 1, b]
+        if t + 1 < rows and valid[t + 1, b]:
+            mass = mass + trace[t + 1, b] * (targets[t + 1, b] - q[t + 1, b, taken[t + 1, b]])
+        targets[t, b] = mass @ compute_hats(reward[t, b] + gamma * atoms, atoms)
     return targets
 
 
@@ -203,14 +160,16 @@ def random_distributions(seed, rows, columns, support, inside):
 
 
 def make_inputs(record, dtype=torch.float64):
-    float_of = {name: torch.from_numpy(record[name]).to(dtype) for name in ("reward", "trace", "probs", "q")}
+    """Return the inputs of Retrace, and the distributions of the target network."""
+    float_of = {name: torch.from_numpy(record[name]).to(dtype) for name in ("reward", "trace", "probs")}
     alive = torch.from_numpy(record["alive"])
-    return DistributionalInputs(
+    inputs = RetraceInputs(
         **float_of,
         discount=record["gamma"] * alive.to(dtype),
         valid=~(torch.from_numpy(record["first"])[1:] & alive),
         taken=torch.from_numpy(record["taken"]),
     )
+    return inputs, torch.from_numpy(record["q"]).to(dtype)
 
 
 @pytest.mark.parametrize(
@@ -224,18 +183,18 @@ def make_inputs(record, dtype=torch.float64):
 @given(seeds)
 def test_each_form_equals_its_definition(estimate, definition, seed):
     record = random_record(seed)
-    inputs = make_inputs(record)
-    expected, valid = definition(record, SUPPORT), inputs.valid.numpy()
+    inputs, q = make_inputs(record)
+    expected, valid = definition(**record, atoms=list_atoms(SUPPORT)), inputs.valid.numpy()
     np.testing.assert_array_equal(valid, ~np.isnan(expected[..., 0]))
-    target = estimate(inputs, SUPPORT).numpy()
+    target = estimate(inputs, q, SUPPORT).numpy()
     np.testing.assert_allclose(target[valid], expected[valid], rtol=0, atol=1e-10)
-    np.testing.assert_array_equal(target[~valid], inputs.select_taken(slice(None)).numpy()[~valid])
+    np.testing.assert_array_equal(target[~valid], inputs.select_taken(q).numpy()[~valid])
 
 
 def test_random_records_have_every_kind_of_end():
     records = [random_record(seed) for seed in range(60)]
     rows = [
-        (record["alive"][:-1], record["first"][1:-1], make_inputs(record).valid[1:].numpy(), record["trace"][1:])
+        (record["alive"][:-1], record["first"][1:-1], make_inputs(record)[0].valid[1:].numpy(), record["trace"][1:])
         for record in records
         if len(record["reward"]) > 1
     ]
@@ -249,8 +208,8 @@ def test_random_records_have_every_kind_of_end():
 @given(seeds)
 def test_the_sum_is_1_and_the_mean_is_the_scalar_target_of_retrace(estimate, seed):
     record = random_record(seed, support=WIDE, inside=0.5)
-    inputs, atoms = make_inputs(record), list_atoms(WIDE)
-    target, valid = estimate(inputs, WIDE).numpy(), inputs.valid.numpy()
+    (inputs, q), atoms = make_inputs(record), list_atoms(WIDE)
+    target, valid = estimate(inputs, q, WIDE).numpy(), inputs.valid.numpy()
     np.testing.assert_allclose(target.sum(-1), 1, rtol=0, atol=1e-10)
     action_values = record["q"] @ atoms
     taken = np.take_along_axis(action_values[:-1], record["taken"][..., None], -1)[..., 0]
@@ -258,19 +217,15 @@ def test_the_sum_is_1_and_the_mean_is_the_scalar_target_of_retrace(estimate, see
     scalar = (record[name] for name in ("reward", "alive", "first", "gamma"))
     expected = np.where(valid, retrace_by_definition(*scalar, taken, v, record["trace"]), taken)
     np.testing.assert_allclose(target @ atoms, expected, rtol=0, atol=1e-9)
-    by_project = retrace(
-        inputs.reward, inputs.discount, inputs.valid, torch.from_numpy(taken), torch.from_numpy(v), inputs.trace
-    )
-    np.testing.assert_allclose(target @ atoms, by_project, rtol=0, atol=1e-9)
 
 
 @both
 def test_inputs_are_not_changed(estimate):
-    inputs = make_inputs(random_record(3, rows=8))
-    copies = {field.name: getattr(inputs, field.name).clone() for field in fields(inputs)}
-    estimate(inputs, SUPPORT)
-    for name, copy in copies.items():
-        assert torch.equal(getattr(inputs, name), copy)
+    inputs, q = make_inputs(random_record(3, rows=8))
+    values = [*vars(inputs).values(), q]
+    copies = [value.clone() for value in values]
+    estimate(inputs, q, SUPPORT)
+    assert all(map(torch.equal, values, copies))
 
 
 @both
@@ -278,7 +233,7 @@ def test_float32_is_precise_enough_for_long_records(estimate):
     support = Support(v_min=-10.0, v_max=10.0, n_atoms=51)
     for seed in range(5):
         record = random_record(seed, rows=32, columns=4, support=support)
-        exact, single = (estimate(make_inputs(record, dtype), support) for dtype in (torch.float64, torch.float32))
+        exact, single = (estimate(*make_inputs(record, dtype), support) for dtype in (torch.float64, torch.float32))
         assert single.dtype == torch.float32
         np.testing.assert_allclose(single, exact, rtol=0, atol=2e-5)
 
@@ -288,7 +243,7 @@ def test_float32_is_precise_enough_for_long_records(estimate):
 
 def project_by_definition(support, position, mass):
     """Return sum_j mass_j h_i(position_j) of each atom."""
-    return (mass[..., None] * compute_hats(support, position)).sum(-2)
+    return (mass[..., None] * compute_hats(position, list_atoms(support))).sum(-2)
 
 
 def random_projection(seed):
@@ -386,10 +341,3 @@ def test_nan_gives_nan_in_its_row_only_and_no_error():
 
 def test_no_mass_gives_no_mass():
     assert SUPPORT.project(torch.zeros(2, 0), torch.zeros(2, 0)).tolist() == [[0] * 7] * 2
-
-
-def test_gradients_reach_the_mass():
-    # d p_i / d mass_j = h_i(position_j)
-    position = tensor(0.25, 5)
-    jacobian = torch.autograd.functional.jacobian(lambda mass: SUPPORT.project(position, mass), tensor(0.3, -0.7))
-    close(jacobian.T, tensor((0, 0, 0, 0.75, 0.25, 0, 0), (0, 0, 0, 0, 0, 0, 1)))

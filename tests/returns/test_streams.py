@@ -16,8 +16,7 @@ from algorithm.returns import (
     StreamEstimate,
     TraceClipping,
     add_advantages,
-    estimate_off_policy,
-    estimate_on_policy,
+    estimate_streams,
     n_step_return,
 )
 
@@ -112,53 +111,28 @@ def assert_equals_definition(estimate, lanes, record, rho, trace, trace_lambda):
             assert estimate.advantage[t, b].item() == pytest.approx(q - v[t, b].item(), abs=1e-10)
 
 
-def estimate_by_name(name, stream, record, rho, trace_lambda):
-    """Return the estimates of an off-policy estimator."""
+def estimate(stream, bonus, first, alive, v, rho=None, name="n_step", trace_lambda=1.0):
+    """Return the estimates of a stream by an estimator, which reads no value, reward or discount of the environment."""
     clipping = TraceClipping(trace_clip=TRACE_CLIP, rho_clip=RHO_CLIP, trace_lambda=trace_lambda)
-    nan = torch.full_like(rho, torch.nan)
+    nan = torch.full_like(bonus, torch.nan)
+    rho = nan if rho is None else rho
     inputs = EstimatorInputs(
-        reward=nan,
-        discount=nan,
-        valid=~(record["first"][1:] & record["alive"]),
-        v=torch.full_like(record["v"], torch.nan),
-        q_taken=nan,
-        rho=rho,
-        rho_per_dimension=rho,
-        prob_taken=lambda: nan,
+        reward=nan, discount=nan, valid=nan, v=nan, q_taken=nan, rho=rho, rho_per_dimension=rho, prob_taken=lambda: nan
     )
-    estimate = partial(ESTIMATORS[name].estimate, clipping=clipping)
-    return estimate_off_policy(stream, **record, inputs=inputs, estimate=estimate)
+    estimator = partial(ESTIMATORS[name].estimate, clipping=clipping)
+    return estimate_streams({"a": stream}, {"a": bonus}, first, alive, [v], inputs, estimator)["a"]
 
 
 @pytest.mark.parametrize("trace_lambda", [0.0, 0.75, 1.0])
+@pytest.mark.parametrize(("name", "clips"), [("n_step", None), ("vtrace", (RHO_CLIP, TRACE_CLIP))])
 @seeds
 @given(st.integers(0, 2**32 - 1))
-def test_on_policy_estimates_equal_the_sums_over_executed_actions(trace_lambda, seed):
+def test_estimates_equal_the_sums_over_executed_actions(name, clips, trace_lambda, seed):
+    """Without clips, an estimator has no ratios."""
     lanes, record, rho = make_record(seed)
-    estimate = estimate_on_policy(CROSSING, **record, trace_lambda=trace_lambda)
-    ones = torch.ones_like(rho)
-    assert_equals_definition(estimate, lanes, record, ones, ones, trace_lambda)
-
-
-@pytest.mark.parametrize("trace_lambda", [0.0, 0.75, 1.0])
-@seeds
-@given(st.integers(0, 2**32 - 1))
-def test_off_policy_estimates_equal_the_sums_over_executed_actions(trace_lambda, seed):
-    lanes, record, rho = make_record(seed)
-    estimate = estimate_by_name("vtrace", CROSSING, record, rho, trace_lambda)
-    ratios = rho.clamp(max=RHO_CLIP), rho.clamp(max=TRACE_CLIP)
-    assert_equals_definition(estimate, lanes, record, *ratios, trace_lambda)
-
-
-@pytest.mark.parametrize("stream", [CROSSING, EPISODIC], ids=["crossing", "episodic"])
-@seeds
-@given(st.integers(0, 2**32 - 1))
-def test_n_step_returns_have_no_ratios(stream, seed):
-    _, record, rho = make_record(seed)
-    off_policy = estimate_by_name("n_step", stream, record, rho, 0.75)
-    on_policy = estimate_on_policy(stream, **record, trace_lambda=0.75)
-    for name in ("value", "target", "advantage", "valid"):
-        assert getattr(off_policy, name).equal(getattr(on_policy, name))
+    ratios = [rho.clamp(max=clip) for clip in clips] if clips else [torch.ones_like(rho)] * 2
+    found = estimate(CROSSING, **record, rho=rho if clips else None, name=name, trace_lambda=trace_lambda)
+    assert_equals_definition(found, lanes, record, *ratios, trace_lambda)
 
 
 @seeds
@@ -167,9 +141,9 @@ def test_a_stream_within_episodes_has_the_usual_returns(seed):
     _, record, _ = make_record(seed)
     valid = ~(record["first"][1:] & record["alive"])
     expected = n_step_return(record["bonus"], GAMMA * record["alive"], valid, record["v"], 0.75)
-    estimate = estimate_on_policy(EPISODIC, **record, trace_lambda=0.75)
-    assert estimate.target.equal(expected) and estimate.valid.equal(valid)
-    assert estimate.advantage.equal(expected - record["v"][:-1]) and estimate.error.equal(estimate.advantage)
+    found = estimate(EPISODIC, **record, trace_lambda=0.75)
+    assert found.target.equal(expected) and found.valid.equal(valid)
+    assert found.advantage.equal(expected - record["v"][:-1]) and found.error.equal(found.advantage)
 
 
 def column(*values):
@@ -178,29 +152,29 @@ def column(*values):
 
 def test_known_answers_at_a_truncation():
     """Actions in rows 0, 1 and 3; row 2 is the last observation of the first episode, whose contents have no effect."""
-    estimate = estimate_on_policy(
+    found = estimate(
         replace(CROSSING, gamma=0.5),
         bonus=column(1.0, 2, 100, 4),
         first=column(True, False, False, True, False),
         alive=column(True, True, True, True),
         v=column(0.25, 1, -100, 2, 8),
     )
-    assert estimate.target.flatten().tolist() == [4.0, 6.0, -100.0, 8.0]
-    assert estimate.valid.flatten().tolist() == [True, True, False, True]
+    assert found.target.flatten().tolist() == [4.0, 6.0, -100.0, 8.0]
+    assert found.valid.flatten().tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize(("ends_with_first", "target"), [(True, [4.0, 6.0]), (False, [1.5, 1.0])])
 def test_known_answers_of_a_termination_in_the_last_row(ends_with_first, target):
     """If x_T is not the first observation of an episode, the row of the termination has no successor in the record."""
-    estimate = estimate_on_policy(
+    found = estimate(
         replace(CROSSING, gamma=0.5),
         bonus=column(1.0, 2),
         first=column(True, False, ends_with_first),
         alive=column(True, False),
         v=column(0.25, 1, 8),
     )
-    assert estimate.target.flatten().tolist() == target
-    assert estimate.valid.flatten().tolist() == [True, ends_with_first]
+    assert found.target.flatten().tolist() == target
+    assert found.valid.flatten().tolist() == [True, ends_with_first]
 
 
 def test_the_advantages_of_streams_are_added_with_their_weights():

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from algorithm.checkpointing.checkpoint import Manifest
-from algorithm.cli import main
 from algorithm.config import registry
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
@@ -31,19 +30,10 @@ def task():
 
 
 @pytest.fixture
-def run(task, capsys):
+def run(task, command):
     """Create a run of mine/task."""
-    assert main.main("mine/task -n a".split()) == 0
-    capsys.readouterr()
+    command("mine/task -n a")
     return RunFolder.find("mine/task", "a")
-
-
-def call(command: str, capsys) -> tuple[int, str, str]:
-    """Return the status, and the text on both streams."""
-    status = main.main(command.split())
-    shown = capsys.readouterr()
-    assert "Traceback" not in shown.out + shown.err and "unexpected" not in shown.err
-    return status, shown.out, shown.err
 
 
 def harm(path: Path) -> None:
@@ -68,10 +58,10 @@ HARM = {
 
 
 @pytest.mark.parametrize(("damage", "expected"), HARM.values(), ids=HARM)
-def test_a_damaged_file_is_logged_and_written_again_by_resume(run, damage, expected, capsys):
+def test_a_damaged_file_is_logged_and_written_again_by_resume(run, damage, expected, command):
     damage(run.path)
-    status, out, err = call(RESUME, capsys)
-    assert (status, err) == (0, "")
+    out, err = command(RESUME)
+    assert err == ""
     assert len([line for line in out.splitlines() if expected in line]) == 1 or not expected
     assert "base_config.max_step: 90 -> 150" in out or "configs" in expected or "damaged-0" in expected
     assert list(run.read_roles()) == ["agent"]
@@ -80,25 +70,24 @@ def test_a_damaged_file_is_logged_and_written_again_by_resume(run, damage, expec
     table = read_table(run.path / "metrics.csv")
     assert table.damaged == 0 and table.rows[-1]["env_steps"] == "150"
     assert (run.path / "curve.png").is_file() == ("curve" in registry.RUN_TOOLS)
-    again = call("mine/task --resume --max_step 180", capsys)[1]
+    again = command("mine/task --resume --max_step 180").out
     assert "damaged" not in again and "missing" not in again
 
 
 @pytest.mark.parametrize("name", ["roles.json", "metrics.csv", "result.json", "configs/000000000000.yaml"])
-def test_a_run_can_be_played_without_its_records(run, name, capsys):
+def test_a_run_can_be_played_without_its_records(run, name, command):
     harm(run.path / name)
-    assert call("mine/task --run", capsys)[0] == 0
+    command("mine/task --run")
     (run.path / name).unlink()
-    assert call("mine/task --run", capsys)[0] == 0
+    command("mine/task --run")
 
 
-def test_a_command_that_needs_a_missing_record_names_it(run, capsys):
+def test_a_command_that_needs_a_missing_record_names_it(run, command):
     harm(run.path / "roles.json")
-    status, _, err = call("export mine/task", capsys)
-    assert status == 2 and "roles.json is damaged" in err and "--resume" in err
+    error = command.fail("export mine/task")
+    assert "roles.json is damaged" in error and "--resume" in error
     (run.path / "roles.json").unlink()
-    status, _, err = call("export mine/task", capsys)
-    assert status == 2 and "roles.json has no role 'agent': --resume writes it again" in err
+    assert "roles.json has no role 'agent': --resume writes it again" in command.fail("export mine/task")
 
 
 def spoil(folder: Path, number: float) -> None:
@@ -114,42 +103,39 @@ def spoil(folder: Path, number: float) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_weights_that_are_not_finite_are_rejected(run, number, capsys):
+def test_weights_that_are_not_finite_are_rejected(run, number, command):
     *_, before, last = sorted((run.path / "checkpoints").glob("0*"))
     spoil(last, number)
-    for command in ("mine/task --run", RESUME, "export mine/task", "mine/task --run --ckpt 90"):
-        status, _, err = call(command, capsys)
-        assert status == 1
-        assert err.count("\n") == 1 and err.startswith(str(last / "agent" / "weights.pt"))
+    for line in ("mine/task --run", RESUME, "export mine/task", "mine/task --run --ckpt 90"):
+        err = command.fail(line, 1)
+        assert err.startswith(str(last / "agent" / "weights.pt"))
         assert "holds NaN or infinity" in err and "--ckpt" in err and f"move {last} out" in err
-    assert call(f"mine/task --run --ckpt {int(before.name)}", capsys)[0] == 0
+    command(f"mine/task --run --ckpt {int(before.name)}")
     last.rename("elsewhere")
-    assert call(RESUME, capsys)[0] == 0
+    command(RESUME)
 
 
-def test_a_requested_checkpoint_that_is_damaged_or_outside_of_the_run_folder_is_rejected(run, capsys):
+def test_a_requested_checkpoint_that_is_damaged_or_outside_of_the_run_folder_is_rejected(run, command):
     inside, outside = run.path / "checkpoints" / f"{60:012d}", Path("elsewhere")
-    assert call(f"mine/task --run --ckpt {inside}", capsys)[0] == 0
-    assert call(f"mine/task --run --ckpt runs/mine/task/a/checkpoints/{60:012d}", capsys)[0] == 0
+    command(f"mine/task --run --ckpt {inside}")
+    command(f"mine/task --run --ckpt runs/mine/task/a/checkpoints/{60:012d}")
     shutil.copytree(inside, outside)
     (run.path / "checkpoints" / f"{70:012d}").symlink_to(outside.absolute())
     for which in ("elsewhere", outside.absolute(), f"{inside}/../../../../../../elsewhere", 70):
-        status, _, err = call(f"mine/task --run --ckpt {which}", capsys)
-        assert status == 2 and err.count("\n") == 1
+        err = command.fail(f"mine/task --run --ckpt {which}")
         assert err.startswith(f"--ckpt {which}: ") and "elsewhere is outside of" in err
-    call("mine/task --run", capsys)  # the link is not the newest checkpoint
+    command("mine/task --run")  # the link is not the newest checkpoint
     best = run.path / "checkpoints" / "best.json"
     best.write_text('{"checkpoint": "../../../../../elsewhere", "return": 1.0}')
-    status, out, _ = call("mine/task --run", capsys)
-    assert status == 0 and "best.json is damaged ('../../../../../elsewhere' is no checkpoint of this run)" in out
+    out = command("mine/task --run").out
+    assert "best.json is damaged ('../../../../../elsewhere' is no checkpoint of this run)" in out
     weights = run.path / "checkpoints" / f"{60:012d}" / "agent" / "weights.pt"
     harm(weights)
-    status, _, err = call("mine/task --run --ckpt 60", capsys)
-    assert status == 1 and err.startswith(f"{weights} is damaged")
+    assert command.fail("mine/task --run --ckpt 60", 1).startswith(f"{weights} is damaged")
 
 
 @pytest.mark.parametrize("setting", ["nn", "env_name"])
-def test_code_outside_of_the_run_folder_is_rejected(run, setting, capsys):
+def test_code_outside_of_the_run_folder_is_rejected(run, setting, command):
     Path("evil.py").write_text(EVIL)
     (run.path / "link.py").symlink_to(Path("evil.py").absolute())
     text = run.config_file.read_text()
@@ -160,32 +146,27 @@ def test_code_outside_of_the_run_folder_is_rejected(run, setting, capsys):
         run.config_file.write_text("\n".join(lines))
         (run.path / "configs" / f"{0:012d}.yaml").unlink(missing_ok=True)
         for mode in ("--run", "--resume"):
-            status, _, err = call(f"mine/task {mode}", capsys)
-            assert status == 2 and err.count("\n") == 1
+            err = command.fail(f"mine/task {mode}")
             assert err.startswith(f"base_config.{setting}: {name} is not allowed: ") and "is outside of" in err
     assert not Path("evil").exists()
 
 
-def test_code_outside_of_the_environment_folder_is_rejected_for_a_new_run(task, capsys):
+def test_code_outside_of_the_environment_folder_is_rejected_for_a_new_run(task, command):
     Path("evil.py").write_text(EVIL)
-    status, _, err = call("mine/task -n a --nn ../../../evil.py", capsys)
-    assert status == 2 and "base_config.nn: ../../../evil.py is not allowed" in err
+    assert "base_config.nn: ../../../evil.py is not allowed" in command.fail("mine/task -n a --nn ../../../evil.py")
     assert not Path("evil").exists() and not Path("runs").exists()
 
 
-def test_code_of_a_run_that_differs_from_the_environments_is_reported(run, task, capsys):
-    commands = ("mine/task --run", "mine/task --resume", "export mine/task")
-    for command in commands:
-        assert "executes its own" not in call(command, capsys)[1]
+def test_code_of_a_run_that_differs_from_the_environments_is_reported(run, task, command):
+    lines = ("mine/task --run", "mine/task --resume", "export mine/task")
+    for line in lines:
+        assert "executes its own" not in command(line).out
     (task / "nn.py").write_text(f"{NN}# newer\n")
     (run.path / "more.py").write_text("")
-    for command in commands:
-        status, out, _ = call(command, capsys)
-        assert status == 0
-        reported = [line for line in out.splitlines() if "executes its own" in line]
+    for line in lines:
+        reported = [shown for shown in command(line).out.splitlines() if "executes its own" in shown]
         assert reported == [f"runs/mine/task/a executes its own more.py, nn.py, other code than in {task}"]
-    out = call("mine/task --run --use_env_nn", capsys)[1]
-    assert f"executes its own more.py, other code than in {task}" in out
+    assert f"its own more.py, other code than in {task}" in command("mine/task --run --use_env_nn").out
     shutil.rmtree("envs")
-    out = call("mine/task --run", capsys)[1]
-    assert "executes its own more.py, nn.py, and no environment folder mine/task has such code" in out
+    expected = "executes its own more.py, nn.py, and no environment folder mine/task has such code"
+    assert expected in command("mine/task --run").out

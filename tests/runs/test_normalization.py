@@ -11,9 +11,11 @@ import torch
 from algorithm import load
 from algorithm.agents.agent import Agent
 from algorithm.cli import main
+from algorithm.networks.flat_parameters import State
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.evaluator import Evaluator
+from tests.task_folder import write_task
 
 CONFIG = """
 default:
@@ -27,40 +29,32 @@ blueprint = Blueprint(encoders={{"*": Vector({settings})}}, body={body})
 
 
 def write(settings: str, env_name: str = "Pendulum-v1", body: str = "Mlp(8)") -> None:
-    folder = Path("envs/mine/task")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(CONFIG.format(env_name=env_name))
+    folder = write_task(CONFIG.format(env_name=env_name))
     (folder / "nn.py").write_text(NN.format(settings=settings, body=body))
 
 
-def run(*arguments: str) -> RunFolder:
-    assert main.main(["mine/task", "-n", "a", *arguments]) == 0
-    return RunFolder.find("mine/task", "a")
-
-
-def play_and_load(folder: RunFolder, size: int, monkeypatch) -> list[Agent]:
-    """Return the agent that `--run` plays, and the one that `load` returns after it has acted."""
-    agents = []
-    play = Evaluator.play
+def train_and_play(size: int, monkeypatch) -> tuple[State, list[Agent]]:
+    """Return the best weights of a run, the agent that `--run` plays, and the one of `load` after it has acted."""
+    agents, play = [], Evaluator.play
 
     def watched(self, *arguments):
         played = play(self, *arguments)
         agents.append(self.get_agent("agent"))
         return played
 
+    assert main.main("mine/task -n a".split()) == 0
     monkeypatch.setattr(Evaluator, "play", watched)
-    run("--run")
-    player = load(folder.path)
+    assert main.main("mine/task -n a --run".split()) == 0
+    player = load("runs/mine/task/a")
     player.act(np.full((3, size), 2.0))
     assert len(agents) == 1
-    return [*agents, player.agent]
+    return RunFolder.find("mine/task", "a").find_best().weights("agent"), [*agents, player.agent]
 
 
 def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(monkeypatch):
     write("normalize=True")
-    folder = run()
-    saved = folder.find_best().weights("agent")
-    for agent in play_and_load(folder, 3, monkeypatch):
+    saved, agents = train_and_play(3, monkeypatch)
+    for agent in agents:
         for network in (agent.policy, agent.average_policy.network):
             kept = torch.cat([buffer.ravel() for buffer in network.buffers()])
             assert kept.equal(saved["statistics"]["obs/acer"])
@@ -68,25 +62,20 @@ def test_a_loaded_agent_has_the_statistics_and_playing_does_not_change_them(monk
 
 def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_change_them(monkeypatch):
     write("", "CartPole-v1", body="Residual(6, 1, norm='batch_renorm', unit_weights=True)")
-    folder = run()
-    saved = folder.find_best().weights("agent")["batch_statistics"]
-    assert set(saved) == {"acer", "target/average"}
-    agents = play_and_load(folder, 4, monkeypatch)
+    saved, agents = train_and_play(4, monkeypatch)
+    assert set(saved["batch_statistics"]) == {"acer", "target/average"}
     for agent in agents:
         for name, network in (("acer", agent.policy), ("target/average", agent.average_policy.network)):
             norms = find_batch_norms([network])
-            assert torch.cat([norm.running for norm in norms]).equal(saved[name])
+            assert torch.cat([norm.running for norm in norms]).equal(saved["batch_statistics"][name])
             assert {float(norm.running[-1]) for norm in norms} == {float(norms[0].running[-1])}
     assert agents[-1].policy.torso.body.input_norm.running[-1] > 5  # committed batches
 
 
-@pytest.mark.parametrize("command", ["--run", "--resume"])
-def test_a_checkpoint_without_the_statistics_of_the_network_is_rejected(command, capsys):
+@pytest.mark.parametrize("mode", ["--run", "--resume"])
+def test_a_checkpoint_without_the_statistics_of_the_network_is_rejected(mode, command):
     write("")
-    run()
-    write("normalize=True")
-    capsys.readouterr()
-    status = main.main(["mine/task", "-n", "a", command, "--use_env_nn"])
-    shown = capsys.readouterr().err
-    assert status == 1
-    assert shown.count("\n") == 1 and "statistics 'obs/acer' are missing: they come from another agent" in shown
+    command("mine/task -n a")
+    Path("envs/mine/task/nn.py").write_text(NN.format(settings="normalize=True", body="Mlp(8)"))
+    error = command.fail(f"mine/task -n a {mode} --use_env_nn", 1)
+    assert "statistics 'obs/acer' are missing: they come from another agent" in error

@@ -24,7 +24,7 @@ from algorithm.training.evaluator import Evaluator
 from algorithm.training.progress import Counters
 from algorithm.training.timer import Timer
 from tests.adapters.configs import config
-from tests.adapters.pictured import Pictured
+from tests.adapters.spaced import Pictured
 from tests.doubles import ParityAgent
 from tests.task_folder import write_task
 
@@ -267,4 +267,4 @@ def test_the_backend_is_chosen_before_an_environment_is_imported(monkeypatch, wi
     monkeypatch.delenv("MUJOCO_GL")
     settings = resolve([("test", {"base_config": {"env_name": "env.py"}})])
     with pytest.raises(UserError, match="imported with egl"):
-        Environments(settings, RunFolder(folder)).open_recorded(1, None)
+        Environments(settings, RunFolder(folder)).open(1, "rgb_array")

@@ -47,7 +47,7 @@ class FakeService(Tracker):
 
 @pytest.fixture
 def service(monkeypatch):
-    monkeypatch.setitem(registry.TRACKERS, "mlflow", f"{__name__}:FakeService")
+    monkeypatch.setitem(registry.TABLES["tracker"], "mlflow", f"{__name__}:FakeService")
     monkeypatch.setattr(FakeService, "runs", [])
     monkeypatch.setattr(FakeService, "fails_to_open", False)
     return FakeService

@@ -100,7 +100,7 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
     assert "of Watcher-team1: return" in read_output(capsys)
 
 
-def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
+def test_teams_of_a_behavior_share_one_network(tmp_path, capsys, command):
     write(tmp_path, "duel", copies=2, steps=300, goal={"return": 4, "evaluation_episodes": 4})
     folder = run()
     checkpoint = folder.find_latest()
@@ -122,10 +122,10 @@ def test_teams_of_a_behavior_share_one_network(tmp_path, capsys):
     run("--run", "--max_iter", "2")
     output = read_output(capsys)
     assert "of Duel: return" in output and "of Duel-team1: return" in output
-    assert main.main(["export", "unity/task", "-n", "a"]) == 0
+    command("export unity/task -n a")
     assert [path.name for path in folder.path.glob("*.onnx")] == ["Duel.onnx"]
-    assert main.main(["unity/task", "-n", "a", "--resume", "--set", "ma_config.Duel-team1.agent=Duel-team1"]) == 2
-    assert "is not possible with --resume" in capsys.readouterr().err
+    error = command.fail("unity/task -n a --resume --set ma_config.Duel-team1.agent=Duel-team1")
+    assert "is not possible with --resume" in error
 
 
 def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsys):
@@ -138,10 +138,10 @@ def test_teams_have_separate_networks_if_the_settings_request_it(tmp_path, capsy
     assert "no role has this name" not in capsys.readouterr().out
 
 
-def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, capsys):
+def test_settings_of_a_team_that_another_agent_plays_are_rejected(tmp_path, command):
     write(tmp_path, "duel", ma_config={"Duel-team1": {"acer_config": {"gamma": 0.5}}})
-    assert main.main(["unity/task"]) == 2
-    assert "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;" in capsys.readouterr().err
+    error = "ma_config.Duel-team1 has no effect: Duel-team1 is played by the agent Duel;"
+    assert error in command.fail("unity/task")
 
 
 def test_the_newest_weights_are_played_once_another_team_has_appeared(tmp_path, capsys):
@@ -169,17 +169,16 @@ def test_a_role_that_appears_first_in_evaluation_is_evaluated(tmp_path, capsys):
     assert folder.find_latest().lanes("Watcher") == (3, 3)
 
 
-def test_a_role_that_never_appeared_in_training_cannot_be_played(tmp_path, capsys):
+def test_a_role_that_never_appeared_in_training_cannot_be_played(tmp_path, command):
     write(tmp_path, "two_behaviors", steps=12)
     run()
-    assert main.main(["unity/task", "-n", "a", "--run"]) == 2
-    assert "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps" in capsys.readouterr().err
+    error = "role 'Watcher' that had not appeared in runs/unity/task/a after 12 env steps"
+    assert error in command.fail("unity/task -n a --run")
 
 
-def test_more_agents_than_the_limit_end_a_run_that_resumes_with_another_limit(tmp_path, capsys):
+def test_more_agents_than_the_limit_end_a_run_that_resumes_with_another_limit(tmp_path, capsys, command):
     write(tmp_path, "arrivals", steps=400)
-    assert main.main(["unity/task", "-n", "a", "--set", "base_config.unity_args.agents=5"]) == 2
-    line = capsys.readouterr().err.strip()
+    line = command.fail("unity/task -n a --set base_config.unity_args.agents=5")
     assert "more than 5 agents of role 'Arrivals'" in line and "base_config.unity_args.agents" in line
     folder = RunFolder.find("unity/task", "a")
     assert folder.find_latest().lanes("Arrivals") == (5, 5)
@@ -224,7 +223,7 @@ def test_lessons_by_progress_use_env_steps_after_a_resume_too(tmp_path):
     assert lessons_at == {1: "0.0", 2: "1.0", 3: "1.0", 4: "2.0", 5: "2.0", 6: "2.0"}, lessons_at
 
 
-def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, capsys):
+def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, capsys, command):
     port = find_free_port()
     write(tmp_path, "hybrid", "--single", str(port), steps=5000, goal={"return": -100})
     folder = run("--set", "base_config.evaluate_every=200")
@@ -237,22 +236,20 @@ def test_a_player_that_cannot_run_twice_is_trained_without_evaluation(tmp_path, 
     assert (record["reached"], record["confirmed_by"], record["evaluation"]) == (True, "training", None)
     # Six agents end every 20 ticks; four rounds reach the goal and four others confirm it.
     assert 840 <= record["env_steps"] <= 1200
-    main.main(["list"])
-    assert "goal reached (training episodes only)" in read_output(capsys)
+    assert "goal reached (training episodes only)" in " ".join(command("list").out.split())
 
 
-def test_a_role_of_another_shape_is_rejected_and_one_without_a_record_is_built_when_it_appears(tmp_path, capsys):
+def test_a_role_of_another_shape_is_rejected_and_one_without_a_record_is_built_when_it_appears(tmp_path, command):
     write(tmp_path, "hybrid", steps=60)
     folder = run()
     roles = json.loads((folder.path / "roles.json").read_text())
     roles["Hybrid"]["obs_specs"]["Buffer"]["env_shape"] = None  # as older versions recorded it, without a digest
     del roles["blake2b"]
     (folder.path / "roles.json").write_text(json.dumps(roles))
-    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 2
-    before, _, now = capsys.readouterr().err.partition("; the environment has ")
+    before, _, now = command.fail("unity/task -n a --resume --max_step 120").partition("; the environment has ")
     assert "Buffer [6] float32" in before and "Buffer [6] of [3, 2] float32" in now
     (folder.path / "roles.json").write_text("damaged")
-    assert main.main(["unity/task", "-n", "a", "--resume", "--max_step", "120"]) == 0
+    run("--resume", "--max_step", "120")
     assert folder.find_latest().counters.env_steps >= 120 and list(folder.read_roles()) == ["Hybrid"]
 
 
@@ -299,9 +296,8 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
 
 
-def test_settings_that_unity_cannot_use_are_rejected(tmp_path, capsys):
+def test_settings_that_unity_cannot_use_are_rejected(tmp_path, command):
     write(tmp_path, "balance_ball")
-    assert main.main(["unity/task", "--editor", "--agents", "2"]) == 2
-    assert "there is only one Unity editor" in capsys.readouterr().err
-    assert main.main(["unity/task", "--set", "base_config.unity_args.build_path=nothing"]) == 3
-    assert "there is no player at nothing" in capsys.readouterr().err
+    assert "there is only one Unity editor" in command.fail("unity/task --editor --agents 2")
+    absent = "unity/task --set base_config.unity_args.build_path=nothing"
+    assert "there is no player at nothing" in command.fail(absent, 3)

@@ -39,10 +39,9 @@ from algorithm.returns import (
     ESTIMATORS,
     EstimatorInputs,
     RewardStream,
-    StreamEstimate,
     TraceClipping,
     add_advantages,
-    estimate_off_policy,
+    estimate_streams,
     get_estimator,
 )
 from algorithm.rollout import Rollout
@@ -166,10 +165,13 @@ class Acer(Agent):
         log_rho = policy.log_ratio(behavior, output.raw_action)
         rho = log_rho.clamp(-20, 20).exp()
         inputs = self._make_estimator_inputs(rollout, output, log_rho, rho)
-        targets = policy_targets = self.estimator.estimate(inputs, self.trace_clipping)  # Eq. 5, or another estimator
+        estimate = partial(self.estimator.estimate, clipping=self.trace_clipping)
+        targets = policy_targets = estimate(inputs)  # Eq. 5, or another estimator
         if self.policy_estimator is not self.estimator:
             policy_targets = self.policy_estimator.estimate(inputs, self.trace_clipping)  # Eq. 16
-        streams = self._estimate_streams(inputs, rollout, output)
+        streams = estimate_streams(
+            self.streams, rollout.bonuses, rollout.first, rollout.alive, output.stream_values, inputs, estimate
+        )
 
         # Eq. 6, and with a stochastic dueling critic the error of V (Eq. 14): descent on 1/2 (target - value)^2.
         target = output.select_target(targets)
@@ -227,16 +229,6 @@ class Acer(Agent):
             rho_per_dimension=rho if dimensions == 1 else (log_rho / dimensions).clamp(-20, 20).exp(),
             prob_taken=lambda: output.policy.log_prob(output.raw_action).exp(),
         )
-
-    def _estimate_streams(
-        self, inputs: EstimatorInputs, rollout: Rollout, output: CriticOutput
-    ) -> dict[str, StreamEstimate]:
-        """Return the estimates of each stream by its name, with the estimator of the critic."""
-        estimate = partial(self.estimator.estimate, clipping=self.trace_clipping)
-        return {
-            name: estimate_off_policy(stream, rollout.bonuses[name], rollout.first, rollout.alive, v, inputs, estimate)
-            for (name, stream), v in zip(self.streams.items(), output.stream_values, strict=True)
-        }
 
     def _compute_policy_direction(
         self, output: CriticOutput, weight: Tensor, behavior: ClosedFormDistribution, average: ClosedFormDistribution

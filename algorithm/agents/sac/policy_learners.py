@@ -96,7 +96,12 @@ class SoftPolicy(SacPolicyLearner):
         )
         self.action_kinds = ["discrete"] * bool(family.branches) + ["continuous"] * bool(family.n_continuous)
         self.target_d_alpha = settings.target_d_alpha
-        self.continuous_target_entropy = family.n_continuous * compute_target_entropy(settings)
+        # Of one continuous dimension, for actions in [-1, 1]: that of a Gaussian with the std `target_entropy_std`
+        # (FlashSAC), or `target_c_alpha` times -1.
+        std, target_entropy = settings.target_entropy_std, -settings.target_c_alpha
+        if std is not None:
+            target_entropy = 0.5 * math.log(2 * math.pi * math.e * std**2)
+        self.continuous_target_entropy = family.n_continuous * target_entropy
         self.temperature = Temperature(len(self.action_kinds), settings.init_log_alpha, settings.use_auto_alpha)
         heads = nn.ModuleList([self.network.heads])
         self.has_batch_norms = bool(find_batch_norms([heads]))
@@ -206,8 +211,7 @@ class SoftPolicy(SacPolicyLearner):
     def _target_entropies(self, policy: HybridDistribution) -> list[Tensor | float]:
         """Return the target entropy of each kind of dimension, in nats.
 
-        For continuous dimensions see `compute_target_entropy`; for discrete branches it is `target_d_alpha` times the
-        largest entropy of the allowed actions.
+        For discrete branches it is `target_d_alpha` times the largest entropy of the allowed actions.
         """
         max_branch_entropy: Tensor | float = math.log(self.family.n_combinations)
         if self.network.n_masked_logits:
@@ -219,15 +223,6 @@ class SoftPolicy(SacPolicyLearner):
         """Return the values of the kinds of dimension that the action has."""
         values = {"discrete": discrete, "continuous": continuous}
         return [values[kind] for kind in self.action_kinds]
-
-
-def compute_target_entropy(settings: SacSettings) -> float:
-    """Return the target entropy of one continuous dimension, in nats for actions in [-1, 1].
-
-    It is that of a Gaussian with the standard deviation `target_entropy_std` (FlashSAC), or `target_c_alpha` times -1.
-    """
-    std = settings.target_entropy_std
-    return -settings.target_c_alpha if std is None else 0.5 * math.log(2 * math.pi * math.e * std**2)
 
 
 class EpsilonGreedy(SacPolicyLearner):

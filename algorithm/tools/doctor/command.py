@@ -56,8 +56,11 @@ class DoctorCommand(Command):
             UserError: The settings are not valid.
             DoctorFailed: A check found something broken, or took too long.
         """
-        own_checks = _list_run_checks(options) if options.env else _list_all_checks()
-        checks = [*list_core_checks(), *MACHINE_CHECKS, *own_checks]
+        checks = [*list_core_checks(), *MACHINE_CHECKS]
+        if options.env:
+            checks += _list_run_checks(options)
+        else:
+            checks += [*map(make_extra_check, list_extras()), *list_adapter_checks(), make_onnx_check()]
         width = max(len(check.name) for check in checks)
         output.result = {"environment": options.env, "checks": []}
         problems: dict[str, list[str]] = {BROKEN: [], TIMEOUT: []}
@@ -70,12 +73,6 @@ class DoctorCommand(Command):
         if lines:
             raise DoctorFailed(f"{'; '.join(lines)}; the lines above say what to do")
         output.log_plain(f"all that {options.env} needs is there" if options.env else "nothing is broken")
-
-
-def _list_all_checks() -> Iterator[Check]:
-    yield from map(make_extra_check, list_extras())
-    yield from list_adapter_checks()
-    yield make_onnx_check()
 
 
 def _list_run_checks(options: argparse.Namespace) -> Iterator[Check]:

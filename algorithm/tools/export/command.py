@@ -44,7 +44,11 @@ class ExportCommand(Command):
                 output.log(line)
         output.result = {
             "run": folder.given_path.as_posix(),
-            "exports": [result.to_record() for result in results if not isinstance(result, ExportFailed)],
+            "exports": [
+                {**vars(result), "path": result.path.as_posix()}
+                for result in results
+                if not isinstance(result, ExportFailed)
+            ],
             "violations": failed,
         }
         if failed:

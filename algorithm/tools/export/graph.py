@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import accumulate, pairwise
@@ -26,14 +26,14 @@ from algorithm.agents.agent import Agent
 from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.distributions.distribution import MASKED_LOGIT
-from algorithm.errors import UserError
+from algorithm.errors import UserError, summarize_error
 from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic
 from algorithm.networks.encoders import InputConvolution, Normalizer
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionMemory
 from algorithm.networks.policy import GreedyQPolicy
 from algorithm.specs import ACTION_MASK, Role
-from algorithm.tools.export.signature import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
+from algorithm.tools.export.requirements import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 
 OPSET = 15  # for Sentis and the Inference Engine, in versions 3.x and 4.x of ML-Agents' package
 BARRACUDA_OPSET = 9  # for Barracuda, in versions 1.x and 2.x
@@ -72,7 +72,8 @@ class ExportModule(nn.Module):
         statistics, memory = self.policy(obs, memory)
         sampled = self.family.export_action(statistics, allowed, SAMPLE)
         mode = self.family.export_action(statistics, allowed, MODE)
-        outputs = [*_order_outputs(sampled, mode)]
+        kinds = zip(sampled, mode, strict=True)  # continuous, then discrete actions, each sampled and most probable
+        outputs = [torch.cat(parts, -1) for kind in kinds for parts in kind if parts]
         if signature.memory:
             previous = [self._encode_action(sampled)] if signature.previous else []
             outputs.append(torch.cat((memory, *previous), -1).reshape(-1, 1, signature.memory))
@@ -92,12 +93,6 @@ def _to_observation(value: Tensor, sensor: ObservationInput) -> Tensor:
     return value if sensor.scale == 1 else value * sensor.scale
 
 
-def _order_outputs(sampled: ExportedAction, mode: ExportedAction) -> Iterator[Tensor]:
-    """Yield continuous, then discrete actions, each sampled and most probable; kinds without actions are left out."""
-    for kind in zip(sampled, mode, strict=True):
-        yield from (torch.cat(parts, -1) for parts in kind if parts)
-
-
 def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, str]) -> Any:
     """Return the onnx.ModelProto of an agent.
 
@@ -114,10 +109,7 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
     try:
         serialized = _trace(export_module, opset)
     except Exception as error:  # a module in nn.py, and the exporter, may raise any error
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"this network cannot be expressed in opset {opset}: {type(error).__name__}: {reason}"
-        ) from error
+        raise UserError(f"this network cannot be expressed in opset {opset}: {summarize_error(error)}") from error
     model = onnx.load_from_string(serialized)
     _simplify(model.graph)
     _add_outputs(model.graph, export_module.signature)

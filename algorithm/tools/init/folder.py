@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
@@ -12,7 +12,7 @@ from algorithm.config.loader import check_effects, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
-from algorithm.parts.env_folder import LOCAL_ENVS, is_id, make_init_command, normalize_environment
+from algorithm.parts.env_folder import LOCAL_ENVS, is_file_name, is_id, make_init_command
 from algorithm.parts.make_env import describe_missing_limit
 from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
@@ -49,9 +49,10 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> tuple[l
     """
     if is_id(name) and (":" in name or "/" not in name):
         raise UserError(f"init {name}: expected group/name; for this id: {make_init_command(name)}")
-    name = normalize_environment(name)
-    if name.count("/") != 1:
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if len(parts) != 2 or not all(map(is_file_name, parts)):
         raise UserError(f"init {name}: expected group/name, for example gym/acrobot")
+    name = "/".join(parts)
     folder = LOCAL_ENVS / name
     if folder.exists() and not force:
         raise UserError(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from algorithm.adapters.curriculum import MultiRange, Uniform
 from algorithm.atomic_io import replace_text
+from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import (
     Layer,
@@ -23,16 +24,13 @@ from algorithm.config.yaml_layers import (
     load_defaults,
     merge,
     nest,
-    read_variant,
     read_yaml,
 )
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import LOCAL_ENVS, MAX_NAME_LENGTH, is_file_name
-from algorithm.parts.run_folder import RunFolder
 from algorithm.program import get_command
 from algorithm.tools.mlagents.configuration import TRAINERS, Configuration
-from algorithm.tools.mlagents.environment import ParameterReader
-from algorithm.tools.mlagents.keys import IGNORED, UNSET, USE_DEFAULT, Keys, To, UnsupportedValue
+from algorithm.tools.mlagents.keys import IGNORED, UNSET, USE_DEFAULT, Keys, To, UnsupportedValue, make_integer
 
 FOLDERS = LOCAL_ENVS / "unity"
 NO_REWARD = "agents always learn from the reward of the scene, and this file does not use it"
@@ -65,6 +63,19 @@ FLAT_ENCODER = '''
         """Return the encoder of an image as a vector of pixels from 0 to 1."""
         return Vector(scale=1 / spec.high)(spec)
 '''
+
+# Parameters of each sampler, and keys of completion_criteria, with ML-Agents' defaults.
+SAMPLERS: Mapping[str, Mapping[str, Any]] = {
+    "constant": {"value": 0.0},
+    "uniform": {"min_value": 0.0, "max_value": 1.0},
+    "gaussian": {"mean": 1.0, "st_dev": 1.0},
+    "multirangeuniform": {"intervals": [[0.0, 1.0]]},
+}
+CRITERIA: Mapping[str, Any] = {"measure": "reward", "behavior": None, "min_lesson_length": 1, "threshold": 0.0}
+LOST_CRITERIA = {
+    "signal_smoothing": "the measure is the plain mean of the last min_lesson_length episodes of the lesson",
+    "require_reset": "a lesson begins with the next episode of each agent; running episodes continue",
+}
 
 
 class TrainerFile(Keys):
@@ -124,10 +135,15 @@ def import_file(path: Path, force: bool) -> ImportResult:
         for behavior, own in behaviors.items()
     }
     unsupported: dict[str, str] = {}
-    for translation in translations.values():
+    files: dict[Path, str] = {}
+    for name, translation in translations.items():
         unsupported |= translation.unsupported
+        translation.check(str(path), parameters.reset_config)
+        config = translation.make_config(path.name, f"unity/{name}", parameters.reset_config)
+        files[FOLDERS / name / "config.yaml"] = config
+        files[FOLDERS / name / "nn.py"] = make_nn_file(translation.configuration, f"{name} of {path.name}")
     unsupported |= parameters.unsupported
-    _write_folders(path, translations, parameters)
+    _write_folders(files)
     folders = [FOLDERS / name for name in translations]
     notes = [*_list_notes(path, names, parameters, translations.values())]
     if not file.behaviors:
@@ -150,22 +166,9 @@ def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _write_folders(source: Path, translations: Mapping[str, Translation], parameters: ParameterReader) -> None:
-    """Write the files of all folders, after a check that every folder can be trained."""
-    files: dict[Path, str] = {}
-    with tempfile.TemporaryDirectory() as draft:
-        for name, translation in translations.items():
-            texts = {
-                "config.yaml": translation.make_config(source.name, f"unity/{name}", parameters.reset_config),
-                "nn.py": make_nn_file(translation.configuration, f"{name} of {source.name}"),
-            }
-            folder = Path(draft, name)
-            folder.mkdir()
-            for file, text in texts.items():
-                (folder / file).write_text(text, encoding="utf-8")
-                files[FOLDERS / name / file] = text
-            _check_folder(folder, translation, source)
-    new_folders = [folder for name in translations if not (folder := FOLDERS / name).exists()]
+def _write_folders(files: Mapping[Path, str]) -> None:
+    """Write the files, or remove the new folders if that fails."""
+    new_folders = {path.parent for path in files if not path.parent.exists()}
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,15 +177,6 @@ def _write_folders(source: Path, translations: Mapping[str, Translation], parame
         for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _check_folder(folder: Path, translation: Translation, source: Path) -> None:
-    """Raise UserError, with the key of `source`, for settings that cannot be trained."""
-    try:
-        settings = resolve([(str(source), read_variant(folder / "config.yaml", "default"))])
-    except UserError as error:
-        raise UserError(translation.explain_error(str(error), str(source))) from error
-    RunFolder(folder).load_blueprint(settings.base.nn, settings.nn)
 
 
 def _list_notes(
@@ -303,12 +297,15 @@ class Translation:
             lines += [f"  {line}" for line in text.splitlines()]
         return "\n".join(lines) + "\n"
 
-    def explain_error(self, message: str, source: str) -> str:
-        """Return an error message about a setting with the key of the file from which the setting follows."""
-        for setting, key in self.origin.items():
-            if f" {setting} is " in message:
-                return f"{source}: {key} becomes {message.removeprefix(f'{source}: ')}"
-        return message
+    def check(self, source: str, reset_config: Tree) -> None:
+        """Raise UserError, with the key of the file `source`, for settings that cannot be trained."""
+        try:
+            resolve([(source, {**self.tree, "reset_config": reset_config})])
+        except UserError as error:
+            for setting, key in self.origin.items():
+                if f" {setting} is " in str(error):
+                    raise UserError(f"{source}: {key} becomes {str(error).removeprefix(f'{source}: ')}") from error
+            raise
 
     def list_engine_notes(self) -> Iterator[str]:
         """Yield a line for each engine setting that the file leaves out and whose default differs here."""
@@ -385,3 +382,92 @@ def make_nn_file(configuration: Configuration, title: str) -> str:
         image=f"    image = {image}\n" if image else FLAT_ENCODER,
         heads=heads,
     )
+
+
+class ParameterReader:
+    """A reader of `environment_parameters`.
+
+    Attributes:
+        reset_config: The parameters in the grammar of `reset_config`.
+        unsupported: Keys without a counterpart, each with the reason.
+        measured_behaviors: For each `completion_criteria.behavior`, the behavior whose episodes end the lesson.
+    """
+
+    def __init__(self, file: str, tree: Mapping[str, Any]):
+        """Read the section `tree`. Raise UserError, with `file` and key, for values that ML-Agents would reject."""
+        self.unsupported: dict[str, str] = {}
+        self.measured_behaviors: dict[str, str] = {}
+        self.reset_config = {
+            str(name): self._convert_parameter(f"environment_parameters.{name}", value) for name, value in tree.items()
+        }
+        try:
+            for name, parameter in read_parameters(self.reset_config, max_step=1).items():
+                for low, high in _list_ranges(parameter):
+                    if low > high:
+                        raise UserError(f"environment_parameters.{name}: {low} is above {high}")
+        except UserError as error:
+            line = str(error).replace("reset_config.", "environment_parameters.", 1)
+            raise UserError(f"{file}: {line}") from error
+
+    def _convert_parameter(self, key: str, given: Any) -> Any:
+        """Return a parameter with ML-Agents' defaults; what is not valid is unchanged."""
+        if not isinstance(given, Mapping) or not isinstance(lessons := given.get("curriculum"), list) or len(given) > 1:
+            return self._convert_value(key, given)
+        converted = [
+            self._convert_lesson(f"{key}.curriculum[{k}]", lesson, k == len(lessons) - 1)
+            for k, lesson in enumerate(lessons)
+        ]
+        is_single = len(converted) == 1 and isinstance(converted[0], Mapping) and "value" in converted[0]
+        return converted[0]["value"] if is_single else {"curriculum": converted}
+
+    def _convert_lesson(self, key: str, given: Any, last: bool) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        lesson = dict(given)
+        if "value" in lesson:
+            lesson["value"] = self._convert_value(f"{key}.value", lesson["value"])
+        criteria_key = f"{key}.completion_criteria"
+        if last and lesson.pop("completion_criteria", None) is not None:
+            self.unsupported[criteria_key] = "the last lesson does not end, as in ML-Agents"
+        elif isinstance(criteria := lesson.get("completion_criteria"), Mapping):
+            lesson["completion_criteria"] = self._convert_criteria(criteria_key, criteria)
+        return lesson
+
+    def _convert_criteria(self, key: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        for name, value in given.items():
+            is_lost = (
+                name in LOST_CRITERIA and value and (name, given.get("measure")) != ("signal_smoothing", "progress")
+            )
+            if is_lost or name not in (*CRITERIA, *LOST_CRITERIA):
+                self.unsupported[f"{key}.{name}"] = LOST_CRITERIA.get(name, IGNORED)
+        criteria = {name: default if given.get(name) is None else given[name] for name, default in CRITERIA.items()}
+        criteria["min_lesson_length"] = make_integer(criteria["min_lesson_length"]) or 1
+        if criteria["behavior"] is None:
+            del criteria["behavior"]
+        else:
+            self.measured_behaviors[f"{key}.behavior"] = criteria["behavior"] = str(criteria["behavior"])
+        return criteria
+
+    def _convert_value(self, key: str, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not {"sampler_type", "sampler_parameters"} <= set(given):
+            return given
+        kind, given_parameters = given["sampler_type"], given["sampler_parameters"] or {}
+        self.unsupported |= {f"{key}.{name}": IGNORED for name in list(given) if not name.startswith("sampler_")}
+        parameters = given_parameters
+        if isinstance(given_parameters, Mapping):
+            known = {name: value for name, value in given_parameters.items() if value is not None}
+            parameters = {**SAMPLERS.get(str(kind), {}), **known}
+            if parameters.pop("seed", None) is not None:
+                self.unsupported[f"{key}.sampler_parameters.seed"] = "Unity samples with the seed of the run"
+            if kind == "constant" and set(parameters) == {"value"}:
+                return parameters["value"]
+        return {"sampler_type": kind, "sampler_parameters": parameters}
+
+
+def _list_ranges(parameter: Parameter) -> Iterator[Sequence[float]]:
+    """Yield the limits of each uniform distribution of a parameter."""
+    for value in [lesson.value for lesson in parameter] if isinstance(parameter, tuple) else [parameter]:
+        if isinstance(value, Uniform):
+            yield value.min_value, value.max_value
+        elif isinstance(value, MultiRange):
+            yield from value.intervals

@@ -31,9 +31,8 @@ from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
 from algorithm.runs.commands import Output
 from algorithm.tools.reports.charts import draw_picture
 from algorithm.tools.reports.page import format_duration, render
-from algorithm.tools.reports.report_files import Fact, list_facts, list_machine
+from algorithm.tools.reports.report_files import Fact, draw_returns, list_facts, list_machine
 from algorithm.tools.reports.run_data import RunData, read_run
-from algorithm.tools.reports.run_figures import draw_returns
 
 NAME = "gallery"  # of every run
 VARIANT = "default"

@@ -130,17 +130,13 @@ class SearchSpace:
         """Return the values of a trial of Optuna, without settings that have no effect with the values before them."""
         values: Values = {}
         for dimension in self.dimensions:
-            if self._explain_failure(dimension.path, values) is None:
+            try:
+                failure = find_failure(resolve([*self.layers, (SPACE, make_tree(values))]), dimension.path)
+            except UserError:  # the values need others, which are sampled later
+                failure = None
+            if failure is None:
                 values[dimension.path] = dimension.sample(trial)
         return values
-
-    def _explain_failure(self, path: str, values: Values) -> str | None:
-        """Return why a setting has no effect with these values, to follow its name; None if it has an effect."""
-        try:
-            settings = resolve([*self.layers, (SPACE, make_tree(values))])
-        except UserError:  # the values need others, which are sampled later
-            return None
-        return find_failure(settings, path)
 
 
 def make_tree(values: Mapping[str, Any]) -> Tree:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from algorithm.agents.acer.agent import Acer
 from algorithm.networks import Mlp
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec
+from tests.agents.literal import COLUMNS, GAMMA, ROWS, compute_entropy, compute_kl, compute_log_prob
 from tests.builders import make_exact_acer, make_role, random_rollout_of, to_float64
 from tests.oracles import retrace_by_definition, vtrace_by_definition
 
-GAMMA = 0.875  # exact in float32, the dtype of a bool times a float
-SAMPLES, ROWS, COLUMNS = 3, 6, 4
+SAMPLES = 3
 SPECS = {
     "discrete": ActionSpec(branches=(3,)),
     "box": ActionSpec(continuous=2),
@@ -32,19 +31,6 @@ def make_case(
     settings = {"gamma": GAMMA, "sdn_samples": SAMPLES, "trace_lambda": 0.75, "value_coef": 0.7, **changes}
     agent = make_exact_acer(role, Mlp(16), seed, **settings)
     return agent, to_float64(random_rollout_of(agent, role, seed, rows))
-
-
-def list_parts(spec: ActionSpec, statistics: Tensor):
-    """Return the parts of a policy in torch.distributions, with the columns of their samples."""
-    d = spec.continuous
-    parts = [(Independent(Normal(statistics[..., :d], statistics[..., d : 2 * d].exp()), 1), slice(0, d))] if d else []
-    logits = statistics[..., 2 * d :].split(list(spec.branches), -1)
-    return parts + [(Categorical(logits=part), d + place) for place, part in enumerate(logits)]
-
-
-def compute_log_prob(spec: ActionSpec, statistics: Tensor, sample: Tensor) -> Tensor:
-    """Return log pi of samples."""
-    return sum(part.log_prob(sample[..., where]) for part, where in list_parts(spec, statistics))
 
 
 def compute_targets(s, episodes, taken, v, rho, root, prob) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -140,8 +126,7 @@ class LiteralLoss:
                 objective = objective + (correction * pi * (self.q_of_actions[t, b] - v) * log_pi).sum()
         else:
             objective = weight * compute_log_prob(spec, phi, self.rollout.raw_action[t, b])
-            pairs = zip(list_parts(spec, self.average[t, b]), list_parts(spec, phi), strict=True)
-            divergence = sum(kl_divergence(one, other) for (one, _), (other, _) in pairs)
+            divergence = compute_kl(spec, self.average[t, b], phi)
         if self.is_dueling:  # Eq. 15
             correction = (1 - s.importance_clip / self.ratio[1][t, b]).clamp(min=0) * (self.q[1, t, b].detach() - v)
             objective = objective + correction * compute_log_prob(spec, phi, self.samples[1, t, b])
@@ -149,7 +134,7 @@ class LiteralLoss:
         if s.std == "fixed":
             g[spec.continuous : 2 * spec.continuous], k[spec.continuous : 2 * spec.continuous] = 0, 0
         z, is_active = project(s, g, k)
-        entropy = sum(part.entropy() for part, _ in list_parts(spec, statistics))
+        entropy = compute_entropy(spec, statistics)
         error = (self.target[t, b] - self.q[0, t, b]) ** 2
         if self.is_dueling:
             error = error + (self.v_target[t, b] - self.v[t, b]) ** 2

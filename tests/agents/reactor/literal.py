@@ -13,7 +13,7 @@ from algorithm.agents.reactor import Reactor
 from algorithm.networks import BranchedActorCritic
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec
-from tests.oracles import retrace_by_definition
+from tests.oracles import distributional_retrace_by_definition, retrace_by_definition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,55 +106,6 @@ def compute_log_q(agent: Reactor, values: Tensor) -> Tensor:
     return torch.stack([(v + advantage).log_softmax(-1) for advantage in advantages], -2)
 
 
-def project_by_definition(position: float, atoms: np.ndarray) -> np.ndarray:
-    """Return h_i(y) = [1 - |clip(y, v_min, v_max) - z_i| / Dz]_+ [N] (section 3.2)."""
-    clipped = np.clip(position, atoms[0], atoms[-1])
-    return np.maximum(0, 1 - np.abs(clipped - atoms) / (atoms[1] - atoms[0]))
-
-
-def distributional_retrace_by_definition(
-    rollout: Rollout,
-    gamma: float,
-    atoms: np.ndarray,
-    probs: np.ndarray,
-    q: np.ndarray,
-    taken: np.ndarray,
-    c: np.ndarray,
-) -> np.ndarray:
-    """Return the targets q* [T, B, N], the sum over n and a of alpha_{n,a}; NaN for invalid rows (section 3.2).
-
-    Args:
-        rollout: Rewards and boundaries.
-        gamma: Discount.
-        atoms: z [N].
-        probs: pi [T+1, B, K].
-        q: Distributions of the target network [T+1, B, K, N].
-        taken: Taken combinations [T, B].
-        c: lambda min(1, rho) [T, B].
-    """
-    reward, alive, valid = (value.numpy() for value in (rollout.reward, rollout.alive, rollout.valid))
-    rows, columns = reward.shape
-    target = np.full((rows, columns, len(atoms)), np.nan)
-    for t, b in np.argwhere(valid):
-        result, weight, total, discount, s = np.zeros(len(atoms)), 1.0, 0.0, 1.0, t
-        while True:
-            total, discount = total + discount * reward[s, b], discount * gamma
-            if not alive[s, b]:
-                result += weight * project_by_definition(total, atoms)
-                break
-            s += 1
-            trace = c[s, b] if s < rows and valid[s, b] else 0.0
-            for a, prob in enumerate(probs[s, b]):
-                alpha = weight * (prob - trace * (s < rows and a == taken[min(s, rows - 1), b]))
-                for z, mass in zip(atoms, q[s, b, a], strict=True):
-                    result += alpha * mass * project_by_definition(total + discount * z, atoms)
-            weight *= trace
-            if not weight:
-                break
-        target[t, b] = result
-    return target
-
-
 def fill_invalid_rows(target: np.ndarray, rollout: Rollout) -> Tensor:
     """Return targets [T, B, ...] with 0 at invalid rows, where they are NaN."""
     is_missing = np.isnan(target).reshape(*rollout.reward.shape, -1).all(-1)
@@ -190,22 +141,21 @@ def compute_literal_terms(agent: Reactor, spec: ActionSpec, rollout: Rollout) ->
     pi_taken, mu_taken = (probs.gather(-1, index).squeeze(-1) for probs in (pi[:-1], mu))
     rho = (pi_taken / mu_taken).detach()
     trace = settings.trace_lambda * rho.clamp(max=1)
-    boundaries = (rollout.alive.numpy(), rollout.first.numpy(), settings.gamma)
+    episodes = (rollout.reward.numpy(), rollout.alive.numpy(), rollout.first.numpy(), settings.gamma)
     if settings.critic == "categorical":
         atoms = compute_atoms(agent)
         log_q = compute_log_q(agent, outputs.values)[:-1]
         log_q_taken = torch.stack([log_q[t, b, a] for (t, b), a in np.ndenumerate(taken)]).view(*taken.shape, -1)
         target_q = compute_log_q(agent, target_values).exp().numpy()
-        arguments = (pi.detach().numpy(), target_q, taken, trace.numpy())
-        target = distributional_retrace_by_definition(rollout, settings.gamma, atoms, *arguments)
-        target = fill_invalid_rows(target, rollout)
+        arguments = (atoms, pi.detach().numpy(), target_q, taken, trace.numpy())
+        target = fill_invalid_rows(distributional_retrace_by_definition(*episodes, *arguments), rollout)
         q, return_ = log_q.exp().detach() @ torch.from_numpy(atoms), target @ torch.from_numpy(atoms)
         critic = -(target * log_q_taken).sum(-1)
         td_error = 0.5 * (target - log_q_taken.exp()).abs().sum(-1)
     else:
         v = (pi.detach() * target_values).sum(-1).numpy()
         q_taken = target_values[:-1].gather(-1, index).squeeze(-1).numpy()
-        target = retrace_by_definition(rollout.reward.numpy(), *boundaries, q_taken, v, trace.numpy())
+        target = retrace_by_definition(*episodes, q_taken, v, trace.numpy())
         return_ = fill_invalid_rows(target, rollout)
         q, td_error = outputs.values[:-1].detach(), return_ - outputs.values[:-1].gather(-1, index).squeeze(-1)
         critic = 0.5 * td_error.square()

@@ -79,15 +79,6 @@ def test_numbers_and_grid_of_the_axes_are_at_their_values():
     assert levels == pytest.approx([height * (12 - value) / 12 for value in (0, 2, 4, 6, 8, 10, 12)])
 
 
-def test_the_path_ends_at_the_last_point_of_a_long_line():
-    y = np.random.default_rng(0).normal(size=20_000).cumsum()
-    ends = line([y.min(), y[-1], y.max()], x=[0, 19_999, 19_999], marked=True)
-    ((points,),) = read_paths(draw(line(y), ends), "series-0")
-    assert len(points) <= MAX_POINTS and points[-1, 0] == points[:, 0].max()
-    height = points[:, 1].max() - points[-1, 1]
-    assert height / np.ptp(points[:, 1]) == pytest.approx((y[-1] - y.min()) / np.ptp(y), abs=1e-3)
-
-
 def test_nan_is_a_gap():
     ((*pieces,),) = read_paths(draw(line([1, 2, np.nan, 4, 5])), "series-0")
     assert [len(piece) for piece in pieces] == [2, 2]
@@ -130,7 +121,8 @@ def test_a_thinned_line_keeps_gaps():
     y = np.arange(10_000.0)
     y[[2500, 7777]] = np.nan
     assert np.isnan(y[thin(y)]).sum() == 2
-    assert len(read_paths(draw(line(y)), "series-0")[0]) == 3
+    pieces = read_paths(draw(line(y)), "series-0")[0]
+    assert len(pieces) == 3 and sum(map(len, pieces)) <= MAX_POINTS
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The report and the model card of a run: their figures are those of its files, links exist, no network is used."""
+"""The report, model card and curve of a run: their figures are those of its files, links exist, no network is used."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jinja2
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
+from algorithm.tools.reports.figure import Figure
 from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
 from algorithm.tools.reports.report_files import (
     BAD,
+    CURVE_FILE,
     GOOD,
     MARK,
+    MAX_STEPS,
     WAITING,
+    draw_curve,
+    draw_figures,
+    draw_returns,
     list_environment,
     list_facts,
     list_machine,
@@ -33,7 +41,7 @@ from algorithm.tools.reports.report_files import (
     write_report,
 )
 from algorithm.tools.reports.run_data import RunData, read_run
-from algorithm.tools.reports.run_figures import MAX_STEPS, draw_figures, draw_returns
+from algorithm.training.metrics import MetricsWriter
 from tests.builders import make_role
 from tests.tools.reports.run_folders import (
     COMMIT,
@@ -116,10 +124,16 @@ def test_the_page_has_the_figures_of_the_files_in_the_order_of_its_sections(text
     assert "sac_config" not in settings and "base_config.name" not in settings  # they have no effect
 
 
-def test_the_network_has_its_parts_and_parameters(run, text):
-    network = json.loads((run / "networks.json").read_text())["agent"]
-    assert f"{network['parameters']:,} trained parameters" in text
-    assert all(node["name"].replace("_", " ") in text for node in network["nodes"])
+def test_the_network_is_a_table_of_its_parts(run, html):
+    data = read_run(run)
+    for row in (
+        "148 trained parameters; average network: 148.",
+        "encoder obs VectorEncoder 4 0 body encoder LayerStack Linear 4 → 16 16 80",
+        "policy and critic body SharedHeads Linear 16 → 4 2 + 2 68",
+    ):
+        assert row in read_text(html)
+    data.networks["agent"]["nodes"][-1] |= {"name": "<b>", "inputs": [0, 2], "count": 2, "output": None}
+    assert "<b> × 2 obs, body SharedHeads Linear 16 → 4 68" in read_text(make_report(data))
 
 
 def test_shares_of_the_time_are_stacked_means_of_rows(run):
@@ -170,16 +184,6 @@ def read_path(html: str, column: str) -> str:
     """Return the path of the only line in the chart of a column."""
     chart = html[html.rindex("<figure>", 0, html.index(f'data-column="{column}"')) :]
     return re.search(r'<path d="([^"]*)" fill="none" stroke="var\(--series-0\)', chart)[1]
-
-
-def test_the_path_of_a_curve_ends_at_its_last_value(run, html):
-    path = read_path(html, "train/critic_loss")
-    points = np.array([*map(float, path.removeprefix("M").split())]).reshape(-1, 2)
-    with (run / "metrics.csv").open(newline="") as file:
-        losses = np.array([float(row["train/critic_loss"]) for row in csv.DictReader(file)])
-    heights = points[0, 1] - points[:, 1]
-    assert len(points) == len(losses)
-    assert heights / heights[-1] == pytest.approx((losses - losses[0]) / (losses[-1] - losses[0]), abs=1e-3)
 
 
 def test_every_link_is_a_file_of_the_run(run, html):
@@ -424,11 +428,8 @@ def test_commands_quote_names_with_spaces(tmp_path):
     ("seconds", "text"),
     [(0.04, "0.0 s"), (19.5, "19.5 s"), (59.94, "59.9 s"), (90, "1 min 30 s"), (12_000, "3 h 20 min"), (None, "-")],
 )
-def test_durations(seconds, text):
+def test_durations_and_counts(seconds, text):
     assert format_duration(seconds) == text
-
-
-def test_counts():
     assert format_count(14_321) == "14,321" and format_count(None) == "-" and format_count(0) == "0"
 
 
@@ -455,3 +456,51 @@ def test_long_values_are_cut_and_values_have_the_form_of_yaml():
     address = "https://me:" + "secret" * 50 + "@host"  # whose password is longer than what is shown
     assert format_setting(address) == "https://***@host"
     assert format_setting("x" * 290 + address) == "x" * 290 + "https://**" + " ..."
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The pictures that are drawn, as the texts in each."""
+    found = []
+    write = Figure.write_png
+
+    def record(figure, path):
+        write(figure, path)
+        found.append([text.text for text in ElementTree.fromstring(figure.to_svg()).iter("text")])
+
+    monkeypatch.setattr(Figure, "write_png", record)
+    return found
+
+
+def test_training_evaluation_and_goal_are_drawn(tmp_path, drawn):
+    metrics = MetricsWriter(tmp_path)
+    metrics.write(10, {"rollout/return": 1.0, "time/seconds": 2})
+    metrics.write(15, {"eval/return": 3.0, "eval/return_low": 2.5, "eval/return_high": 3.5})
+    metrics.write(20, {"rollout/return": 4.0})
+    assert draw_curve(tmp_path, 5.0, pytest.fail) == tmp_path / CURVE_FILE
+    ((title, *texts),) = drawn
+    assert title == f"{tmp_path.name}: return (goal 5)" and texts[:2] == ["training", "evaluation"]
+    with Image.open(tmp_path / CURVE_FILE) as image:
+        assert image.format == "PNG" and image.width > 900 and len(image.getcolors(1 << 20)) > 50
+
+
+def test_each_role_has_its_own_lines(tmp_path, drawn):
+    metrics = MetricsWriter(tmp_path)
+    metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
+    metrics.write(15, {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5})
+    draw_curve(tmp_path, None, pytest.fail)
+    assert drawn[0][:4] == [f"{tmp_path.name}: return", "training, left", "training, right", "evaluation, right"]
+
+
+def test_a_run_without_a_return_has_an_empty_curve(tmp_path):
+    MetricsWriter(tmp_path).write(10, {"time/seconds": 1.0})
+    assert draw_curve(tmp_path, None, pytest.fail) == tmp_path / CURVE_FILE
+
+
+@pytest.mark.parametrize("table", [None, "", "env_steps,rollout/return\n1,many\n"])
+def test_a_picture_that_cannot_be_drawn_is_one_logged_line(tmp_path, table):
+    if table is not None:
+        (tmp_path / "metrics.csv").write_text(table)
+    logged = []
+    assert draw_curve(tmp_path, 5.0, logged.append) is None
+    assert len(logged) == 1 and logged[0].startswith("no curve.png: ")

@@ -1,4 +1,4 @@
-"""Checks of an ONNX file: against Unity's requirements, and against the actions and the memory of its agent.
+"""Unity's requirements of an ONNX file: the inputs and outputs of a model, and the check of a file against them.
 
 A violation of a requirement starts with the number of its rule in docs/unity.md. Source: ML-Agents' packages 2.0.1
 to 4.0 (Runtime/Inference), and the importers of Barracuda, Sentis and the Inference Engine.
@@ -7,31 +7,30 @@ to 4.0 (Runtime/Inference), and the importers of Barracuda, Sentis and the Infer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from algorithm.adapters.wrappers import PREVIOUS_ACTION
-from algorithm.agents.agent import Agent
+from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD, find_previous_kinds
+from algorithm.errors import UserError, summarize_error
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
-from algorithm.tools.export.signature import (
-    BATCH,
-    CONTINUOUS,
-    CONTINUOUS_MODE,
-    CONTINUOUS_SIZE,
-    DISCRETE,
-    DISCRETE_MODE,
-    DISCRETE_SIZES,
-    MASKS,
-    MEMORY_IN,
-    MEMORY_OUT,
-    MEMORY_SIZE,
-    VERSION_NUMBER,
-    Signature,
-)
 
+VERSION = 3.0  # the version of the names below: ModelApiVersion.MLAgents2_0
+BATCH = "batch"  # name of the first axis, which may have any length
+MASKS, MEMORY_IN, MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
+CONTINUOUS, CONTINUOUS_SIZE, CONTINUOUS_MODE = (
+    "continuous_actions",
+    "continuous_action_output_shape",
+    "deterministic_continuous_actions",
+)
+DISCRETE, DISCRETE_SIZES, DISCRETE_MODE = (
+    "discrete_actions",
+    "discrete_action_output_shape",
+    "deterministic_discrete_actions",
+)
+VERSION_NUMBER, MEMORY_SIZE = "version_number", "memory_size"
 OPSETS = range(9, 16)
 MAX_AXES = 8
 INTEGER_OUTPUTS = (DISCRETE, DISCRETE_MODE)
@@ -45,11 +44,6 @@ RULES = {
     MEMORY_OUT: "C5",
 }  # by the name of an input or output; I2 for observations
 LARGE_INPUT = 1e3  # standard deviation of observations, for which unbounded actions exceed [-1, 1]
-OBSERVATIONS = 64  # observations in each batch size
-BATCHES = (1, 3)  # batch sizes
-STEPS = 20  # consecutive steps of an agent with memory
-SAMPLES = 1000  # sampled actions in the check of action masks
-TOLERANCE = 1e-4  # largest difference of an action or a memory value
 # Operators that Unity's packages import, from their manuals.
 # com.unity.barracuda 2.0, for versions 1.x and 2.x of ML-Agents' package:
 BARRACUDA = frozenset(
@@ -72,7 +66,121 @@ SENTIS = BARRACUDA - {"ImageScaler"} | frozenset(
     """.split()
 )
 
+Shape = tuple[int, ...]  # without the batch axis
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationInput:
+    """An observation as an input of the file.
+
+    Attributes:
+        name: Name of the observation.
+        shape: Shape of the input.
+        agent_shape: Shape of the observation for the agent's encoder.
+        scale: Factor from the input to the observation: Unity's images range over [0, 1], uint8 images over [0, 255].
+    """
+
+    name: str
+    shape: Shape
+    agent_shape: Shape
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, name: str, spec: ObsSpec) -> ObservationInput:
+        """Return the input for an observation: tables and images keep their shapes, others become vectors."""
+        shape = spec.shape
+        if spec.env_shape is not None and len(spec.env_shape) == 2 and len(spec.shape) == 1 and not spec.n_values:
+            shape = spec.env_shape
+        image = len(spec.shape) == 3 and spec.dtype == "uint8"
+        return cls(name=name, shape=shape, agent_shape=spec.shape, scale=spec.high if image else 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of the model of one role.
+
+    Attributes:
+        sensors: Observations, in the order of the scene's sensors.
+        continuous: Number of continuous actions.
+        branches: Number of actions of each discrete branch.
+        memory: Size of the memory: the agent's state, then the encoded previous action.
+        previous: Size of the encoded previous action; 0 if the agent does not observe it.
+    """
+
+    sensors: tuple[ObservationInput, ...]
+    continuous: int
+    branches: tuple[int, ...]
+    memory: int
+    previous: int = 0
+
+    @classmethod
+    def of(cls, role: Role, state_size: int) -> Signature:
+        """Return the signature of a role whose agent has a state of `state_size` values.
+
+        Raises:
+            UserError: If the agent observes its previous reward, which Unity does not pass to a model.
+        """
+        if "reward" in find_previous_kinds(role):
+            raise UserError(
+                f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), but Unity passes no reward to "
+                "a model: train without it"
+            )
+        observed = {name: spec for name, spec in role.obs_specs.items() if name not in (ACTION_MASK, PREVIOUS_ACTION)}
+        action = role.action_spec
+        previous = action.encoded_size if PREVIOUS_ACTION in role.obs_specs else 0
+        sensors = tuple(ObservationInput.of(name, spec) for name, spec in observed.items())
+        return cls(
+            sensors=sensors,
+            continuous=action.continuous,
+            branches=action.branches,
+            memory=state_size + previous,
+            previous=previous,
+        )
+
+    def inputs(self) -> dict[str, Shape]:
+        """Return the shape of each input by name, in order."""
+        found = {f"obs_{index}": sensor.shape for index, sensor in enumerate(self.sensors)}
+        if self.branches:
+            found[MASKS] = (sum(self.branches),)
+        if self.memory:
+            found[MEMORY_IN] = (1, self.memory)
+        return found
+
+    def outputs(self) -> dict[str, Shape | np.ndarray]:
+        """Return the shape of each computed output and the value of each constant, in the order of ML-Agents' files."""
+        outputs: dict[str, Any] = {VERSION_NUMBER: [VERSION], MEMORY_SIZE: [self.memory]}
+        if size := self.continuous:
+            outputs |= {CONTINUOUS: (size,), CONTINUOUS_SIZE: [size], CONTINUOUS_MODE: (size,)}
+        if count := len(self.branches):
+            outputs |= {DISCRETE: (count,), DISCRETE_SIZES: [self.branches], DISCRETE_MODE: (count,)}
+        if self.memory:
+            outputs[MEMORY_OUT] = (1, self.memory)
+        return {
+            name: output if isinstance(output, tuple) else np.array(output, np.float32)
+            for name, output in outputs.items()
+        }
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return the value of each constant output by name."""
+        return {name: value for name, value in self.outputs().items() if isinstance(value, np.ndarray)}
+
+    def computed_outputs(self) -> dict[str, Shape]:
+        """Return the shape of each computed output by name, in order."""
+        return {name: shape for name, shape in self.outputs().items() if isinstance(shape, tuple)}
+
+    def make_feed(self, obs: dict[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the inputs of the file for an agent's observations {name: [n, ...]} and a memory [n, memory]."""
+        n = len(memory)
+        feed = {
+            f"obs_{index}": (obs[sensor.name].astype(np.float32) / sensor.scale).reshape(n, *sensor.shape)
+            for index, sensor in enumerate(self.sensors)
+        }
+        if self.branches:
+            feed[MASKS] = np.asarray(obs.get(ACTION_MASK, np.ones((n, sum(self.branches)))), np.float32)
+        if self.memory:
+            feed[MEMORY_IN] = memory.reshape(n, 1, self.memory)
+        return feed
 
 
 def find_violations(path: Path, signature: Signature, opset: int) -> list[str]:
@@ -88,7 +196,7 @@ def find_violations(path: Path, signature: Signature, opset: int) -> list[str]:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several types
-        return [f"O1: {path.name} cannot be read as ONNX ({_format_error(error)})"]
+        return [f"O1: {path.name} cannot be read as ONNX ({summarize_error(error)})"]
     found = [*_check_container(model), *_check_operators(model, opset), *_check_tensors(model.graph)]
     found += _check_ports(model.graph, signature)
     if "?" in path.name or path.suffix != ".onnx":
@@ -119,7 +227,7 @@ def _check_container(model: Any) -> Iterator[str]:
     try:
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # onnx raises several types
-        yield f"O1: onnx.checker rejects the file ({_format_error(error)})"
+        yield f"O1: onnx.checker rejects the file ({summarize_error(error)})"
 
 
 def _check_operators(model: Any, opset: int) -> Iterator[str]:
@@ -196,7 +304,7 @@ def _run_probes(path: Path, signature: Signature) -> Iterator[str]:
     try:
         run = make_runner(path.read_bytes())
     except Exception as error:  # onnxruntime raises several types
-        yield f"I7: onnxruntime cannot load the file ({_format_error(error)})"
+        yield f"I7: onnxruntime cannot load the file ({summarize_error(error)})"
         return
     rng = np.random.default_rng(0)
     for rule, batch, scale in (("I7", 1, 0.0), ("I2", 3, 0.0), ("I7", 16, LARGE_INPUT)):
@@ -209,7 +317,7 @@ def _run_probes(path: Path, signature: Signature) -> Iterator[str]:
         try:
             outputs = run(feed)
         except Exception as error:  # onnxruntime raises several types
-            yield f"{rule}: the file does not run in a batch of {batch} ({_format_error(error)})"
+            yield f"{rule}: the file does not run in a batch of {batch} ({summarize_error(error)})"
             return
         yield from _check_outputs(outputs, signature, batch)
         if not scale:
@@ -230,121 +338,3 @@ def _check_outputs(outputs: Mapping[str, Any], signature: Signature, batch: int)
 
 def _format_constant(value: np.ndarray) -> str:
     return f"{value.dtype} {list(value.shape)}: {', '.join(f'{number:.9g}' for number in value.ravel())}"
-
-
-def _format_error(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-class ParityCheck:
-    """A comparison of a file with the deterministic actions and the memory of its agent, and of its action masks.
-
-    Args:
-        agent: Agent on the CPU.
-        role: Observations and actions of the agent.
-        signature: Inputs and outputs of the file.
-        content: Content of the file.
-
-    Attributes:
-        error: The largest difference between the file and its agent.
-        violations: A line for each output beyond the tolerance, and for each masked action.
-    """
-
-    def __init__(self, agent: Agent, role: Role, signature: Signature, content: bytes):
-        self.agent, self.role, self.signature = agent, role, signature
-        self.error, self.violations = 0.0, list[str]()
-        self._run, self._rng = make_runner(content), np.random.default_rng(0)
-        for batch in BATCHES:
-            for _ in range(-(-OBSERVATIONS // batch)):
-                self._compare_steps(batch, steps=1)
-        if signature.memory:
-            self._compare_steps(BATCHES[-1], STEPS)
-        if signature.branches:
-            self._check_masks()
-
-    def _compare_steps(self, n: int, steps: int) -> None:
-        """Compare the decisions at the first steps of `n` episodes, for the same random observations.
-
-        The agent and its file each have their own memory.
-        """
-        signature, family = self.signature, self.agent.family
-        memory, previous, file_memory = (
-            np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
-        )
-        for _ in range(steps):
-            obs = sample_observations(self.role, self._rng, n)
-            outputs = self._run(signature.make_feed(obs, file_memory))
-            if signature.previous:
-                obs[PREVIOUS_ACTION] = previous
-            statistics, memory = self.agent.policy.act(obs, memory)
-            mode = family.mode(statistics)
-            if signature.continuous:
-                self._compare(CONTINUOUS_MODE, outputs, family.to_action(mode)[:, : signature.continuous])
-            if signature.branches:
-                self._compare_indices(outputs[DISCRETE_MODE], mode, statistics)
-            expected = memory
-            if signature.previous:
-                actions = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
-                previous = self.role.action_spec.encode(np.concatenate(actions, -1))  # that Unity executes
-                expected = np.concatenate((memory, previous), -1)
-            if signature.memory:
-                self._compare(MEMORY_OUT, outputs, expected.reshape(n, 1, -1))
-                file_memory = outputs[MEMORY_OUT].reshape(n, -1)
-
-    def _compare(self, name: str, outputs: Mapping[str, np.ndarray], expected: np.ndarray) -> None:
-        """Record the difference between an output and what it should be."""
-        error = float(np.abs(outputs[name] - expected).max(initial=0.0))
-        self.error = max(self.error, error)
-        if not error <= TOLERANCE:
-            self._report(name, f" by {error:.2g}")
-
-    def _compare_indices(self, found: np.ndarray, mode: np.ndarray, statistics: np.ndarray) -> None:
-        """Compare the most probable actions; another index with the same probability is accepted."""
-        other = np.concatenate((mode[:, : self.signature.continuous], found.astype(np.float32)), -1)
-        policy = self.agent.family(torch.from_numpy(statistics))
-        difference = policy.log_prob(torch.from_numpy(mode)) - policy.log_prob(torch.from_numpy(other))
-        if difference.abs().max() > TOLERANCE:
-            self._report(DISCRETE_MODE)
-
-    def _report(self, name: str, size: str = "") -> None:
-        """Add the violation of an output, unless it has one."""
-        if not any(line.startswith(name) for line in self.violations):
-            self.violations.append(f"{name} differs from the agent's{size}")
-
-    def _check_masks(self) -> None:
-        """Check that no masked action is chosen."""
-        obs, memory = sample_observations(self.role, self._rng, SAMPLES), np.zeros((SAMPLES, self.signature.memory))
-        feed = self.signature.make_feed(obs, memory.astype(np.float32))
-        feed[MASKS] = sample_masks(self.signature.branches, self._rng, SAMPLES)
-        outputs, ends = self._run(feed), np.cumsum(self.signature.branches)
-        for branch, allowed in enumerate(np.split(feed[MASKS], ends[:-1], 1)):
-            for name in (DISCRETE, DISCRETE_MODE):
-                taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
-                if not taken.all():
-                    count = f"{(taken == 0).sum()} of {SAMPLES}"
-                    self.violations.append(f"{name} chose a masked action of branch {branch} in {count} cases")
-
-
-def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
-    """Return random observations {name: [n, ...]} of a role, in which some actions are masked."""
-    obs = {name: _sample_observation(spec, rng, n) for name, spec in role.obs_specs.items()}
-    if ACTION_MASK in obs:
-        obs[ACTION_MASK] = sample_masks(role.action_spec.branches, rng, n).astype(np.uint8)
-    return obs
-
-
-def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
-    if spec.n_values:
-        return _sample_one_hot(spec.n_values, rng, n).astype(spec.dtype)
-    if spec.dtype == "uint8":
-        return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)
-    return rng.standard_normal((n, *spec.shape)).astype(spec.dtype)
-
-
-def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
-    """Return random masks [n, sum of branches] that allow at least one action of each branch."""
-    return np.maximum(_sample_one_hot(branches, rng, n), rng.random((n, sum(branches))) < 0.5).astype(np.float32)
-
-
-def _sample_one_hot(counts: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
-    return np.concatenate([np.eye(count)[rng.integers(count, size=n)] for count in counts], 1)
