@@ -216,8 +216,11 @@ def digest_state(parts: TrainingComponents, metrics: Path) -> dict[str, list[str
         digests["weights"] += digest_arrays(vector.numpy() for vector in (parameters.vector, parameters.target_vector))
         digests["optimizer"] += digest_arrays(optimizer.moments.numpy() for optimizer in learner.optimizers)
         digests["statistics"] += digest_arrays(read_statistics(components))
-        digests["replay"] += digest_arrays(components.scheduler.replay.state().values())
-        for generator in (components.agent.rng, components.scheduler.rng, components.scheduler.replay.rng):
+        generators = [components.agent.rng, components.scheduler.rng]
+        if replay := components.scheduler.replay:
+            digests["replay"] += digest_arrays(replay.state().values())
+            generators.append(replay.rng)
+        for generator in generators:
             digests["generators"].append(digest_bytes(json.dumps(generator.bit_generator.state).encode()))
     digests["generators"] += digest_arrays([torch.get_rng_state().numpy()])
     digests["metrics"] += digest_arrays(read_metrics(metrics))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from algorithm.adapters.env_wrappers import call_simulator
+from algorithm.adapters.vector import call_simulator
 from algorithm.errors import (
     MAX_LENGTH,
     clean_text,

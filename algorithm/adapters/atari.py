@@ -19,7 +19,6 @@ from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
-from algorithm.adapters.env_wrappers import reject_wrappers
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.vector import (
@@ -27,7 +26,7 @@ from algorithm.adapters.vector import (
     EnvPoolVectorEnv,
     limit_episode_steps,
     make_sync_or_async,
-    reject_timeout,
+    reject_single_settings,
     split_env_args,
 )
 
@@ -55,8 +54,7 @@ def make_atari(config: EnvConfig) -> VectorEnv:
         make = partial(limit_episode_steps, partial(_make_preprocessed, spec, settings), limit)
         vector_args = {key: value for key, value in config.args.items() if key not in atari_args}
         return make_sync_or_async(replace(config, name=spec.id, args=vector_args), make)
-    reject_wrappers(config, f"vectorization_mode {mode}")
-    reject_timeout(config.timeout)
+    reject_single_settings(config, f"vectorization_mode {mode}")
     if mode not in (*VECTOR_MAKERS, None):
         raise UnsupportedEnvironment(
             f"env_args.vectorization_mode {mode!r} is not one of sync, async, {', '.join(VECTOR_MAKERS)}"
@@ -139,7 +137,7 @@ def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict
         reward_clipping=False,
         **vector_kwargs,
     )
-    return AtariFrames(VectorTimeLimit(env, limit) if limit else env, settings)
+    return AtariFrames(env, settings, limit)
 
 
 def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
@@ -169,17 +167,19 @@ VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
 class AtariFrames(VectorWrapper):
-    """A wrapper that converts stacks of one frame to frames as AtariPreprocessing returns them.
+    """A wrapper of ALE's vector environment, or of EnvPool, that returns the steps of AtariPreprocessing.
 
-    A seed may be any integer; ALE's are int32. It steps by `send` and `recv` only, as the environments inside do.
+    Stacks of one frame become frames. Episodes are truncated after `limit` steps unless that is None; ALE's own limit
+    counts frames, including those before the first step. A seed may be any integer; ALE's are int32. The wrapper steps
+    by `send` and `recv` only, as the environments inside do.
     """
 
     env: Any
     steps_in_background = True
 
-    def __init__(self, env: Any, settings: Mapping[str, Any]):
+    def __init__(self, env: Any, settings: Mapping[str, Any], limit: int | None = None):
         super().__init__(env)
-        self.send = env.send
+        self.send, self._limit = env.send, limit
         self._is_scaled, self._is_color = settings["scale_obs"], not settings["grayscale_obs"]
         width, height = settings["screen_size"]
         shape = (height, width, 3) if self._is_color else (height, width)
@@ -189,13 +189,31 @@ class AtariFrames(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode in every environment."""
+        self._steps = np.zeros(self.num_envs, np.int64)
+        self._truncated = self._done = np.zeros(self.num_envs, bool)
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
         return self._unstack(obs), info
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
-        obs, *rest = self.env.recv()
+        obs, *rest = self._limit_steps(self._limit, *self.env.recv()) if self._limit else self.env.recv()
         return self._unstack(obs), *rest
+
+    def _limit_steps(self, limit: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
+        """Return a step in which the episodes with `limit` steps are truncated.
+
+        This method resets the environments that it truncated; ALE resets those whose episode ended otherwise.
+        """
+        if self._truncated.any():
+            obs, _ = self.env.reset(options={"reset_mask": self._truncated})
+            reward, terminated, truncated = (
+                np.where(self._truncated, 0, x).astype(x.dtype) for x in (reward, terminated, truncated)
+            )
+        self._steps = np.where(self._done, 0, self._steps + 1)
+        ended = terminated | truncated
+        self._truncated = (self._steps >= limit) & ~ended
+        self._done = ended | self._truncated
+        return obs, reward, terminated, truncated | (self._steps >= limit), info
 
     def _unstack(self, obs: np.ndarray) -> np.ndarray:
         """Return frames [n_envs, height, width] or, in color, [n_envs, height, width, 3].
@@ -208,39 +226,3 @@ class AtariFrames(VectorWrapper):
         elif self._is_color:
             obs = np.moveaxis(obs, 1, -1)
         return obs.astype(np.float32) / 255 if self._is_scaled else obs
-
-
-class VectorTimeLimit(VectorWrapper):
-    """A wrapper of ALE's vector environment that truncates episodes after `limit` steps.
-
-    ALE's own limit counts frames, including those before the first step.
-    """
-
-    env: Any
-
-    def __init__(self, env: Any, limit: int):
-        super().__init__(env)
-        self.send, self._limit = env.send, limit
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode in every environment."""
-        self._steps = np.zeros(self.num_envs, np.int64)
-        self._truncated = self._done = np.zeros(self.num_envs, bool)
-        return self.env.reset(seed=seed, options=options)
-
-    def recv(self) -> Any:
-        """Wait until the step that `send` started has ended, and return what `step` returns.
-
-        This method resets the environments that it truncated; ALE resets those whose episode ended otherwise.
-        """
-        obs, reward, terminated, truncated, info = self.env.recv()
-        if self._truncated.any():
-            obs, _ = self.env.reset(options={"reset_mask": self._truncated})
-            reward, terminated, truncated = (
-                np.where(self._truncated, 0, x).astype(x.dtype) for x in (reward, terminated, truncated)
-            )
-        self._steps = np.where(self._done, 0, self._steps + 1)
-        ended = terminated | truncated
-        self._truncated = (self._steps >= self._limit) & ~ended
-        self._done = ended | self._truncated
-        return obs, reward, terminated, truncated | (self._steps >= self._limit), info

@@ -6,17 +6,23 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from algorithm.annotations import Range
 
 LOG = logging.getLogger(__name__)
+Interval = Annotated[Sequence[float], Field(min_length=2, max_length=2)]
 
 
+# The distributions have the names and the parameters of ML-Agents.
 @dataclass(frozen=True)
 class Uniform:
-    """A uniform distribution over [low, high]."""
+    """A uniform distribution over [min_value, max_value]."""
 
-    low: float
-    high: float
+    min_value: float
+    max_value: float
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,14 @@ class Gaussian:
     """A normal distribution."""
 
     mean: float
-    std: float
+    st_dev: Annotated[float, Range(at_least=0)]
 
 
 @dataclass(frozen=True)
 class MultiRange:
     """A uniform distribution over one of several intervals, of which one is chosen first."""
 
-    intervals: tuple[tuple[float, float], ...]
+    intervals: Annotated[Sequence[Interval], Field(min_length=1)]
 
 
 Value = float | Uniform | Gaussian | MultiRange

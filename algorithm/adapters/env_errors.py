@@ -119,9 +119,9 @@ def describe_missing(name: str, error: Exception) -> str:
     """Return what an environment or a wrapper needs whose package is missing, as the predicate of a sentence."""
     module = getattr(error.__cause__ or error, "name", None) or ""
     if extra := _find_extra(name, module.partition(".")[0]):
-        reason = _get_first_line(error.__cause__ or error)
+        reason = str(error.__cause__ or error).partition("\n")[0]
         return f"needs the extra {extra} ({reason}): {get_install_command(extra)}"
-    message = _get_first_line(error)
+    message = str(error).partition("\n")[0]
     if isinstance(error, gymnasium.error.NamespaceNotFound) and ":" not in name:
         message += f" If importing a module registers it, name the module: MODULE:{name}"
     if module and "." not in module and "pip install" not in message:
@@ -136,7 +136,3 @@ def _find_extra(env_name: str, module: str) -> str | None:
     own_module = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec else None
     own_extra = EXTRAS_BY_GYMNASIUM_MODULE.get(own_module[1]) if own_module else None
     return EXTRAS_BY_MODULE.get(module) or EXTRAS_BY_NAMESPACE.get(env_id.partition("/")[0]) or own_extra
-
-
-def _get_first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

@@ -12,9 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, SimulatorError, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_crashes, convert_start_errors
-from algorithm.adapters.env_wrappers import ERROR_CONSEQUENCES, STEP_ERROR
 from algorithm.adapters.spaces import AgentSpaces, Masks, Obs
-from algorithm.adapters.vector import make_vector
+from algorithm.adapters.vector import ERROR_CONSEQUENCES, STEP_ERROR, make_vector
 from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK

@@ -18,8 +18,8 @@ from algorithm.adapters.env_errors import (
     describe_error,
     suppress_warnings,
 )
-from algorithm.adapters.env_wrappers import apply_wrappers, load_callable
 from algorithm.adapters.spaces import AgentSpaces, check_ignored, name_spaces
+from algorithm.adapters.vector import apply_wrappers, load_callable
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
@@ -45,7 +45,6 @@ class PettingZooAdapter(Adapter):
     }
 
     def __init__(self, config: EnvConfig):
-        self._name = config.name
         self._config = config
         self._envs: list[EpisodicEnv] = []
         try:
@@ -61,7 +60,7 @@ class PettingZooAdapter(Adapter):
         self._active_lanes: dict[str, np.ndarray] = {}  # {role: lanes [n] of its last Step}
 
     def reset(self, seed: int) -> dict[str, Step]:
-        with convert_start_errors(self._name):
+        with convert_start_errors(self._config.name):
             rows = [row for env in self._envs for row in env.reset(seed)]
         return self._make_steps(rows)
 
@@ -74,13 +73,13 @@ class PettingZooAdapter(Adapter):
                 actions_by_env[lane][name] = _select_action(env_actions, i)
         rows: list[Row] = []
         for env in self._envs:
-            with convert_crashes(self._name):
+            with convert_crashes(self._config.name):
                 rows += env.step(actions_by_env[env.lane]) if env.active_obs else env.reset()
         return self._make_steps(rows) if rows else self.step({})
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        while self._envs:
+            self._envs.pop().env.close()
 
     def _read_spaces(self, rows: Iterable[Row]) -> dict[str, AgentSpaces]:
         env = self._envs[0].env
@@ -106,7 +105,7 @@ class PettingZooAdapter(Adapter):
             by_role[str(row.agent)].append(row)
         if unknown := by_role.keys() - self._spaces.keys():
             error = ValueError(f"the agent {min(unknown)!r} is not among its possible_agents")
-            raise EnvironmentCrashed(describe_error(self._name, "crashed", error))
+            raise EnvironmentCrashed(describe_error(self._config.name, "crashed", error))
         steps = {name: self._make_step(name, role_rows) for name, role_rows in by_role.items()}
         self._active_lanes = {name: step.lane for name, step in steps.items()}
         return steps
@@ -185,22 +184,29 @@ class EpisodicEnv:
         self.active_obs = {row.agent: row.obs for row in rows if not row.is_bootstrap}
         return rows
 
-    def close(self) -> None:
-        """End the environment; calling it twice is harmless."""
-        if self.env is not None:
-            self.env.close()
-            self.env = None
-
     def _make_row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
         return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
 
 
 def _make_env(config: EnvConfig) -> Any:
-    """Return a ParallelEnv inside its wrappers."""
+    """Return a ParallelEnv inside its wrappers.
+
+    Raises UnsupportedEnvironment if its agents act in turn, or if it is not an environment of PettingZoo.
+    """
+    from pettingzoo import AECEnv, ParallelEnv
+    from pettingzoo.utils.conversions import aec_to_parallel
+
     render_args = {"render_mode": config.render_mode} if config.render_mode else {}
     with suppress_warnings():
         env = _make_unconverted(config.name, **config.args, **render_args)
-        return apply_wrappers(_to_parallel(env, config.name), config.wrappers)
+        if isinstance(env, AECEnv):
+            if not env.metadata.get("is_parallelizable"):
+                raise UnsupportedEnvironment(f"{env} {TURN_BASED}")
+            env = aec_to_parallel(env)
+        if not isinstance(env, ParallelEnv):
+            error = TypeError(f"{type(env).__name__} is not a ParallelEnv of PettingZoo")
+            raise UnsupportedEnvironment(describe_error(config.name, "cannot be opened", error))
+        return apply_wrappers(env, config.wrappers)
 
 
 def _make_unconverted(name: EnvName, **env_args: Any) -> Any:
@@ -229,24 +235,6 @@ def _make_unconverted(name: EnvName, **env_args: Any) -> Any:
             f"env_name {name!r} is not an environment of PettingZoo whose agents act simultaneously; did you mean "
             f"{', '.join(similar)}?"
         ) from error
-
-
-def _to_parallel(env: Any, name: EnvName) -> Any:
-    """Convert an environment to a ParallelEnv.
-
-    Raises UnsupportedEnvironment if its agents act in turn, or if `env` is not an environment of PettingZoo.
-    """
-    from pettingzoo import AECEnv, ParallelEnv
-    from pettingzoo.utils.conversions import aec_to_parallel
-
-    if isinstance(env, ParallelEnv):
-        return env
-    if not isinstance(env, AECEnv):
-        error = TypeError(f"{type(env).__name__} is not a ParallelEnv of PettingZoo")
-        raise UnsupportedEnvironment(describe_error(name, "cannot be opened", error))
-    if not env.metadata.get("is_parallelizable"):
-        raise UnsupportedEnvironment(f"{env} {TURN_BASED}")
-    return aec_to_parallel(env)
 
 
 def _select_action(env_actions: Any, i: int) -> Any:

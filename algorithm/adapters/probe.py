@@ -77,8 +77,6 @@ class ProbeAdapter(Adapter):
         obs_specs = {OBS: ObsSpec((self._n_states,), "uint8")}
         self.roles = {DEFAULT_ROLE: Role(n_envs, obs_specs, ActionSpec(branches=(n_actions,)))}
         self._lanes = np.arange(n_envs)
-        self._state = self._age = np.zeros(n_envs, np.int64)
-        self._ended = np.zeros(n_envs, bool)
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._rng = np.random.default_rng(seed)

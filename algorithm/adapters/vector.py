@@ -1,6 +1,7 @@
 """Vector environments, of ids and of the function `make` of an env.py: in this process, worker processes or threads.
 
-Worker processes have a timeout. They and EnvPool's threads step in the background.
+Worker processes have a timeout. They and EnvPool's threads step in the background. Single environments are inside the
+wrappers of the settings, and inside one that rebuilds an environment that raised.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import os
+import signal
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -20,18 +22,26 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
-from algorithm.adapters.env_errors import convert_start_errors, suppress_warnings
-from algorithm.adapters.env_wrappers import Wrappers, apply_wrappers, make_fault_tolerant, reject_wrappers
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
+from algorithm.adapters.env_errors import convert_start_errors, describe_missing, suppress_warnings
 from algorithm.adapters.gym_ids import find_spec
-from algorithm.adapters.process_setup import CONTEXT_NAME
+from algorithm.adapters.process_setup import CONTEXT_NAME, prepare_worker
 from algorithm.adapters.recording import PIXELS, make_recording_makers
+from algorithm.errors import format_traceback, is_stop, summarize_error, summarize_with_place
 
 EnvMaker = Callable[..., gymnasium.Env]
+Wrappers = Sequence[tuple[str, Mapping[str, Any]]]  # pairs of `module:Wrapper` and keyword arguments
 
 CLOSE_SECONDS = 5.0  # seconds after which a worker process that does not exit is killed
 SEED_LIMIT = 2**31  # EnvPool's and ALE's seeds are int32
 NATIVE_MIN_ENVS = 5  # environments from which a native vector environment is faster than sync (measured on CartPole)
+# Keys in the info of an environment that raised, with the traceback as value, whose last line is the summary.
+STEP_ERROR = "samara_step_error"  # a step raised: the episode is truncated, its final observation is unknown
+RESET_ERROR = "samara_reset_error"  # a reset raised: the environment was rebuilt and reset
+ERROR_CONSEQUENCES = {
+    STEP_ERROR: "in a step; its episode is truncated and the environment rebuilt",
+    RESET_ERROR: "in a reset; the environment is rebuilt",
+}
 
 
 def make_vector(config: EnvConfig) -> VectorEnv:
@@ -51,8 +61,7 @@ def make_vector(config: EnvConfig) -> VectorEnv:
     if config.render_mode or mode in ("sync", "async"):
         return make_sync_or_async(config, partial(gymnasium.make, spec, **limit_args))
     _, vector_kwargs, env_args = split_env_args({**config.args, **limit_args})
-    reject_wrappers(config, f"vectorization_mode {mode}")
-    reject_timeout(config.timeout)
+    reject_single_settings(config, f"vectorization_mode {mode}")
     with convert_start_errors(name):
         if mode == "envpool":
             return EnvPoolVectorEnv(spec.id, config.n_envs, {**env_args, **vector_kwargs})
@@ -70,8 +79,7 @@ def make_from_function(config: EnvConfig, make: EnvMaker) -> VectorEnv:
         raise UnsupportedEnvironment("make in env.py has no parameter render_mode, so that nothing can be shown")
     if "num_envs" not in parameters:
         return make_sync_or_async(config, partial(limit_episode_steps, make, config.max_episode_steps))
-    reject_wrappers(config, "a VectorEnv of env.py")
-    reject_timeout(config.timeout)
+    reject_single_settings(config, "a VectorEnv of env.py")
     if config.render_mode == PIXELS:
         raise UnsupportedEnvironment("videos need single environments: make in env.py returns a VectorEnv")
     if config.max_episode_steps and "max_episode_steps" not in parameters:
@@ -128,6 +136,14 @@ def limit_episode_steps(make: EnvMaker, limit: int | None, /, **env_args: Any) -
     return gymnasium.wrappers.TimeLimit(env, limit) if limit else env
 
 
+def reject_single_settings(config: EnvConfig, kind: str) -> None:
+    """Raise UnsupportedEnvironment for wrappers and a timeout, since this kind has no single environments."""
+    if config.wrappers:
+        names = ", ".join(path for path, _ in config.wrappers)
+        raise UnsupportedEnvironment(f"env_wrappers ({names}) wrap single environments, and {kind} has none")
+    reject_timeout(config.timeout)
+
+
 def reject_timeout(timeout: float | None) -> None:
     """Raise UnsupportedEnvironment for a timeout where no worker processes exist."""
     if timeout is not None:
@@ -146,6 +162,122 @@ def _make_wrapped(make: EnvMaker, wrappers: Wrappers) -> gymnasium.Env:
             "add a parameter num_envs"
         )
     return apply_wrappers(env, wrappers)
+
+
+def apply_wrappers(env: Any, wrappers: Wrappers) -> Any:
+    """Return an environment of Gymnasium or PettingZoo inside all wrappers, the last one outermost.
+
+    Lists among their arguments are converted to tuples, which YAML cannot express. Raises UnsupportedEnvironment for a
+    wrapper that does not exist, or raises an error.
+    """
+    for path, arguments in wrappers:
+        try:
+            env = load_callable(path)(env, **{key: _to_tuple(value) for key, value in arguments.items()})
+        except UnsupportedEnvironment as error:
+            raise UnsupportedEnvironment(f"env_wrappers: {error}") from error
+        except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise UnsupportedEnvironment(f"env_wrappers: {path} {describe_missing(path, error)}") from error
+        except Exception as error:  # a wrapper may raise any exception
+            raise UnsupportedEnvironment(f"env_wrappers: {path}: {summarize_error(error)}") from error
+    return env
+
+
+def load_callable(path: str) -> Callable[..., Any]:
+    """Import the function or class of a path `module:name`. Raises UnsupportedEnvironment if the module lacks it."""
+    module, _, name = path.partition(":")
+    function = getattr(import_module(module), name, None)
+    if not callable(function):
+        raise UnsupportedEnvironment(f"{module} has no function or class {name!r}")
+    return function
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(_to_tuple(part) for part in value) if isinstance(value, list) else value
+
+
+def make_fault_tolerant(make: Callable[[], gymnasium.Env], owner_pid: int) -> FaultTolerantEnv:
+    """Return one fault-tolerant environment, in the process `owner_pid` or in one of its worker processes."""
+    if os.getpid() != owner_pid:
+        prepare_worker()
+        # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    return FaultTolerantEnv(make)
+
+
+class FaultTolerantEnv(gymnasium.Wrapper):
+    """A wrapper that rebuilds its environment with `make` when a step or a reset raises.
+
+    A step that raises truncates the episode, so that a reset follows in every autoreset mode. Such a step returns the
+    first observation of the episode, which must be ignored; STEP_ERROR in the info marks it. A reset is repeated once
+    after a rebuild, except the first reset, whose exception is raised.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        self._make = partial(call_simulator, make)
+        super().__init__(self._make())
+        self._seed: int | None = None
+        self._has_started = False
+        self._rebuilds = 0
+        self._is_rebuilt = False  # rebuilt and not yet reset
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment; rebuild it if it raises."""
+        try:
+            return self.env.step(action)
+        except BaseException as error:  # an environment may raise any exception
+            if is_stop(error):
+                raise
+            error_text = _describe(error)
+        self._rebuild()
+        return self._start_obs, 0.0, False, True, {STEP_ERROR: error_text}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; rebuild it and reset it again if it raises."""
+        if seed is not None:
+            self._seed = seed
+        try:
+            return self._reset(seed, options)
+        except Exception as error:  # an environment may raise any exception
+            if not self._has_started:
+                raise
+            error_text = _describe(error)
+        self._rebuild()
+        obs, info = self._reset(seed, options)
+        return obs, {**info, RESET_ERROR: error_text}
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        if self._is_rebuilt and seed is None and self._seed is not None:
+            seed = derive_seed(self._seed, self._rebuilds)
+        self._start_obs, info = call_simulator(self.env.reset, seed=seed, options=options)
+        self._has_started, self._is_rebuilt = True, False
+        return self._start_obs, info
+
+    def _rebuild(self) -> None:
+        with suppress(Exception, SystemExit):  # closing a broken environment may raise too
+            self.env.close()
+        self.env = self._make()
+        self._rebuilds += 1
+        self._is_rebuilt = True
+
+
+def _describe(error: BaseException) -> str:
+    """Return the traceback of an error, whose last line is its summary with the place in the user's code."""
+    return f"{format_traceback(error)}\n{summarize_with_place(error)}"
+
+
+def call_simulator(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of an environment.
+
+    Raises RuntimeError for what is no Exception and must not end this process: `sys.exit`, or a class of the user.
+    """
+    try:
+        return call(*args, **kwargs)
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({'' if error.code is None else repr(error.code)}) was called") from error
+    except BaseException as error:
+        if isinstance(error, Exception) or is_stop(error):
+            raise
+        raise RuntimeError(f"{summarize_error(error)} was raised") from error
 
 
 class TimeoutAsyncVectorEnv(AsyncVectorEnv):
@@ -232,8 +364,7 @@ class TimeoutAsyncVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         """Raise the error of a worker process, without the traceback that Gymnasium prints."""
         if not all(successes):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with suppress_warnings():
                 super()._raise_if_errors(successes)
 
 

@@ -30,26 +30,19 @@ PREVIOUS_ACTION, PREVIOUS_REWARD = "previous_action", "previous_reward"
 OBSERVATION_NAMES = {"action": PREVIOUS_ACTION, "reward": PREVIOUS_REWARD}  # {kind: name of the observation}
 
 
+def _delegate(name: str) -> Any:
+    """Return a property with the value that the inner adapter has."""
+    return property(lambda self: getattr(self._inner, name))
+
+
 class AdapterWrapper(Adapter):
     """An adapter that delegates every method to another adapter, `_inner`; a subclass overrides what it changes."""
 
     _inner: Adapter
-
-    @property
-    def roles(self) -> Mapping[str, Role]:  # type: ignore[override]
-        return self._inner.roles
-
-    @property
-    def restarts(self) -> int:  # type: ignore[override]
-        return self._inner.restarts
-
-    @property
-    def last_error(self) -> str:  # type: ignore[override]
-        return self._inner.last_error
-
-    @property
-    def shared_agents(self) -> Mapping[str, str] | None:
-        return self._inner.shared_agents
+    roles = _delegate("roles")
+    restarts = _delegate("restarts")
+    last_error = _delegate("last_error")
+    shared_agents = _delegate("shared_agents")
 
     def reset(self, seed: int) -> dict[str, Step]:
         return self._inner.reset(seed)
@@ -416,14 +409,14 @@ class SharedAgents(RoleWrapper):
         return self._agents.get(role) or (self._inner.shared_agents or {}).get(role, role)
 
     def _update_roles(self) -> None:
-        """Update the roles from the roles of `inner`."""
+        """Update the roles from the roles of `inner`; append the lanes that their agents do not have yet."""
         new_roles = {name: role for name, role in self._inner.roles.items() if self._known_roles.get(name) is not role}
-        if not new_roles:
-            return
         for name, role in sorted(new_roles.items()):  # the order of a simulator's roles may vary
             self._check_specs(name, role)
-            self._append_lanes(name, role.lanes)
             self._known_roles[name] = role
+            teams = self._teams.setdefault(self._get_agent(name), [])
+            teams.extend([name] * (role.lanes - teams.count(name)))
+            self._lanes[name] = np.flatnonzero(np.array(teams) == name)
         for name, role in new_roles.items():
             agent = self._get_agent(name)
             teams = self._teams[agent]
@@ -440,12 +433,6 @@ class SharedAgents(RoleWrapper):
                     f"the roles {other!r} and {name!r} share the agent {agent!r}, but their observations or actions "
                     f"differ; give one of them its own agent: ma_config.{name}.agent={name}"
                 )
-
-    def _append_lanes(self, name: str, lanes: int) -> None:
-        """Append the lanes of a role that its agent does not have yet."""
-        teams = self._teams.setdefault(self._get_agent(name), [])
-        teams.extend([name] * (lanes - teams.count(name)))
-        self._lanes[name] = np.flatnonzero(np.array(teams) == name)
 
     def _convert(self, steps: dict[str, Step]) -> dict[str, Step]:
         """Return the Steps of roles as Steps of agents."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
-    from algorithm.population.folder import LineageRow, PopulationFolder
+    from algorithm.population.members import PopulationFolder
     from algorithm.runs.callbacks import RunResult
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
@@ -128,8 +128,20 @@ def _train_run(
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
     """Log the result of a run that ended, its folder and the next commands; draw its curve."""
-    for line in _describe_result(result):
-        log(line)
+    counters = result.counters
+    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
+    confirmed = "and confirmed by evaluation episodes"
+    if result.confirmed_by == "training":
+        confirmed = "and confirmed by training episodes only, since nothing could be evaluated,"
+    ends = {True: f"goal reached {confirmed} after", False: "goal not reached within", None: "done after"}
+    log(f"{ends[result.goal_reached]} {done}")
+    for role, value in result.returns.items():
+        mean = "no episode has ended yet" if isnan(value) else format_number(value)
+        log(f"mean return{role_suffix(role)} of the last training episodes: {mean}")
+    for role, played in (result.evaluation or {}).items():
+        log(f"last evaluation{role_suffix(role)}: {played}")
+    if result.best is not None and result.best.counters.env_steps != counters.env_steps:
+        log(f"best in evaluation, used by --run: the weights after {result.best.counters.env_steps:,} env steps")
     goal = folder.load_settings().goal
     draw_curve = find_run_tool("curve")
     curve = draw_curve(folder.path, goal.return_ if goal else None, log) if draw_curve else None
@@ -140,30 +152,6 @@ def report_result(log: Callable[[str], None], environment: str, folder: RunFolde
     log(f"play it:    {_join_command(*run, '--run')}")
     log(f"resume:     {_join_command(*run, '--resume')}")
     log(f"curves:     {_join_command('tensorboard', '--logdir', str(folder))}")
-
-
-def _describe_result(result: RunResult) -> list[str]:
-    counters = result.counters
-    done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"
-    confirmed = "and confirmed by evaluation episodes"
-    if result.confirmed_by == "training":
-        confirmed = "and confirmed by training episodes only, since nothing could be evaluated,"
-    lines = [
-        {
-            True: f"goal reached {confirmed} after {done}",
-            False: f"goal not reached within {done}",
-            None: f"done after {done}",
-        }[result.goal_reached]
-    ]
-    for role, value in result.returns.items():
-        mean = "no episode has ended yet" if isnan(value) else format_number(value)
-        lines.append(f"mean return{role_suffix(role)} of the last training episodes: {mean}")
-    for role, played in (result.evaluation or {}).items():
-        lines.append(f"last evaluation{role_suffix(role)}: {played}")
-    if result.best is not None and result.best.counters.env_steps != counters.env_steps:
-        best = f"{result.best.counters.env_steps:,} env steps"
-        lines.append(f"best in evaluation, used by --run: the weights after {best}")
-    return lines
 
 
 def _join_command(*words: str) -> str:
@@ -203,8 +191,8 @@ def _train_population(
 
 
 def _report_population(output: Output, env: str, folder: PopulationFolder) -> None:
-    """Print the lineage as a table, and the commands for the best member."""
-    from algorithm.population.folder import find_best
+    """Print a table with the last row of each member (its ancestors, settings, return), and how to play the best."""
+    from algorithm.population.members import find_best
 
     rows, lineage = folder.read_lineage(output.log), folder.lineage_path
     best = find_best(rows)
@@ -213,13 +201,6 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
         return
     run = folder.members[best.member - 1]
     output.result["best"] = {"run": run.given_path.as_posix(), "return": best.mean_return, "settings": best.settings}
-    _print_lineage(rows, output)
-    output.log(f"lineage:   {lineage}")
-    output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
-
-
-def _print_lineage(rows: Sequence[LineageRow], output: Output) -> None:
-    """Print a table with the last row of each member: its ancestors, settings and return."""
     shown = []
     for member, row in sorted({row.member: row for row in rows}.items()):
         parents = [str(each.parent) for each in rows if each.member == member and each.parent != member]
@@ -228,6 +209,8 @@ def _print_lineage(rows: Sequence[LineageRow], output: Output) -> None:
         mean = "failed" if row.mean_return is None else format_number(row.mean_return)
         shown.append((str(member), " ".join(parents), settings, str(row.interval), f"{row.env_steps:,}", mean))
     output.print_table(("member", "copies of", "settings"), ("interval", "env steps", "return"), shown)
+    output.log(f"lineage:   {lineage}")
+    output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 
 class PlayCommand(Command):

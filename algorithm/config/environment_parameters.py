@@ -5,40 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
 from algorithm.annotations import Range
-from algorithm.config.sections import Section, describe_failure
+from algorithm.config.sections import Section, describe_failure, make_model
 from algorithm.errors import UserError
 
 Parameter: TypeAlias = Value | tuple[Lesson, ...]
 
 
-class _Uniform(Section):
-    min_value: float
-    max_value: float
-
-    def value(self) -> Value:
-        return Uniform(self.min_value, self.max_value)
-
-
-class _Gaussian(Section):
-    mean: float
-    st_dev: Annotated[float, Range(at_least=0)]
-
-    def value(self) -> Value:
-        return Gaussian(self.mean, self.st_dev)
-
-
-class _MultiRange(Section):
-    intervals: list[list[float]] = Field(min_length=1)
-
-    def value(self) -> Value:
-        return MultiRange(tuple((low, high) for low, high in self.intervals))
-
-
-SAMPLERS: Mapping[str, type[Section]] = {"uniform": _Uniform, "gaussian": _Gaussian, "multirangeuniform": _MultiRange}
+SAMPLERS: Mapping[str, type] = {"uniform": Uniform, "gaussian": Gaussian, "multirangeuniform": MultiRange}
 
 
 class _Criteria(Section):
@@ -101,11 +78,9 @@ def _read_value(path: str, given: Any) -> Value:
     kind = str(given["sampler_type"]).casefold()
     if kind not in SAMPLERS:
         raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; the samplers are {', '.join(SAMPLERS)}")
-    parameters = _validate(f"{path}.sampler_parameters", SAMPLERS[kind], given["sampler_parameters"])
-    try:
-        return parameters.value()
-    except ValueError as error:
-        raise UserError(f"{path}.sampler_parameters.intervals: each is a list of two numbers, [low, high]") from error
+    model = make_model(SAMPLERS[kind])
+    sampler: Value = SAMPLERS[kind](**dict(_validate(f"{path}.sampler_parameters", model, given["sampler_parameters"])))
+    return sampler
 
 
 def _validate(path: str, model: type[Section], given: Any) -> Any:

@@ -353,7 +353,7 @@ def read_sections(tree: Tree, layers: Sequence[Layer]) -> dict[str, Any]:
 
 
 @cache
-def _make_model(cls: type) -> type[AgentSection]:
+def make_model(cls: type) -> type[AgentSection]:
     """Return the model that checks the values of a dataclass."""
     fields: dict[str, Any] = {key: (hint, ...) for key, hint in get_type_hints(cls, include_extras=True).items()}
     return create_model(cls.__name__, __base__=AgentSection, **fields)
@@ -371,7 +371,7 @@ def read_dataclass(cls: type, values: Tree, section: str, layers: Sequence[Layer
     Raises:
         UserError: A value does not fit its type or bounds, or values do not fit together.
     """
-    model = _make_model(cls)
+    model = make_model(cls)
     try:
         return cls(**dict(model.model_validate({key: values[key] for key in model.model_fields if key in values})))
     except ValidationError as error:

@@ -104,32 +104,6 @@ def check_origin(run: Path, environment: str) -> None:
         )
 
 
-def find_run_path(environment: str, name: str | None) -> Path:
-    """Return the folder of the run `name` of an environment, or of the latest run for None.
-
-    Raises:
-        UserError: The run does not exist.
-    """
-    group = RUNS / get_run_group(environment)
-    runs = [path.parent for path in group.glob(f"[!.]*/{CONFIG_FILE}") if is_run_of(path.parent, environment)]
-    if name is None:
-        if not runs:
-            if find_folder(environment) is None and not is_id(environment):
-                advice = str(make_unknown_error(environment))
-            else:
-                advice = f"train one with: {get_command()} {environment}"
-            raise UserError(f"there is no run under {group} yet; {advice}")
-        run = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
-    else:
-        run = group / name
-        check_origin(run, environment)
-        if run not in runs:
-            names = ", ".join(path.name for path in runs) or "none"
-            raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
-    check_format(run)
-    return run
-
-
 def make_unknown_error(text: str) -> UserError:
     """Return the error for an environment without a folder, with similar names or the command that writes one."""
     if Path(text).is_absolute():

@@ -149,19 +149,16 @@ def _list_layers(module: nn.Module) -> Iterator[dict[str, Any]]:
     """Yield each layer with parameters in a module: its type, its shape as text and its number of parameters."""
     for layer in module.modules():
         own = list(layer.parameters(recurse=False))
-        if own:
-            shape = _describe_shape(layer) or " + ".join(_join_sizes(parameter.shape) for parameter in own)
-            yield {"type": type(layer).__name__, "shape": shape, "parameters": sum(one.numel() for one in own)}
-
-
-def _describe_shape(layer: nn.Module) -> str | None:
-    """Return the shape of a linear or convolutional layer; None for other layers."""
-    if isinstance(layer, nn.Linear):
-        return f"{layer.in_features} \N{RIGHTWARDS ARROW} {layer.out_features}"
-    if isinstance(layer, nn.Conv2d):
-        kernel, stride = _join_sizes(layer.kernel_size), "" if layer.stride == (1, 1) else f", stride {layer.stride[0]}"
-        return f"{layer.in_channels} \N{RIGHTWARDS ARROW} {layer.out_channels}, {kernel}{stride}"
-    return None
+        if not own:
+            continue
+        shape = " + ".join(_join_sizes(parameter.shape) for parameter in own)
+        if isinstance(layer, nn.Linear):
+            shape = f"{layer.in_features} \N{RIGHTWARDS ARROW} {layer.out_features}"
+        elif isinstance(layer, nn.Conv2d):
+            stride = "" if layer.stride == (1, 1) else f", stride {layer.stride[0]}"
+            channels = f"{layer.in_channels} \N{RIGHTWARDS ARROW} {layer.out_channels}"
+            shape = f"{channels}, {_join_sizes(layer.kernel_size)}{stride}"
+        yield {"type": type(layer).__name__, "shape": shape, "parameters": sum(one.numel() for one in own)}
 
 
 def _join_sizes(sizes: Sequence[int]) -> str:

@@ -123,9 +123,14 @@ def describe_machine() -> dict[str, Any]:
 
     The name of the machine is left out, since the record may be published with the run.
     """
+    try:
+        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):  # not Linux, or a processor without a name
+        processor = platform.processor() or platform.machine()
     machine: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _find_processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
         "memory": measure_total_memory(),
     }
@@ -133,15 +138,6 @@ def describe_machine() -> dict[str, Any]:
     if torch and torch.cuda.is_initialized():
         machine["accelerator"] = torch.cuda.get_device_name()
     return machine
-
-
-def _find_processor() -> str:
-    """Return the name of the processor, as far as the system has it."""
-    try:
-        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def measure_total_memory() -> int | None:

@@ -22,14 +22,16 @@ from algorithm.parts.env_folder import (
     check_format,
     check_origin,
     find_folder,
-    find_run_path,
     get_run_group,
     is_file_name,
+    is_id,
+    is_run_of,
     locate_environment,
     make_unknown_error,
     write_origin,
 )
 from algorithm.parts.lock import FolderLock
+from algorithm.program import get_command
 from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
@@ -151,7 +153,22 @@ class RunFolder:
     @classmethod
     def find(cls, environment: str, name: str | None) -> RunFolder:
         """Return the run `name` of an environment, or the latest run for None. Raises UserError if there is none."""
-        return cls(find_run_path(environment, name))
+        group = RUNS / get_run_group(environment)
+        runs = [path.parent for path in group.glob(f"[!.]*/{CONFIG_FILE}") if is_run_of(path.parent, environment)]
+        if name is not None:
+            run = group / name
+            check_origin(run, environment)
+            if run not in runs:
+                names = ", ".join(path.name for path in runs) or "none"
+                raise UserError(f"there is no run {name!r} under {group}; the runs are: {names}")
+        elif runs:
+            run = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
+        else:
+            is_unknown = find_folder(environment) is None and not is_id(environment)
+            advice = make_unknown_error(environment) if is_unknown else f"train one with: {get_command()} {environment}"
+            raise UserError(f"there is no run under {group} yet; {advice}")
+        check_format(run)
+        return cls(run)
 
     def load_settings(self, *layers: Layer) -> Settings:
         """Return the settings of the run with `layers` on top. Raises UserError for a folder of another format."""

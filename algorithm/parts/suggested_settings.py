@@ -105,9 +105,12 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
     """
     rewards, episode_lengths, terminations, steps, failure = [np.zeros(0, np.float32)], [], 0, 0, None
     by_role: dict[str, RunningEpisodes] = {}
+    rng = np.random.default_rng(seed)
     try:
         with closing(make_adapter(config)) as adapter:
-            for steps, tick in enumerate(_iterate_ticks(adapter, seed)):
+            deadline = time.monotonic() + MAX_SECONDS
+            tick = adapter.reset(seed)
+            while True:
                 for role, step in tick.items():
                     lanes = adapter.roles[role].lanes
                     episodes = by_role.setdefault(role, RunningEpisodes(role, lanes, ()))
@@ -119,6 +122,11 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
                     episode_lengths += [length for _, _, length in episodes.add(step)]
                     if not np.isfinite(step.reward).all():
                         raise EnvironmentCrashed(f"a reward of role {role!r} is NaN or infinite after {steps} actions")
+                if steps == MAX_STEPS or (steps and time.monotonic() > deadline):
+                    break
+                specs = {role: adapter.roles[role].action_spec for role in tick}
+                tick = adapter.step({role: draw_actions(specs[role], step, rng) for role, step in tick.items()})
+                steps += 1
     except SimulatorError as error:
         failure = " ".join(str(error).split())
     if failure is None and steps < MIN_STEPS:
@@ -130,19 +138,6 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
         steps=steps,
         failure=failure,
     )
-
-
-def _iterate_ticks(adapter: Adapter, seed: int) -> Iterator[Mapping[str, Step]]:
-    """Play random actions until a limit, and yield the steps of all roles before and after each action."""
-    rng, deadline = np.random.default_rng(seed), time.monotonic() + MAX_SECONDS
-    steps = adapter.reset(seed)
-    yield steps
-    for _ in range(MAX_STEPS):
-        actions = {role: draw_actions(adapter.roles[role].action_spec, step, rng) for role, step in steps.items()}
-        steps = adapter.step(actions)
-        yield steps
-        if time.monotonic() > deadline:
-            return
 
 
 def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.ndarray:

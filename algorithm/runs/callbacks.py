@@ -115,8 +115,7 @@ class CallbackList(Callback):
 
     def on_end(self, result: RunResult) -> None:
         self.set_agents(None)
-        for callback in self.callbacks:
-            callback.on_end(result)
+        self._call(lambda callback: callback.on_end(result))
 
     def _call(self, event: Callable[[Callback], bool | None]) -> None:
         for callback in self.callbacks:

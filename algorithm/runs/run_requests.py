@@ -258,7 +258,7 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     run in training.
     """
     from algorithm.processes.cluster import check_actors_on_resume  # imports torch
-    from algorithm.runs.trained_agent import check_network
+    from algorithm.runs.trained_agent import load_agent
 
     folder, settings = find_run(request, log)
     with folder.lock:
@@ -268,7 +268,8 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
         changes = list_changes(last, settings)
         check_actors_on_resume(last, settings)
         if request.use_env_nn:
-            check_network(settings, folder)  # before the run's own copy is replaced
+            for name, role in folder.read_roles().items():  # the weights fit, before the run's own copy is replaced
+                load_agent(settings, folder, folder.find_latest(), name, role)
             folder.copy_network(settings.base.nn)
         for line in changes:
             log(line)
@@ -286,22 +287,16 @@ def find_run(request: RunRequest, log: Log) -> tuple[RunFolder, Settings]:
     given = list(request.layers)
     settings = replace(folder.load_settings(*given), command_line_layers=given)
     check_effects(settings, given)
-    _report_own_code(folder, request, settings.base.nn, log)
-    return folder, settings
-
-
-def _report_own_code(folder: RunFolder, request: RunRequest, network_file: str, log: Log) -> None:
-    """Report which code of the run, about to be executed, differs from the code in the environment's folder."""
-    if not request.has_folder:
-        return
-    source, differing = find_folder(locate_environment(request.env)), []
+    source = find_folder(locate_environment(request.env)) if request.has_folder else None
+    differing = []
     for path in sorted(folder.path.glob("*.py")):
         original = source and source / path.name
         is_same = original and original.is_file() and path.read_bytes() == original.read_bytes()
-        if not is_same and not (request.use_env_nn and path.name == network_file):
+        if not is_same and not (request.use_env_nn and path.name == settings.base.nn):
             differing.append(path.name)
-    if differing:
+    if differing and request.has_folder:
         difference = (
             f"other code than in {source}" if source else f"and no environment folder {request.env} has such code"
         )
         log(f"{folder} executes its own {', '.join(differing)}, {difference}")
+    return folder, settings

@@ -199,9 +199,3 @@ def _build_agent(settings: Settings, folder: RunFolder, name: str, role: Role, w
         raise CheckpointError(f"{source}: {error}") from error
     agent.policy.eval()
     return agent
-
-
-def check_network(settings: Settings, folder: RunFolder) -> None:
-    """Raise CheckpointError if the weights of the newest checkpoint do not fit the network in `folder`."""
-    for name, role in folder.read_roles().items():
-        load_agent(settings, folder, folder.find_latest(), name, role)

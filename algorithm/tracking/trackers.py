@@ -315,6 +315,7 @@ class MlflowTracker(Tracker):
 
     def __init__(self, run: TrackedRun):
         _set_environment()
+        from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
         address = run.address or os.environ.get("MLFLOW_TRACKING_URI")
@@ -327,7 +328,15 @@ class MlflowTracker(Tracker):
             self.run_id = run_id
             self.client.update_run(run_id, status="RUNNING")
         else:
-            self.run_id = self._create_run(run)
+            experiment = self.client.get_experiment_by_name(run.project)
+            experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(run.project)
+            tags = {"group": run.group} if run.group else {}
+            self.run_id = self.client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
+            params = [
+                Param(clean_name(path), str(to_plain(value))[:MAX_PARAM_LENGTH]) for path, value in run.settings.items()
+            ]
+            for start in range(0, len(params), MAX_PARAMS):
+                self.client.log_batch(self.run_id, params=params[start : start + MAX_PARAMS])
             run.write_id("mlflow", self.run_id)
 
     def log(self, env_steps: int, values: Values) -> None:
@@ -344,20 +353,6 @@ class MlflowTracker(Tracker):
         status = record["status"] if record else 1
         names = {0: "FINISHED", **dict.fromkeys(INTERRUPTED, "KILLED")}
         self.client.set_terminated(self.run_id, names.get(status, "FAILED"))
-
-    def _create_run(self, run: TrackedRun) -> str:
-        from mlflow.entities import Param
-
-        experiment = self.client.get_experiment_by_name(run.project)
-        experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(run.project)
-        tags = {"group": run.group} if run.group else {}
-        run_id: str = self.client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
-        params = [
-            Param(clean_name(path), str(to_plain(value))[:MAX_PARAM_LENGTH]) for path, value in run.settings.items()
-        ]
-        for start in range(0, len(params), MAX_PARAMS):
-            self.client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
-        return run_id
 
 
 def clean_name(name: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
 from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import Adapter, EnvConfig
 from algorithm.adapters.gym import GymAdapter
 
 OPENED = ExitStack()  # of the current test
+every_mode = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 
 
 def config(name, n_envs=1, args=None, max_episode_steps=None, **others) -> EnvConfig:

@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from algorithm.adapters.adapter import Adapter
+from algorithm.adapters.adapter import Adapter, EnvConfig
+from algorithm.adapters.wrappers import EnvGroups
 from algorithm.rollout import Step
 from algorithm.specs import ActionSpec
-from tests.adapters.configs import OPENED
+from tests.adapters.configs import OPENED, opened
 
 
 class AdapterContract:
@@ -85,16 +86,10 @@ class AdapterContract:
         for rows in self._lanes().values():
             assert rows[0].first
             assert not any(row.first and row.is_bootstrap_row for row in rows)
-            assert all(following.first for row, following in pairwise(rows) if row.is_bootstrap_row)
-
-    def test_a_row_after_a_termination_is_a_bootstrap_row_or_first(self):
-        for rows in self._lanes().values():
-            assert all(row.alive or row.is_bootstrap_row or row.first for row in rows)
-
-    def test_a_bootstrap_row_has_no_consequences(self):
-        for rows in self._lanes().values():
+            assert all(row.alive or row.is_bootstrap_row or row.first for row in rows), "after a termination"
             for row, following in pairwise(rows):
-                assert not row.is_bootstrap_row or (following.reward == 0 and following.alive)
+                assert not row.is_bootstrap_row or following.first
+                assert not row.is_bootstrap_row or (following.reward == 0 and following.alive), "consequences"
 
     def test_episodes_end_and_others_start(self):
         assert any(row.first for rows in self._lanes().values() for row in rows[1:])
@@ -186,6 +181,13 @@ def drive(adapter: Adapter, ticks: int, seed: int = 0, action: float | None = 0.
         actions = random_actions(spec, shape[0], rng) if action is None else np.full(shape, action, np.float32)
         steps.append(deepcopy(adapter.step({"agent": actions})["agent"]))
     return steps
+
+
+def assert_groups_play_the_same(make: Callable[[EnvConfig], Adapter], config: EnvConfig, n_groups: int) -> EnvGroups:
+    """Check that groups of environments have the episodes of undivided environments; return the groups."""
+    groups = opened(EnvGroups(make, config, n_groups))
+    assert play_lanes(groups, 30) == play_lanes(opened(make(config)), 30)
+    return groups
 
 
 def play_lanes(adapter: Adapter, rows: int, seed: int = 5) -> dict[int, list[tuple]]:

@@ -157,15 +157,5 @@ class Slow(CountedEpisodes):
         return super().step(action)
 
 
-class Large(CountedEpisodes):
-    """An environment whose observation of a megabyte does not fit into a pipe."""
-
-    observation_space = spaces.Box(-np.inf, np.inf, (250_000,), np.float32)
-
-    def _obs(self):
-        return np.broadcast_to(super()._obs(), self.observation_space.shape)
-
-
-gymnasium.register("CountedEpisodes-v0", CountedEpisodes, kwargs={"ends": ((2, TRUNCATED),)})
 gymnasium.register("NeverStarts-v0", NeverStarts)
 gymnasium.register("NeverResets-v0", NeverResets)

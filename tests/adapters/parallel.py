@@ -87,8 +87,3 @@ class Race(ParallelEnv):
 
     def _infos(self, agents):
         return {agent: {"action_mask": allowed(self.t)} if self.how == "info" else {} for agent in agents}
-
-
-def make(**env_args):
-    """Make a Race; settings refer to this function as `tests.adapters.parallel:make`."""
-    return Race(**env_args)

@@ -1,4 +1,7 @@
-"""Environments of many spaces, and with action masks. Worker processes import this module, so it imports little."""
+"""Environments of many spaces, with action masks, with pictures, and with values that are NaN.
+
+Worker processes import this module, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def allowed(number) -> np.ndarray:
 
 
 class Masked(CountedEpisodes):
-    """CountedEpisodes in which every observation has the mask `allowed`; `how` is its place and form."""
+    """CountedEpisodes in which every observation has the mask `allowed`; `how` is its place and form.
+
+    With `starts`, only resets return a mask; with `steps`, only steps.
+    """
 
     action_space = spaces.MultiDiscrete(BRANCHES)
 
@@ -51,7 +57,7 @@ class Masked(CountedEpisodes):
 
     def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed, options=options)
-        return self._observe(obs), self._info(obs)
+        return self._observe(obs), {} if self.how == "steps" else self._info(obs)
 
     def step(self, action):
         if self.executed == self.breaks_at:
@@ -70,36 +76,60 @@ class Masked(CountedEpisodes):
             "bool": mask.astype(bool),
             "split": (mask[:3], mask[3:]),
             "starts": mask,
+            "steps": mask,
             "short": mask[1:],
         }
         return {"action_mask": forms[self.how]} if self.how in forms else {}
 
 
-class MaskedLate(Masked):
-    """An environment that returns masks with steps, but not with resets."""
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed, options=options)[0], {}
-
-
-class NativeMasked(Ticks):
-    """A vector environment whose environments count from their own numbers, with the masks of these counts."""
-
-    single_action_space = Masked.action_space
-
-    def reset(self, *, seed=None, options=None):
-        self.count = np.arange(self.num_envs)
-        return self._observe()
+class FragileVector(Ticks):
+    """A vector environment that raises an error at its third step."""
 
     def step(self, actions):
-        assert actions.shape == (self.num_envs, 2)
-        return super().step(actions[:, 0])
-
-    def _observe(self):
-        return super()._observe()[0], {"action_mask": np.stack([allowed(n) for n in self.count])}
+        if self.count[0] == 2:
+            raise RuntimeError("a motor\nis broken")
+        return super().step(actions)
 
 
-gymnasium.register("NativeMasked-v0", Masked, vector_entry_point=lambda **args: NativeMasked(**args, length=99))
+class Invalid(Sampling):
+    """An environment whose first observations are valid, and all others NaN."""
+
+    def __init__(self, reward: float = 1.0):
+        super().__init__(**PLAIN)
+        self.reward = reward
+
+    def step(self, action):
+        return np.full(2, np.nan, np.float32), self.reward, False, False, {}
+
+
+class Pictured(gymnasium.Env):
+    """An environment with pictures, whose brightness is the number of the step.
+
+    Its episodes have 3 to 12 steps, drawn at reset; the reward is 1, or random if `noise` is true.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = spaces.Box(0, 20, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, noise=False):
+        self.render_mode, self.noise = render_mode, noise
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length, self.step_number = int(self.np_random.integers(3, 13)), 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.step_number += 1
+        reward = np.random.default_rng().random() if self.noise else 1.0
+        return np.full(1, self.step_number, np.float32), reward, self.step_number == self.length, False, {}
+
+    def render(self):
+        return np.full((32, 48, 3), 20 * self.step_number, np.uint8)
+
+
+PLAIN = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)}
 MISSION = spaces.Dict({"mission": spaces.Text(9), "image": spaces.Box(0, 255, (7, 7, 3), np.uint8)})
 CAMERA = spaces.Box(0, 255, (90, 96, 3), np.uint8)
 BUTTON = spaces.Discrete(2)
@@ -107,5 +137,6 @@ gymnasium.register("Mission-v0", Sampling, kwargs={"observation_space": MISSION,
 gymnasium.register(
     "Camera-v0", Sampling, max_episode_steps=50, kwargs={"observation_space": CAMERA, "action_space": BUTTON}
 )
-WORDS = {"observation_space": spaces.Text(5), "action_space": spaces.Discrete(2)}
-gymnasium.register("Words-v0", Sampling, kwargs=WORDS)
+gymnasium.register("Words-v0", Sampling, kwargs={"observation_space": spaces.Text(5), "action_space": BUTTON})
+gymnasium.register("Invalid-v0", Invalid, max_episode_steps=3)
+gymnasium.register("Fragile-v0", lambda: Sampling(**PLAIN), vector_entry_point=FragileVector, max_episode_steps=50)

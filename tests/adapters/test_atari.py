@@ -6,9 +6,8 @@ from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.adapters.atari import AtariAdapter
-from algorithm.adapters.wrappers import EnvGroups
 from tests.adapters.configs import config, opened
-from tests.adapters.contract import drive, make_contract, play_lanes
+from tests.adapters.contract import assert_groups_play_the_same, drive, make_contract
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -46,9 +45,7 @@ def play(adapter, ticks, seed=3, action=None):
 def test_groups_have_the_episodes_of_undivided_environments(mode):
     if mode == ENVPOOL:
         pytest.importorskip("envpool")
-    games = config("Breakout", 3, {"vectorization_mode": mode}, 9)
-    groups, undivided = opened(EnvGroups(AtariAdapter, games, 2)), opened(AtariAdapter(games))
-    assert play_lanes(groups, 12) == play_lanes(undivided, 12)
+    assert_groups_play_the_same(AtariAdapter, config("Breakout", 3, {"vectorization_mode": mode}, 9), 2)
 
 
 def test_a_frame_is_84_by_84_gray_bytes(how):

@@ -19,11 +19,10 @@ from algorithm.adapters.adapter import EnvConfig, EnvironmentStartError, Unsuppo
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.adapters.wrappers import EnvGroups, RestartOnFailure
-from tests.adapters.configs import config, opened, vectorized
-from tests.adapters.contract import drive, make_contract, play_lanes
+from tests.adapters.configs import config, every_mode, opened, vectorized
+from tests.adapters.contract import assert_groups_play_the_same, drive, make_contract, play_lanes
 from tests.adapters.counted import CountedEpisodes, NowAndThenRaising, Raising, Slow
 
-MODES = list(AutoresetMode)
 SEED = 5
 ACTIONS, BOTH = ({"agent": np.zeros((rows, 1), np.float32)} for rows in (1, 2))  # of one group, of two
 
@@ -45,6 +44,10 @@ class Grouped(GymAdapter):
         self.calls.append(("receive", self.first_env))
         return super().receive()
 
+    def close(self):
+        self.calls.append(("close", self.first_env))
+        super().close()
+
 
 CARTPOLE = config("CartPole-v1", 5, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
 TestGroups = make_contract(lambda: EnvGroups(Grouped, CARTPOLE, 3))
@@ -56,17 +59,14 @@ TestGroupsOfWorkerProcesses = make_contract(
 )
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@every_mode
 @pytest.mark.parametrize("n_groups", [2, 3, 5])
 def test_groups_have_the_episodes_of_undivided_environments(mode, n_groups):
-    undivided = config(CountedEpisodes, 5, vectorized("sync", mode))
-    assert play_lanes(EnvGroups(Grouped, undivided, n_groups), 60) == play_lanes(GymAdapter(undivided), 60)
+    assert_groups_play_the_same(Grouped, config(CountedEpisodes, 5, vectorized("sync", mode)), n_groups)
 
 
 def test_groups_of_worker_processes_have_the_episodes_of_undivided_environments():
-    env_config = config("CartPole-v1", 2, vectorized("async"), max_episode_steps=20)
-    whole, groups = opened(GymAdapter(env_config)), opened(EnvGroups(GymAdapter, env_config, 2))
-    assert play_lanes(groups, 30) == play_lanes(whole, 30)
+    assert_groups_play_the_same(GymAdapter, config("CartPole-v1", 2, vectorized("async"), max_episode_steps=20), 2)
 
 
 def test_groups_take_turns():
@@ -93,21 +93,16 @@ def test_environments_that_cannot_step_in_the_background_have_no_groups(make):
 
 
 def test_a_group_that_does_not_start_closes_the_others():
-    closed = []
-
-    class Closing(Grouped):
-        def close(self):
-            closed.append(self.first_env)
-            super().close()
+    Grouped.calls = calls = []
 
     def make(config):
         if config.first_env:
             raise EnvironmentStartError("no licence")
-        return Closing(config)
+        return Grouped(config)
 
     with pytest.raises(EnvironmentStartError, match="no licence"):
         EnvGroups(make, config(CountedEpisodes, 2), 2)
-    assert closed == [0]
+    assert calls == [("close", 0)]
 
 
 def test_restarts_of_all_groups_are_counted_and_name_the_environment(caplog):

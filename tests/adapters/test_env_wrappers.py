@@ -9,8 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from algorithm.adapters.adapter import UnsupportedEnvironment, UnsupportedObservations
-from algorithm.adapters.env_wrappers import apply_wrappers
-from algorithm.adapters.vector import NATIVE_MIN_ENVS
+from algorithm.adapters.vector import NATIVE_MIN_ENVS, apply_wrappers
 from tests.adapters.configs import open_gym
 from tests.adapters.contract import drive
 from tests.adapters.counted import Raising

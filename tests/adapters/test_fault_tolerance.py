@@ -12,18 +12,25 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorWrapper
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.adapters.env_wrappers import STEP_ERROR, FaultTolerantEnv
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.process_setup import PROCESSES
-from algorithm.adapters.vector import make_vector
+from algorithm.adapters.vector import STEP_ERROR, FaultTolerantEnv, make_vector
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config, open_gym, opened, vectorized
+from tests.adapters.configs import config, every_mode, open_gym, opened, vectorized
 from tests.adapters.contract import drive, make_contract
-from tests.adapters.counted import TRUNCATED, AlwaysRaising, NeverResets, NeverStarts, NowAndThenRaising, Raising, Slow
+from tests.adapters.counted import (
+    TRUNCATED,
+    AlwaysRaising,
+    CountedEpisodes,
+    NeverResets,
+    NeverStarts,
+    NowAndThenRaising,
+    Raising,
+    Slow,
+)
 from tests.doubles import ParityAgent, collect_lanes
 
-MODES = list(AutoresetMode)
 SEED = 5
 ZEROS = {"agent": np.zeros((1, 1), np.float32)}
 
@@ -38,13 +45,10 @@ def restarting(max_restarts: int | None, *fields, make=make_vector, **others) ->
     return opened(RestartOnFailure(lambda: GymAdapter(env_config, make), max_restarts))
 
 
-def raising_now_and_then(mode: AutoresetMode) -> type:
-    return make_contract(lambda: GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode))))
-
-
-TestRaisingNextStep = raising_now_and_then(AutoresetMode.NEXT_STEP)
-TestRaisingSameStep = raising_now_and_then(AutoresetMode.SAME_STEP)
-TestRaisingDisabled = raising_now_and_then(AutoresetMode.DISABLED)
+TestRaisingNextStep, TestRaisingSameStep, TestRaisingDisabled = (
+    make_contract(lambda mode=mode: GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode))))
+    for mode in AutoresetMode
+)
 
 
 class Crashing(VectorWrapper):
@@ -88,9 +92,6 @@ def assert_truncated_once(rows: list[tuple], at: int) -> None:
     assert all(following == obs + 1 for obs, following in after)
     assert all(obs >= 100_000 for obs, _ in after)
     assert after[0][0] % 10 == 0
-
-
-every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 
 
 @every_mode
@@ -238,25 +239,12 @@ def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
     assert (adapter.step(ZEROS)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
 
 
-def test_a_native_vector_environment_that_raises_is_restarted():
-    adapter = restarting(1, "CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, make=make_crashing)
-    first = [step.first.tolist() for step in drive(adapter, 9)[1:]]
-    assert first == [[False, False]] * 7 + [[True, True], [False, False]]
-    assert adapter.restarts == 1
-
-
-class Asserting(NeverResets):
-    """An environment whose step raises an error without text."""
-
-    def reset(self, *, seed=None, options=None):
-        return 0, {}
-
-    def step(self, action):
+def test_an_error_without_text_is_described_by_file_and_line():
+    def fail(action):
         raise AssertionError
 
-
-def test_an_error_without_text_is_described_by_file_and_line():
-    env = FaultTolerantEnv(Asserting)
-    env.reset()
+    env = FaultTolerantEnv(CountedEpisodes)
+    env.reset(seed=0)
+    env.env.step = fail
     last = env.step(0)[-1][STEP_ERROR].splitlines()[-1]
-    assert last == f"AssertionError ({__file__}, line {Asserting.step.__code__.co_firstlineno + 1})"
+    assert last == f"AssertionError ({__file__}, line {fail.__code__.co_firstlineno + 1})"

@@ -1,35 +1,29 @@
-"""Steps of Gymnasium's vector environments, in every mode, against a single environment in a plain loop."""
+"""Steps of Gymnasium's vector environments, in every mode, against a single environment in a plain loop; ids."""
 
 from __future__ import annotations
 
 import time
 from copy import deepcopy
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.gym_ids import find_id, find_spec
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
-from tests.adapters.configs import config, open_gym, vectorized
+from tests.adapters.configs import config, every_mode, open_gym, vectorized
 from tests.adapters.contract import drive, make_contract
-from tests.adapters.counted import (
-    BOTH,
-    TERMINATED,
-    TRUNCATED,
-    CountedEpisodes,
-    Large,
-    NeverStarts,
-    Slow,
-    Ticks,
-)
+from tests.adapters.counted import BOTH, TERMINATED, TRUNCATED, CountedEpisodes, NeverStarts, Slow, Ticks
+from tests.adapters.spaced import Sampling
 from tests.doubles import ParityAgent, collect_lanes
 
-MODES = list(AutoresetMode)
 GAMMA = 0.9
 ZEROS = {"agent": np.zeros((1, 1), np.float32)}
 
@@ -39,9 +33,9 @@ def make_limited(n_envs: int, args: dict) -> GymAdapter:
 
 
 TestNative = make_contract(lambda: make_limited(3, {"vectorization_mode": "vector_entry_point"}))
-TestSyncNextStep = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.NEXT_STEP)))
-TestSyncSameStep = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.SAME_STEP)))
-TestSyncDisabled = make_contract(lambda: make_limited(3, vectorized("sync", AutoresetMode.DISABLED)))
+TestSyncNextStep, TestSyncSameStep, TestSyncDisabled = (
+    make_contract(lambda mode=mode: make_limited(3, vectorized("sync", mode))) for mode in AutoresetMode
+)
 TestAsync = make_contract(lambda: make_limited(2, vectorized("async", AutoresetMode.SAME_STEP)), ticks=60)
 TestVectorEnvOfEnvFile = make_contract(lambda: GymAdapter(config(Ticks, 3)))
 
@@ -120,9 +114,6 @@ ENDS = {
 }
 
 
-every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-
-
 @every_mode
 @pytest.mark.parametrize(("kind", "ends"), [*(("sync", ends) for ends in ENDS), ("async", "drawn")])
 def test_every_autoreset_mode_gives_the_same_valid_rows_and_targets(kind, ends, mode):
@@ -159,7 +150,8 @@ def test_a_reset_discards_a_step_that_has_been_sent(kind):
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "pipes"])
 def test_worker_processes_are_closed_while_they_step(shared):
     kwargs = {"vectorization_mode": "async", "vector_kwargs": {"shared_memory": shared, "context": "spawn"}}
-    adapter = open_gym(Large, 2, {"ends": ((9, TRUNCATED),), **kwargs})
+    large = spaces.Box(-1, 1, (250_000,))  # a megabyte, which does not fit into a pipe
+    adapter = open_gym(Sampling, 2, {"observation_space": large, "action_space": spaces.Discrete(2), **kwargs})
     adapter.reset(seed=0)
     adapter.send({"agent": np.zeros((2, 1), np.float32)})
     adapter.env.close_seconds = 60.0
@@ -214,11 +206,6 @@ def test_a_native_vector_environment_is_used_if_it_is_faster():
     assert many.roles["agent"].lanes == NATIVE_MIN_ENVS
 
 
-def test_a_name_may_have_the_prefix_of_its_module():
-    adapter = open_gym("tests.adapters.counted:CountedEpisodes-v0", 2)
-    assert adapter.reset(seed=3)["agent"].obs["obs"].ravel().tolist() == [3010, 4010]
-
-
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
@@ -257,3 +244,42 @@ def test_a_function_that_takes_num_envs_makes_one_vector_environment():
 def test_a_limit_is_passed_to_a_vector_environment_that_takes_one():
     adapter = open_gym(lambda num_envs, max_episode_steps: Ticks(num_envs, max_episode_steps), 2, None, 7)
     assert adapter.env.length == 7
+
+
+for namespace in ("north", "south"):  # the same name in two namespaces
+    gymnasium.register(f"{namespace}/Twin-v0", entry_point="nothing:Nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "found"),
+    [
+        ("cartpole", None, "CartPole-v1"),
+        ("Cart-Pole", "gym", "CartPole-v1"),
+        ("mountain_car", "gym", "MountainCar-v0"),
+        ("mountain_car_continuous", "gym", "MountainCarContinuous-v0"),
+        ("cartpole", "phys2d", "phys2d/CartPole-v1"),
+        ("CartPole-v0", None, "CartPole-v1"),
+        ("twin", "north", "north/Twin-v0"),
+    ],
+)
+def test_names_are_matched_without_case_underscores_and_version(name, namespace, found):
+    assert find_id(name, namespace) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("acrobat", "no Gymnasium environment has the name 'acrobat'; did you mean Acrobot-v1?"),
+        ("twin", "several Gymnasium environments have the name 'twin'; did you mean north/Twin-v0, south/Twin-v0?"),
+        ("zzzz", "no Gymnasium environment has the name 'zzzz'"),
+    ],
+)
+def test_no_id_or_several_ids_are_an_error_with_similar_ids(name, message):
+    with pytest.raises(UnsupportedEnvironment) as error:
+        find_id(name)
+    assert str(error.value) == message
+
+
+def test_a_spec_has_the_reward_threshold_of_gymnasium():
+    assert find_spec("CartPole-v1").reward_threshold == 475
+    assert find_spec("Pendulum-v1").reward_threshold is None

@@ -16,7 +16,7 @@ from tests.adapters.contract import _random_actions, make_contract
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
 
-NAME = "tests.adapters.parallel:make"
+NAME = "tests.adapters.parallel:Race"
 
 
 TestTerminated = make_contract(lambda: PettingZooAdapter(config(NAME, 3)))

@@ -1,18 +1,25 @@
-"""Configurations that an adapter does not support are errors of one line that names the setting, or what to do."""
+"""Configurations that an adapter does not support, or whose package is missing, are errors of one line.
+
+The line names the setting, or what to do.
+"""
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import NamespaceNotFound
 
+from algorithm import program
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.atari import AtariAdapter
 from algorithm.adapters.dm_control import DmControlAdapter
+from algorithm.adapters.env_errors import make_missing_error
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from algorithm.adapters.probe import ProbeAdapter
 from tests.adapters.configs import config
 from tests.adapters.counted import CountedEpisodes, Raising, Ticks
 from tests.adapters.spaced import Masked, Sampling
+from tests.missing_packages import run_without
 
 PACKAGES = {
     AtariAdapter: ("ale_py", "cv2"),
@@ -20,7 +27,10 @@ PACKAGES = {
     PettingZooAdapter: ("pettingzoo", "pygame"),
 }
 CLIP, TIME = ("gymnasium.wrappers:ClipReward", {}), ("gymnasium.wrappers:TimeAwareObservation", {})
+PLAIN, BUTTON = spaces.Box(0, 1), spaces.Discrete(2)
 PARTS = {"words": spaces.Text(5), "place": spaces.Discrete(3), "sight": spaces.Box(-1, 1, (2,))}
+WORDS = {"observation_space": spaces.Dict(PARTS), "action_space": BUTTON}
+ONE_SIDED = {"observation_space": PLAIN, "action_space": spaces.Box(0, np.inf)}
 
 
 def assert_unsupported(adapter_class, env_config, message):
@@ -62,7 +72,8 @@ def test_an_unknown_name_is_an_error(adapter_class, name, message):
     assert_unsupported(adapter_class, config(name), message)
 
 
-MODE, ENVPOOL = "vectorization_mode", {"vectorization_mode": "envpool"}
+MODE = "vectorization_mode"
+ENVPOOL, NATIVE = {MODE: "envpool"}, {MODE: "vector_entry_point"}
 ARGUMENTS = [
     ({"frameskip": 4}, "unknown setting env_args.frameskip; ATARI has frame_skip, full_action_space, "),
     ({"grayscale_newaxis": True}, "unknown setting env_args.grayscale_newaxis; ATARI has"),
@@ -87,12 +98,7 @@ SETTINGS = [
     (DmControlAdapter, "cartpole-swingup", {"args": ENVPOOL}, "'envpool' is neither sync nor async"),
     (GymAdapter, Raising, {"timeout": 1.0}, "vectorization_mode to async"),
     # Vector environments of an env.py.
-    (
-        GymAdapter,
-        lambda num_envs: CountedEpisodes(),
-        {},
-        "must return a gymnasium.vector.VectorEnv of 3 environments; it returned CountedEpisodes",
-    ),
+    (GymAdapter, lambda num_envs: CountedEpisodes(), {}, "VectorEnv of 3 environments; it returned CountedEpisodes"),
     (GymAdapter, lambda num_envs: Ticks(2), {}, r"make\(num_envs=3\) .* must return .* it returned a VectorEnv of 2"),
     (GymAdapter, lambda: Ticks(3), {}, "returns a VectorEnv: return a single environment, .* a parameter num_envs"),
     (GymAdapter, Ticks, {"max_episode_steps": 5}, "a VectorEnv limits its own episodes; add a parameter max_ep"),
@@ -101,8 +107,8 @@ SETTINGS = [
     (
         GymAdapter,
         "CartPole-v1",
-        {"args": {MODE: "vector_entry_point"}, "wrappers": [TIME]},
-        "TimeAwareObservation.* and vectorization_mode vector_entry_point",
+        {"args": NATIVE, "wrappers": [TIME]},
+        "TimeAware.* and vectorization_mode vector_entry",
     ),
     *(
         (GymAdapter, "CartPole-v1", {"wrappers": [wrapper]}, message)
@@ -114,8 +120,12 @@ SETTINGS = [
             (("gymnasium.wrappers:GrayscaleObservation", {}), "gymnasium.wrappers:GrayscaleObservation: "),
         ]
     ),
+    (GymAdapter, Sampling, {"args": WORDS, "ignore_observations": ["sound"]}, "'sound'; .* has place, sight, words$"),
+    (GymAdapter, Sampling, {"args": WORDS, "ignore_observations": list(PARTS)}, "contains no observation for an agent"),
+    (GymAdapter, Sampling, {"args": ONE_SIDED, "unbounded_action_limit": 2.0}, "one side only"),
+    (GymAdapter, Masked, {"args": {"how": "short"}}, r"info\['action_mask'\]: the mask has 4 numbers, but"),
     *(
-        (PettingZooAdapter, "tests.adapters.parallel:make", {"args": {"how": "observed"}, **ignored}, message)
+        (PettingZooAdapter, "tests.adapters.parallel:Race", {"args": {"how": "observed"}, **ignored}, message)
         for ignored, message in [
             (
                 {"ignore_observations": ["sound"]},
@@ -132,7 +142,7 @@ def test_a_setting_that_an_environment_does_not_support_is_an_error(adapter_clas
     assert_unsupported(adapter_class, config(name, 3, **settings), message)
 
 
-PLAIN, BUTTON, UNBOUNDED = spaces.Box(0, 1), spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,))
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,))
 DEEP, GEARS = spaces.Dict({"in": spaces.Dict({"a": PLAIN})}), spaces.MultiDiscrete([3, 2])
 
 
@@ -172,23 +182,51 @@ def test_an_unsupported_space_is_an_error_with_its_key(observation, action, mess
     assert_unsupported(GymAdapter, config(Sampling, 1, args), message)
 
 
+OPEN = """
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
+from algorithm.config.registry import find_class
+
+try:
+    find_class("env_type", {env_type!r})(EnvConfig(name={env_name!r}, args={args}))
+except UnsupportedEnvironment as error:
+    print(error)
+"""
+
+
 @pytest.mark.parametrize(
-    ("ignored", "message"),
+    ("package", "env_name", "env_type", "how", "extra", "needed"),
     [
-        (["sound"], "ignore_observations: there is no observation 'sound'; the environment has place, sight, words"),
-        (list(PARTS), "contains no observation for an agent"),
+        ("mujoco", "HalfCheetah-v5", "GYM", "", "mujoco", ""),
+        ("imageio", "gymnasium:InvertedPendulum-v5", "GYM", "", "mujoco", ""),
+        ("Box2D", "LunarLander-v3", "GYM", "", "box2d", ""),
+        ("ale_py", "Pong", "ATARI", "", "atari", ""),
+        ("cv2", "ALE/Pong-v5", "ATARI", "sync", "atari", "ale_py"),
+        ("envpool", "ALE/Pong-v5", "ATARI", "envpool", "envpool", "ale_py"),
+        ("envpool", "CartPole-v1", "GYM", "envpool", "envpool", ""),
+        ("shimmy", "cartpole-swingup", "DM_CONTROL", "", "dm-control", "dm_control"),
+        ("dm_control", "cartpole-swingup", "DM_CONTROL", "", "dm-control", ""),
+        ("mujoco", "cartpole-swingup", "DM_CONTROL", "", "dm-control", "dm_control"),
+        ("pettingzoo", "classic/rps_v2", "PETTINGZOO", "", "pettingzoo", ""),
+        ("minatar", "minatar.gym:MinAtar/Breakout-v1", "GYM", "", "minatar", ""),
+        ("minigrid", "minigrid:MiniGrid-DoorKey-5x5-v0", "GYM", "", "minigrid", ""),
+        ("pybullet_envs_gymnasium", "pybullet_envs_gymnasium:HopperBulletEnv-v0", "GYM", "", "pybullet", ""),
     ],
 )
-def test_ignored_names_must_exist_and_leave_an_observation(ignored, message):
-    args = {"observation_space": spaces.Dict(PARTS), "action_space": BUTTON}
-    assert_unsupported(GymAdapter, config(Sampling, 1, args, ignore_observations=ignored), message)
+def test_a_missing_package_is_one_line_with_the_extra(package, env_name, env_type, how, extra, needed):
+    if needed:
+        pytest.importorskip(needed)
+    args = {"vectorization_mode": how} if how else {}
+    message = run_without(package, OPEN.format(env_type=env_type, env_name=env_name, args=args))
+    start, _, end = message.partition(" (No module named ")
+    name = f"dm_control/{env_name}" if env_type == "DM_CONTROL" else env_name
+    assert start == f"the environment {name!r} needs the extra {extra}"
+    assert end.endswith(f'): pip install -e ".[{extra}]"')
+    assert "\n" not in end
 
 
-def test_a_bound_on_one_side_is_rejected_with_a_limit_too():
-    args = {"observation_space": PLAIN, "action_space": spaces.Box(0, np.inf)}
-    assert_unsupported(GymAdapter, config(Sampling, 1, args, unbounded_action_limit=2.0), "one side only")
-
-
-def test_a_mask_of_the_wrong_length_in_an_info_is_an_error():
-    env_config = config(Masked, 2, {"how": "short"})
-    assert_unsupported(GymAdapter, env_config, r"info\['action_mask'\]: the mask has 4 numbers, but")
+@pytest.mark.parametrize(("is_checkout", "package"), [(True, '-e ".[minatar]"'), (False, '"samara-rl[minatar]"')])
+def test_a_missing_namespace_is_an_error_with_its_extra(is_checkout, package, monkeypatch):
+    """If MinAtar is not installed, it has no entry point."""
+    monkeypatch.setattr(program, "IS_CHECKOUT", is_checkout)
+    error = make_missing_error("MinAtar/Breakout-v1", NamespaceNotFound("Namespace MinAtar not found."))
+    assert str(error).endswith(f"needs the extra minatar (Namespace MinAtar not found.): pip install {package}")

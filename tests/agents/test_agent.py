@@ -1,4 +1,4 @@
-"""What all agents have in common: memories, features, running statistics, means over valid rows, schedules."""
+"""What agents have in common: memories, features, running statistics, means over valid rows, schedules, metrics."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -7,11 +7,24 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.agents.agent import DataSchedule
+from algorithm.agents.metrics import compute_explained_variance
 from algorithm.agents.rows import mean_weights
-from algorithm.distributions import ClippedGaussianFamily, TanhGaussianFamily
+from algorithm.agents.state_value import normalize_advantages
+from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Residual, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout
+from tests.builders import (
+    a2c_settings,
+    make_a2c,
+    make_acer,
+    make_ppo,
+    make_reactor,
+    make_role,
+    make_sac,
+    random_rollout,
+)
+from tests.oracles import explain_variance
 
 MAKE_AGENT = {
     "acer": make_acer,
@@ -23,6 +36,7 @@ MAKE_AGENT = {
 }
 COLUMNS = 4
 WITH_MEMORY = Blueprint(body=Mlp(8), memory=Gru(6))
+CONTINUOUS = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(continuous=2))
 
 
 @pytest.fixture(params=MAKE_AGENT)
@@ -131,10 +145,13 @@ def test_the_schedule_of_an_agent_with_a_replay_follows_the_settings(name, other
     assert asdict(schedule) == {**expected, "uses_replay": True, "epochs": None, "minibatches": 1}
 
 
-@pytest.mark.parametrize("make", [make_a2c, make_ppo])
-def test_the_schedule_of_an_agent_without_a_replay_follows_the_settings(make):
-    schedule = make(rollout_length=5).schedule
-    assert not schedule.uses_replay and schedule.rollout_length == 5 and schedule.burn_in == 0
+@pytest.mark.parametrize(
+    ("make", "changes"), [(make_a2c, {"epochs": None, "minibatches": 1}), (make_ppo, {"epochs": 3, "minibatches": 7})]
+)
+def test_the_schedule_of_an_agent_without_a_replay_follows_the_settings(make, changes):
+    given = changes if make is make_ppo else {}
+    schedule = make(rollout_length=5, **given).schedule
+    assert schedule == DataSchedule(rollout_length=5, uses_replay=False, **changes)
 
 
 @pytest.mark.parametrize(
@@ -156,5 +173,73 @@ def test_checkpoints_name_the_groups_and_the_target_networks(make, groups, targe
 @pytest.mark.parametrize(("tanh_squash", "family"), [(False, ClippedGaussianFamily), (True, TanhGaussianFamily)])
 @pytest.mark.parametrize("make", [make_acer, make_a2c, make_ppo])
 def test_tanh_squash_selects_how_actions_are_bounded(make, tanh_squash, family):
-    role = Role(1, {"obs": ObsSpec((3,))}, ActionSpec(continuous=2))
-    assert type(make(role, tanh_squash=tanh_squash).family) is family
+    assert type(make(CONTINUOUS, tanh_squash=tanh_squash).family) is family
+
+
+def explained(valid, target, value) -> float:
+    weights = mean_weights(valid, torch.ones(valid.shape[1], dtype=target.dtype))
+    return compute_explained_variance(weights, target, value).item()
+
+
+def test_the_explained_variance_is_that_of_valid_rows():
+    generator = torch.Generator().manual_seed(0)
+    target, noise = torch.randn(2, 6, 4, generator=generator).double()
+    valid = torch.rand(6, 4, generator=generator) < 0.7
+    value = 3 * target + noise + 5
+    expected = explain_variance(target[valid].numpy(), value[valid].numpy())
+    assert explained(valid, target, value) == pytest.approx(expected)
+    assert expected < 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [([1.0, 2, 3, 4], 1.0), ([2.5] * 4, 0.0), ([11.0, 12, 13, 14], 1.0), ([4.0, 3, 2, 1], -3.0)]
+)
+def test_known_explained_variances(value, expected):
+    """Exact values, constant values, values with a constant error, and values of the opposite order."""
+    target, value = torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([value])
+    assert explained(torch.ones(1, 4, dtype=torch.bool), target, value) == pytest.approx(expected)
+
+
+def test_targets_that_do_not_vary_have_no_variance_to_explain():
+    """Their variance is 0, or above it by the rounding of their mean."""
+    for target in (np.full((7, 3), 0.1), np.full((7, 3), 1e6 / 3), np.zeros((7, 3))):
+        target = torch.from_numpy(target.astype(np.float32))
+        assert explained(torch.ones(7, 3, dtype=torch.bool), target, torch.randn(7, 3)) == 0.0
+
+
+def test_without_valid_rows_it_is_0():
+    target = torch.randn(3, 2)
+    assert explained(torch.zeros(3, 2, dtype=torch.bool), target, target) == 0.0
+
+
+@pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])
+@pytest.mark.parametrize("make", [make_a2c, make_ppo])
+def test_the_std_of_actions_is_that_of_the_settings(make, std):
+    agent = make(CONTINUOUS, Blueprint(body=Mlp(8), memory=Gru(4)), std=std, std_init=0.25, std_min=0.125)
+    statistics, _ = agent.policy({"obs": torch.randn(6, 3)}, torch.randn(6, 4))
+    torch.testing.assert_close(statistics[:, 2:].exp(), torch.full((6, 2), 0.25), rtol=0.1, atol=0)
+    assert isinstance(agent.family(statistics), FixedStdGaussian if std == "fixed" else Gaussian)
+    (gradient,) = torch.autograd.grad(
+        statistics[:, 2:].sum() + 0 * statistics.sum(), [agent.policy.heads.linear.weight], allow_unused=True
+    )
+    assert bool(gradient.ne(0).any()) == (std == "state_dependent")
+
+
+def test_advantages_have_mean_0_and_std_1_over_valid_rows():
+    advantage, valid = torch.randn(5, 4).double() * 7 + 3, torch.rand(5, 4) < 0.7
+    normalized = normalize_advantages(advantage, valid)
+    assert normalized[valid].mean().item() == pytest.approx(0, abs=1e-12)
+    assert normalized[valid].std().item() == pytest.approx(1)
+    assert normalize_advantages(torch.full((5, 4), 2.0), valid)[valid].eq(0).all()  # not NaN
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_advantages_of_fewer_than_two_valid_rows_stay_as_they_are(count):
+    advantage, valid = torch.randn(5, 4), torch.arange(20).reshape(5, 4) < count
+    assert normalize_advantages(advantage, valid).equal(advantage)
+
+
+def test_std_init_is_above_std_min():
+    with pytest.raises(ValueError, match="std_init 0.5 must be above std_min 0.5, unless std is fixed"):
+        a2c_settings(std_init=0.5, std_min=0.5)
+    a2c_settings(std="fixed", std_init=0.5, std_min=0.5)

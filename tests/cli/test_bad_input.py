@@ -179,13 +179,10 @@ CONFIGS = [
     (default(goal=475), "goal is a section"),
     (default(explorer={3: [0, 1]}), "explorer: the name 3 is not text"),
     (default(auxiliaries={None: {}}), "auxiliaries: the name None is not text"),
+    (default(auxiliaries={"rnd": {"gamma": 2}}), "config.yaml: auxiliaries.rnd.gamma is 2.0; it must be from 0 to 1"),
     (
-        default(auxiliaries={"curiosity": {"learning_rate": 0}}),
-        "config.yaml: auxiliaries.curiosity.learning_rate is 0.0; it must be above 0",
-    ),
-    (
-        default(ma_config={"agent": {"auxiliaries": {"curiosity": {"units": 0.5}}}}),
-        "ma_config.agent: auxiliaries.curiosity.units is 0.5; input should be a valid integer",
+        default(ma_config={"agent": {"auxiliaries": {"rnd": {"gamma": 2}}}}),
+        "ma_config.agent: auxiliaries.rnd.gamma is 2.0",
     ),
     (default(ma_config={True: {}}), "ma_config: the name True is not text"),
     (default(nn_config={3: 4}), "nn_config: the name 3 is not text"),
@@ -265,47 +262,51 @@ NETWORKS = [
     ),
 ]
 NO_MEMORY = "Gru made a GruMemory, which has no `forward` and does not fit here; a memory goes into memory="
+
+
+def case(message, config=None, status=2, **files) -> tuple:
+    """Return a folder with a mistake, as `environment` takes it, with the exit status and a part of the error."""
+    return config, files, status, message
+
+
+def reactor(space: str) -> dict:
+    """Return the arguments of a case of Reactor with this space of actions."""
+    return {"config": learning("REACTOR", env_type="GYM", env_name="env.py"), "env": SPACES % ("BOX", space)}
+
+
 FOLDERS = [
-    *((config, {}, 2, message) for config, message in CONFIGS),
-    *((gym("env.py"), {"env": code}, status, message) for code, status, message in ENVS),
-    *((None, {"nn": code}, 2, message) for code, message in NETWORKS),
-    (default(auxiliaries={"byol": {}}), {"nn": BODY % ""}, 2, "auxiliaries.byol: both observations of a pair would be"),
-    (
-        gym("env.py", unbounded_action_limit=0),
-        {"env": SPACES % ("BOX", "BOX")},
-        2,
-        "base_config.unbounded_action_limit is 0",
-    ),
-    (gym("CartPole-v1", env_args={"gravity_of_mars": 1}), {}, 3, "unexpected keyword argument 'gravity_of_mars'"),
+    *(case(message, config) for config, message in CONFIGS),
+    *(case(message, gym("env.py"), status, env=code) for code, status, message in ENVS),
+    *(case(message, nn=code) for code, message in NETWORKS),
+    case("auxiliaries.byol: both observations of a pair would be", default(auxiliaries={"byol": {}}), nn=BODY % ""),
+    case("unbounded_action_limit is 0", gym("env.py", unbounded_action_limit=0), env=SPACES % ("BOX", "BOX")),
+    case("unexpected keyword argument 'gravity_of_mars'", gym("CartPole-v1", env_args={"gravity_of_mars": 1}), 3),
     *(
-        (learning(algorithm), {"nn": NN + f"blueprint = Blueprint({part}=Gru(4))"}, 2, f"{NO_MEMORY}, and only Reactor")
+        case(f"{NO_MEMORY}, and only Reactor", learning(algorithm), nn=NN + f"blueprint = Blueprint({part}=Gru(4))")
         for algorithm in ("ACER", "SAC", "A2C", "PPO")
         for part in ("policy", "critic")
     ),
-    (learning("REACTOR"), {"nn": NN + "blueprint = Blueprint(body=Gru(4))"}, 2, NO_MEMORY),
-    (learning("REACTOR"), {"nn": NN + "blueprint = Blueprint(critic=int)"}, 2, "int made a value of type int; it must"),
+    case(NO_MEMORY, learning("REACTOR"), nn=NN + "blueprint = Blueprint(body=Gru(4))"),
+    case("REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, ", **reactor("s.Box(0, 1)")),
+    case("; use ACER, SAC, A2C or PPO\n", **reactor("s.Dict(gas=s.Box(0, 1), gear=s.Discrete(3))")),
+    case("are 1000 combinations of discrete branches [10, 10, 10]; each has", **reactor("s.MultiDiscrete([10] * 3)")),
     *(
-        (learning("REACTOR", env_type="GYM", env_name="env.py"), {"env": SPACES % ("BOX", space)}, 2, message)
-        for space, message in [
-            (
-                "s.Box(0, 1)",
-                "REACTOR is for discrete actions, not for [1] float32 from 0 to 1; use ACER, SAC, A2C or PPO",
-            ),
-            ("s.Dict(gas=s.Box(0, 1), gear=s.Discrete(3))", "; use ACER, SAC, A2C or PPO\n"),
-            ("s.MultiDiscrete([10] * 3)", "there are 1000 combinations of discrete branches [10, 10, 10]; each has"),
-        ]
+        case("int made a value of type int; it must", config, nn=NN + "blueprint = Blueprint(critic=int)")
+        for config in (learning("REACTOR"), default(acer_config={"critic": "action_value"}))
     ),
-    (
-        default(acer_config={"critic": "action_value"}),
-        {"nn": NN + "blueprint = Blueprint(critic=int)"},
-        2,
-        "int made a value of type int; it must",
+    case("argument 'width'", default(nn_config={"width": 3}), nn=NN + "def blueprint(units=4): return Blueprint()"),
+]
+# Mistakes that are found during training.
+LATER = [
+    case(
+        "env.py' returned info['action_mask'] with a step but not with its first reset; return it with every reset",
+        gym("env.py"),
+        env=COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter"),
     ),
-    (
-        default(nn_config={"width": 3}),
-        {"nn": NN + "def blueprint(units=4): return Blueprint(body=Mlp(units))"},
-        2,
-        "unexpected keyword argument 'width'",
+    case(
+        "nn.py, line 8: AssertionError\n",
+        default(acer_config={"batch_size": 4, "learning_starts": 8}),
+        nn=BODY % "assert len(x) < 5",
     ),
 ]
 
@@ -322,23 +323,6 @@ def test_an_invalid_folder_is_an_error_of_one_line_that_names_it(config, files, 
     environment(config, **files)
     assert message in command.fail("mine/task -n a", status)
     assert not Path("runs/mine/task/a").exists()
-
-
-LATER = [
-    # errors during training
-    (
-        gym("env.py"),
-        {"env": COUNTER % ("", "info = {'action_mask': numpy.ones(2)}", "Counter")},
-        2,
-        "env.py' returned info['action_mask'] with a step but not with its first reset; return it with every reset",
-    ),
-    (
-        default(acer_config={"batch_size": 4, "learning_starts": 8}),
-        {"nn": BODY % "assert len(x) < 5"},
-        2,
-        "nn.py, line 8: AssertionError\n",
-    ),
-]
 
 
 @pytest.mark.parametrize(("config", "files", "status", "message"), LATER)

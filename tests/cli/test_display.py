@@ -229,13 +229,16 @@ class Screen:
     The text of a row is kept as one logical line until it ends; what is shown are its parts of the width.
     """
 
-    def __init__(self, width: int):
-        self.width, self.lines, self.row = width, [""], 0
+    def __init__(self, width: int, file: io.StringIO):
+        self.width, self.file, self.lines, self.row = width, file, [""], 0
+        self._read = 0  # characters of the file
 
     def shown(self) -> list[str]:
         return [part for line in self.lines for part in self._split(line)]
 
-    def write(self, written: str) -> None:
+    def update(self) -> None:
+        """Show what was written since the last call."""
+        written, self._read = self.file.getvalue()[self._read :], len(self.file.getvalue())
         for token in re.finditer(r"\x1b\[(?P<number>[?\d;]*)(?P<kind>[A-Za-z])|(?P<end>\n)|\r|[^\x1b\r\n]+", written):
             if token["kind"] == "A":
                 self._replace_shown(self._cursor() - int(token["number"] or 1))
@@ -246,9 +249,6 @@ class Screen:
                 self.lines += [""] * (self.row + 1 - len(self.lines))
             elif not token["kind"] and token[0] != "\r":
                 self.lines[self.row] += token[0]
-
-    def resize(self, width: int) -> None:
-        self.width = width
 
     def _split(self, line: str) -> list[str]:
         return [line[start : start + self.width] for start in range(0, len(line), self.width)] or [""]
@@ -268,24 +268,17 @@ class Screen:
 
 @pytest.mark.parametrize("widths", [(100, 60), (160, 50, 120), (120, 119), (60, 200), (200, 40, 41, 40)])
 def test_a_resize_during_a_run_leaves_no_part_of_the_old_panel(widths):
-    console, screen = terminal(widths[0], height=60), Screen(widths[0])
-    written = 0
-
-    def show() -> None:
-        nonlocal written
-        screen.write(console.file.getvalue()[written:])
-        written = len(console.file.getvalue())
-
+    console = terminal(widths[0], height=60)
+    screen = Screen(widths[0], console.file)
     with live_display(console, console.print, "title") as display:
         console.print("first line")
         for number, width in enumerate(widths):
-            screen.resize(width)
-            console.width = width
+            screen.width = console.width = width
             if number % 2:  # a line above the panel, before the panel is drawn again
                 console.print(f"line {number}")
-                show()
+                screen.update()
             display.on_progress(replace(PROGRESS, has_ended=True))
-            show()
+            screen.update()
             shown = [row.rstrip() for row in screen.shown()]
             assert [row for row in shown if "first line" in row or row.startswith("line ")] == [
                 "first line",
@@ -298,17 +291,17 @@ def test_a_resize_during_a_run_leaves_no_part_of_the_old_panel(widths):
 
 
 def test_a_panel_that_was_higher_than_the_terminal_leaves_the_lines_above_it():
-    console, screen = terminal(100, height=6), Screen(100)
+    console = terminal(100, height=6)
+    screen = Screen(100, console.file)
     with live_display(console, console.print) as display:
         for number in range(5):
             console.print(f"line {number}")
         display.on_progress(PROGRESS)
-        screen.write(console.file.getvalue())
-        written = len(console.file.getvalue())
-        screen.resize(50)
+        screen.update()
+        screen.width = 50
         console.size = (50, 40)
         display.on_progress(PROGRESS)
-        screen.write(console.file.getvalue()[written:])
+        screen.update()
     shown = [row.rstrip() for row in screen.shown()]
     assert shown[:5] == [f"line {number}" for number in range(5)]
     assert [number for number, row in enumerate(shown) if "───" in row] == [5, len(shown) - 1]
@@ -410,18 +403,17 @@ def test_an_evaluation_that_is_the_best_one_is_marked_and_one_over_roles_is_name
 
 
 def test_played_episodes_are_counted_in_one_line_of_a_terminal_which_disappears():
-    console, screen = terminal(30, height=20), Screen(30)
+    console = terminal(30, height=20)
+    screen = Screen(30, console.file)
     with display_playing(console, console.print) as show:
         show("playing", 0, 20, 1)
-        screen.write(console.file.getvalue())
+        screen.update()
         assert screen.shown() == ["playing: 0 of 20 episodes, st\N{HORIZONTAL ELLIPSIS}"]
-        written = len(console.file.getvalue())
         console.print("video: a.mp4")
         show("recording videos", 20, 20, 1234)
-        screen.write(console.file.getvalue()[written:])
+        screen.update()
         assert screen.shown() == ["video: a.mp4", "recording videos: 20 of 20 ep\N{HORIZONTAL ELLIPSIS}"]
-        written = len(console.file.getvalue())
-    screen.write(console.file.getvalue()[written:])
+    screen.update()
     assert [row for row in screen.shown() if row] == ["video: a.mp4"]
 
 

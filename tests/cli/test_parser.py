@@ -125,10 +125,7 @@ def test_a_folder_with_the_name_of_a_command_is_reached_by_its_path():
         ("gym/cartpole --nonsens", "unknown option --nonsens; "),
         ("train gym/cartpole", "unexpected argument 'train'; not needed: an environment alone is trained"),
         ("learner mine/task", "unexpected argument 'learner'; use runtime: CLUSTER or --ray"),
-        (
-            "CartPole-v1 -c sac",
-            "--config needs an environment folder, and CartPole-v1 is an id; did you mean gym/cartpole?",
-        ),
+        ("CartPole-v1 -c sac", "--config needs an environment folder, and CartPole-v1 is an id; did you mean gym/cart"),
         ("tune CartPole-v1 --trials 3", "tune needs an environment folder"),
         ("doctor CartPole-v1", "doctor needs an environment folder"),
         ("CartPole-v1 --nn other.py", "--nn needs an environment folder"),

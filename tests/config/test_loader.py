@@ -17,7 +17,7 @@ from algorithm.errors import UserError
 from algorithm.runs.run_requests import resolve_effective
 from algorithm.specs import ActionSpec, Role
 
-RANGES = MultiRange(((0, 1), (2, 3)))
+RANGES = MultiRange([[0, 1], [2, 3]])
 SHORT = {"env_type": "PROBE", "env_name": "choice", "max_step": 40, "log_every": 20, "n_envs": 1}
 
 

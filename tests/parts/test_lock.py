@@ -170,27 +170,25 @@ def test_the_folder_of_a_process_is_removed_when_it_exits_or_by_a_later_one(tmp_
     assert running.exists() and unlocked.exists()
 
 
-def plant(folder, victim, mode=0o700):
-    """Make a folder as another user of a shared place could, with a link as its lock."""
+def plant(folder, victim=None, mode=0o700):
+    """Make a folder as another user of a shared place could, with a link as its lock, or an old lock."""
     folder.mkdir()
     folder.chmod(mode)
-    (folder / ".lock").symlink_to(victim)
+    if victim:
+        (folder / ".lock").symlink_to(victim)
+    else:
+        (folder / ".lock").touch()
+        make_old(folder)
+    return folder
 
 
 @pytest.mark.skipif(os.name == "nt", reason="each user has a folder for temporary files")
 def test_folders_that_another_user_may_have_written_are_left_alone(tmp_path, monkeypatch):
     (victim := tmp_path / "victim").write_text("keep")
     os.utime(victim, (0, 0))
-    elsewhere = tmp_path / "elsewhere"
-    plant(elsewhere, victim)
-    (linked := tmp_path / "samara-test-linked").symlink_to(elsewhere)
+    (linked := tmp_path / "samara-test-linked").symlink_to(elsewhere := plant(tmp_path / "elsewhere"))
     plant(tmp_path / "samara-test-private", victim)
-    plant(shared := tmp_path / "samara-test-shared", victim, 0o770)
-    plant(foreign := tmp_path / "samara-test-foreign", victim)
-    for folder in (shared, foreign, elsewhere):
-        (folder / ".lock").unlink()
-        (folder / ".lock").touch()
-        make_old(folder)
+    shared, foreign = plant(tmp_path / "samara-test-shared", mode=0o770), plant(tmp_path / "samara-test-foreign")
     user = os.geteuid()
     if user == 0:
         os.chown(foreign, 12345, -1)

@@ -94,7 +94,7 @@ def test_a_signal_in_an_evaluation_interrupts_it_and_the_resumed_run_repeats_it(
 @pytest.mark.parametrize("runtime", ["LOCAL", "WORKERS", "RAY"])
 @pytest.mark.parametrize("evaluate_every", [None, 10], ids=["training", "evaluation"])
 def test_a_run_whose_episodes_are_all_invalid_fails(runtime, evaluate_every, hosts, tmp_path):
-    env = {"env_type": "GYM", "env_name": "tests.adapters.fragile:Invalid-v0", "max_step": 10_000}
+    env = {"env_type": "GYM", "env_name": "tests.adapters.spaced:Invalid-v0", "max_step": 10_000}
     folder = new_run(tmp_path, "run", "probe", runtime=runtime, evaluate_every=evaluate_every, **env)
     with pytest.raises(InvalidEpisodes, match="the observation 'obs' of lane .* of role 'agent' is NaN") as raised:
         train_run(folder)

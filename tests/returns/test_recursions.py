@@ -270,9 +270,3 @@ def test_scan_equals_a_loop_with_zeros_in_the_coefficients(shape):
     np.testing.assert_allclose(reverse_scan(given_a, given_b), reverse_loop(a, b), rtol=0, atol=1e-10)
     np.testing.assert_array_equal(given_a, a)
     np.testing.assert_array_equal(given_b, b)
-
-
-def test_scan_is_differentiable():
-    rng = np.random.default_rng(0)
-    a, b = (torch.from_numpy(rng.normal(size=(n, 2))).requires_grad_() for n in (6, 5))
-    assert torch.autograd.gradcheck(reverse_scan, (a, b))

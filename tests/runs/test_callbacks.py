@@ -61,8 +61,5 @@ def test_a_run_that_ends_at_max_step_is_not_marked_as_stopped(tmp_path):
     assert not run(tmp_path, recorder)[1].stopped
 
 
-@pytest.mark.parametrize(("seconds", "stopped"), [(0, True), (10**9, False)])
-def test_a_run_is_stopped_when_its_time_is_over(tmp_path, seconds, stopped):
-    _, result = run(tmp_path, TimeLimit(seconds))
-    assert result.stopped == stopped
-    assert (result.counters.env_steps < 300) == stopped
+def test_a_run_is_stopped_when_its_time_is_over():
+    assert TimeLimit(0).on_progress(None) and not TimeLimit(10**9).on_progress(None)

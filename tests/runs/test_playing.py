@@ -24,7 +24,7 @@ from algorithm.training.evaluator import Evaluator
 from algorithm.training.progress import Counters
 from algorithm.training.timer import Timer
 from tests.adapters.configs import config
-from tests.adapters.pictured import Pictured
+from tests.adapters.spaced import Pictured
 from tests.doubles import ParityAgent
 from tests.task_folder import write_task
 
@@ -70,17 +70,12 @@ def read_steps(folder):
     return {path.stem.rpartition("-")[2]: len(read_brightness(path)) - 1 for path in folder.glob("*.mp4")}
 
 
-@pytest.mark.parametrize(
-    ("returns", "chosen"),
-    [
-        ([3.0, 1.0, 2.0], {"best": 0, "worst": 1, "median": 2}),
-        ([1.0, 4.0, 3.0, 2.0], {"best": 1, "worst": 0, "median": 3}),  # the lower one of the two in the middle
-        ([1.0, 2.0], {"best": 1, "worst": 0}),
-        ([1.0], {"best": 0}),
-    ],
-)
-def test_best_median_and_worst_are_chosen(returns, chosen):
-    assert choose_episodes(returns) == chosen
+def test_best_median_and_worst_are_chosen():
+    assert choose_episodes([3.0, 1.0, 2.0]) == {"best": 0, "worst": 1, "median": 2}
+    lower = {"best": 1, "worst": 0, "median": 3}  # the lower one of the two in the middle
+    assert choose_episodes([1.0, 4.0, 3.0, 2.0]) == lower
+    assert choose_episodes([1.0, 2.0]) == {"best": 1, "worst": 0}
+    assert choose_episodes([1.0]) == {"best": 0}
 
 
 def test_videos_have_a_frame_for_each_observation_of_the_chosen_episodes(tmp_path):
@@ -217,25 +212,19 @@ def test_pictures_that_cannot_be_rendered_are_an_error_of_the_start(tmp_path, mo
         assert ("OSMesa" in str(raised.value)) == bool(end) and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("libraries", "environment", "expected"),
-    [
-        ({"EGL", "OSMesa"}, {}, "egl"),
-        ({"OSMesa"}, {}, "osmesa"),
-        (set(), {}, None),
-        ({"EGL"}, {"DISPLAY": ":0"}, None),
-        ({"EGL"}, {"MUJOCO_GL": "glfw"}, "glfw"),
-    ],
-)
-def test_offscreen_backends_are_chosen_only_without_a_display(
-    libraries, environment, expected, monkeypatch, without_display
-):
-    monkeypatch.setattr("algorithm.adapters.recording.find_library", lambda name: name in libraries)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+# Installed libraries and an environment variable, with the backend of MuJoCo.
+BACKENDS = ["EGL OSMesa | | egl", "OSMesa | | osmesa", "| |", "EGL | DISPLAY=:0 |", "EGL | MUJOCO_GL=glfw | glfw"]
+
+
+@pytest.mark.parametrize("row", BACKENDS)
+def test_offscreen_backends_are_chosen_only_without_a_display(row, monkeypatch, without_display):
+    libraries, variable, expected = (part.strip() for part in row.split("|"))
+    monkeypatch.setattr("algorithm.adapters.recording.find_library", lambda name: name in libraries.split())
+    if variable:
+        monkeypatch.setenv(*variable.split("="))
     choose_offscreen_backends()
-    assert os.environ.get("MUJOCO_GL") == expected
-    assert os.environ.get("SDL_VIDEODRIVER") == (None if "DISPLAY" in environment else "dummy")
+    assert os.environ.get("MUJOCO_GL", "") == expected
+    assert os.environ.get("SDL_VIDEODRIVER") == (None if "DISPLAY" in variable else "dummy")
 
 
 def test_every_nth_evaluation_is_recorded_until_that_fails(monkeypatch):

@@ -18,6 +18,7 @@ from algorithm.adapters.unity.launch import find_free_port
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
+from tests.adapters.unity.played import press_play
 from tests.unity_player.launcher import ROOT, make_player
 
 pytestmark = pytest.mark.usefixtures("prepared_scenes")
@@ -256,24 +257,13 @@ def test_a_role_of_another_shape_is_rejected_and_one_without_a_record_is_built_w
 def test_a_run_trains_and_plays_in_the_editor(tmp_path, capsys):
     write(tmp_path, "balance_ball", steps=240)
     port = find_free_port()
-    command = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
     for arguments in (["--set", "goal.return=1"], ["--run", "--max_iter", "1"]):
         editor: list = []
-        play = threading.Timer(0.5, lambda pressed=editor: pressed.append(subprocess.Popen(command, cwd=ROOT)))
+        play = threading.Timer(0.5, lambda pressed=editor: pressed.append(press_play(port, "balance_ball")))
         play.start()
         run("--editor", "--port", str(port), *arguments)
         assert editor[0].wait(20) == 0
     assert f"Waiting for Unity on port {port}: press Play in the editor" in capsys.readouterr().out
-
-
-def read_until(process: subprocess.Popen, text: str) -> None:
-    """Read lines of a process until one contains `text`."""
-    lines = []
-    while line := process.stdout.readline():
-        lines.append(line)
-        if text in line:
-            return
-    raise AssertionError("".join(lines))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -283,10 +273,10 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     command = [sys.executable, str(ROOT / "main.py"), "unity/task", "-n", "a", "--editor", "--port", str(port)]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        read_until(trainer, "press Play")  # a player that is started earlier finds no trainer, and ends at once
-        press = [sys.executable, "-m", "tests.unity_player", "balance_ball", "--mlagents-port", str(port)]
-        subprocess.run([*press, "--fault", "quit", "--at", "30"], cwd=ROOT, timeout=60, check=True)
-        read_until(trainer, "its episodes are truncated")
+        # A player that is started earlier finds no trainer, and ends at once.
+        assert any("press Play" in line for line in trainer.stdout)
+        press_play(port, "balance_ball", "--fault", "quit", "--at", "30").wait(60)
+        assert any("its episodes are truncated" in line for line in trainer.stdout)
         trainer.send_signal(signal.SIGINT)
         rest, _ = trainer.communicate(timeout=60)
     finally:
@@ -294,10 +284,3 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert trainer.returncode == 130, rest
     assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
-
-
-def test_settings_that_unity_cannot_use_are_rejected(tmp_path, command):
-    write(tmp_path, "balance_ball")
-    assert "there is only one Unity editor" in command.fail("unity/task --editor --agents 2")
-    absent = "unity/task --set base_config.unity_args.build_path=nothing"
-    assert "there is no player at nothing" in command.fail(absent, 3)

@@ -202,7 +202,7 @@ def test_agents_that_appear_during_evaluation_share_the_episodes(born):
 
 
 def test_an_evaluation_whose_episodes_are_invalid_ends():
-    adapter = GymAdapter(config("tests.adapters.fragile:Invalid-v0", n_envs=2))
+    adapter = GymAdapter(config("tests.adapters.spaced:Invalid-v0", n_envs=2))
     with pytest.raises(InvalidEpisodes, match="all .* episodes of role 'agent' since the last valid one"):
         play(adapter, episodes=4)
 

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.unity_player.ball import BalanceBall
 from tests.unity_player.faults import KINDS, Faults
-from tests.unity_player.grid import Grid
 from tests.unity_player.scene import Task
-from tests.unity_player.small import Arrivals, Duel, Hybrid, Staggered, TwoBehaviors
+from tests.unity_player.tasks import Arrivals, BalanceBall, Duel, Grid, Hybrid, Staggered, TwoBehaviors
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {

@@ -40,7 +40,6 @@ from algorithm.adapters.unity.launch import (
 )
 from algorithm.adapters.unity.scene import (
     TEAM_SUFFIX,
-    AgentSpecs,
     Batch,
     LaneAssignment,
     PlayerExited,
@@ -97,7 +96,7 @@ class UnityAdapter(Adapter):
         self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
         self._max_agents: Mapping[str, int] | int | None = config.section["agents"]  # of a role in one environment
         self._scenes = [SceneProcess(self.launch, number) for number in range(config.n_envs)]
-        self._agent_specs: dict[str, AgentSpecs] = {}  # of each behavior that has appeared
+        self._agent_roles: dict[str, Role] = {}  # of one agent of each behavior that has appeared
         self._behaviors: dict[str, str] = {}  # of each role
         self._agent_of: dict[str, str] = {}  # the agent of each role: one for all teams of a behavior
         self._lanes: dict[str, list[LaneAssignment]] = {}  # of each role in each environment
@@ -117,23 +116,21 @@ class UnityAdapter(Adapter):
 
     @classmethod
     def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
-        def make_port_check(name: str, numbers: Sequence[int], advice: str) -> StartCheck:
-            return StartCheck(name=name, run=partial(check_ports, numbers, advice))
-
         protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
         if config is None:
             players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-            editor = make_port_check("port of the editor", [EDITOR_PORT], SET_EDITOR_PORT)
-            return [editor, make_port_check("ports of players", players, "players take others"), protocol]
+            editor = StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT))
+            ports = StartCheck(name="ports of players", run=partial(check_ports, players, "players take others"))
+            return [editor, ports, protocol]
         launch = LaunchConfig(config)
         if launch.path is None:
-            return [protocol, make_port_check("ports", [launch.get_port(0)], SET_EDITOR_PORT)]
+            return [protocol, StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))]
         player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
         if launch.port is None:
             return [protocol, player]
         advice = "give another base_config.unity_args.base_port, or null for any free ports"
         numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
-        return [protocol, player, make_port_check("ports", numbers, advice)]
+        return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
 
     @property
     def shared_agents(self) -> Mapping[str, str]:
@@ -243,7 +240,7 @@ class UnityAdapter(Adapter):
     def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
         """Return the final rows of all environments, if there are any, and then the rows that await a decision."""
         for tick in ticks.values():
-            self._agent_specs |= tick.agent_specs
+            self._agent_roles |= tick.roles
             self._statistics.add(tick.statistics)
         self._add_roles(ticks)
         finals, next_steps = {}, {}
@@ -265,7 +262,7 @@ class UnityAdapter(Adapter):
 
     def _add_roles(self, ticks: Mapping[int, SceneTick]) -> None:
         """Add a role for each behavior whose agents request decisions for the first time."""
-        for behavior, agent_specs in self._agent_specs.items():
+        for behavior, agent_role in self._agent_roles.items():
             decisions = [tick.batches[behavior][0] for tick in ticks.values() if behavior in tick.batches]
             count = max(map(len, decisions), default=0)
             if behavior in self._behaviors.values() or not count:
@@ -278,12 +275,12 @@ class UnityAdapter(Adapter):
                         f"the behaviors {known_behavior!r} and {behavior!r} would both have the agent name {agent!r}; "
                         "give one of them another name in Unity"
                     )
-            self._check_cameras(agent_specs, decisions)
+            self._check_cameras(agent_role, decisions)
             self._check_agent_limit(role, count)
             self._behaviors[role], self._agent_of[role] = behavior, agent
             add = partial(self._add_lane, role)
             self._lanes[role] = [LaneAssignment(scene.number * count, count, add) for scene in self._scenes]
-            self.roles[role] = Role(count * len(self._scenes), agent_specs.obs_specs, agent_specs.action_spec)
+            self.roles[role] = replace(agent_role, lanes=count * len(self._scenes))
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
         """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""
@@ -302,11 +299,11 @@ class UnityAdapter(Adapter):
                 "base_config.unity_args.agents: raise it, or set it to null for any number"
             )
 
-    def _check_cameras(self, agent_specs: AgentSpecs, decisions: Sequence[Batch]) -> None:
+    def _check_cameras(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
-        for name, spec in agent_specs.obs_specs.items():
+        for name, spec in agent_role.obs_specs.items():
             is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
             if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
                 self.close()
@@ -330,8 +327,7 @@ class SceneProcess:
         self.failures = 0
         self._process: BaseProcess | None = None
         self._pause, self._ticks = FIRST_PAUSE, 0
-        self._start_at = 0.0
-        self._deadline: float | None = None
+        self._due: float | None = None  # the time at which it starts again or fails; None for no limit
         self._sent_parameters: dict[str, Value] = {}
 
     def start(self, seed: int, parameters: Mapping[str, Value]) -> None:
@@ -345,18 +341,17 @@ class SceneProcess:
         self._process.start()
         child_pipe.close()
         # There is no time limit for the user to press Play in the editor.
-        self._deadline = None if self.launch.path is None else self._get_deadline(3)
+        self._due = None if self.launch.path is None else self._get_deadline(3)
 
     def start_if_due(self, parameters: Mapping[str, Value]) -> None:
         """Open the scene again if the pause after a failure is over."""
-        if self.pipe is None and time.monotonic() >= self._start_at:
+        if self.pipe is None and self._is_due():
             self.start(derive_seed(self._seed, self.failures), parameters)
 
     @property
     def wait_seconds(self) -> float:
         """Return the seconds after which the scene needs a call even if no message arrives."""
-        due = self._start_at if self.pipe is None else self._deadline
-        return MAX_WAIT if due is None else min(MAX_WAIT, max(0.0, due - time.monotonic()))
+        return MAX_WAIT if self._due is None else min(MAX_WAIT, max(0.0, self._due - time.monotonic()))
 
     def send(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> None:
         """Send {behavior: actions [n, size]}, and those environment parameters that have changed."""
@@ -367,7 +362,7 @@ class SceneProcess:
         }
         self._sent_parameters |= changed
         self.awaits_actions, self.is_stepping = False, True
-        self._deadline = self._get_deadline(1)
+        self._due = self._get_deadline(1)
         with suppress(OSError):  # `receive` returns why the process ended
             self.pipe.send((actions, changed))  # type: ignore[union-attr]
 
@@ -379,7 +374,7 @@ class SceneProcess:
         try:
             if self.pipe.poll():
                 message = self.pipe.recv()
-            elif self._deadline is None or time.monotonic() < self._deadline:
+            elif not self._is_due():
                 return None
             else:
                 message = PlayerExited(f"{self.launch.name} did not answer in {self.launch.timeout:g} seconds")
@@ -399,7 +394,7 @@ class SceneProcess:
         seconds, self._pause = (
             (0.0, FIRST_PAUSE) if player_exited.stopped else (self._pause, min(2 * self._pause, LONGEST_PAUSE))
         )
-        self._start_at = time.monotonic() + seconds
+        self._due = time.monotonic() + seconds
         return seconds
 
     def close(self) -> None:
@@ -417,6 +412,9 @@ class SceneProcess:
                     self._process.join(GRACE_SECONDS)
             self._process.close()
             self._process = None
+
+    def _is_due(self) -> bool:
+        return self._due is not None and time.monotonic() >= self._due
 
     def _get_deadline(self, n_timeouts: int) -> float:
         return time.monotonic() + n_timeouts * self.launch.timeout + GRACE_SECONDS

@@ -18,7 +18,8 @@ from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.decoding import Decoder
 from algorithm.adapters.unity.launch import LOOPBACK, UnityProcess, describe_holder, is_taken
-from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
+from algorithm.adapters.unity.scene import Batch, SceneTick
+from algorithm.specs import Role
 
 api = compat.load_api()
 
@@ -103,9 +104,9 @@ class UnityClient(AbstractContextManager):
             raise EnvironmentStartError(str(error)) from error
 
     @property
-    def agent_specs(self) -> dict[str, AgentSpecs]:
-        """Return the observations and actions of the agents of each behavior that has appeared."""
-        return {name: decoder.agent_specs for name, decoder in self._decoders.items()}
+    def roles(self) -> dict[str, Role]:
+        """Return the role of one agent of each behavior that has appeared."""
+        return {name: decoder.role for name, decoder in self._decoders.items()}
 
     def reset(self) -> SceneTick:
         """Reset all episodes, and return the first tick in which an agent requests a decision.
@@ -117,7 +118,7 @@ class UnityClient(AbstractContextManager):
         tick = self._exchange(api.RESET, {})
         for _ in range(MAX_IDLE_TICKS):
             if any(len(decisions) for decisions, _ in tick.batches.values()):
-                tick.agent_specs = self.agent_specs
+                tick.roles = self.roles
                 return tick
             tick = self._exchange(api.STEP, {})
         raise RuntimeError(
@@ -125,7 +126,7 @@ class UnityClient(AbstractContextManager):
         )
 
     def step(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value] | None = None) -> SceneTick:
-        """Execute actions {behavior: [n, size]} and return the next tick, whose observations are valid until the next.
+        """Execute actions {behavior: [n, size]} and return the next tick.
 
         Args:
             actions: For the agents that await a decision, in the order of the last tick; continuous dimensions in
@@ -137,7 +138,7 @@ class UnityClient(AbstractContextManager):
             ValueError: If the actions have another shape.
         """
         for name, (decisions, _) in self._batches.items():
-            shape = len(decisions), self._decoders[name].agent_specs.action_spec.size
+            shape = len(decisions), self._decoders[name].role.action_spec.size
             given = actions[name].shape if name in actions else (0, shape[1])
             if given != shape:
                 raise ValueError(f"the actions of {name!r} have the shape {given}, not {shape}")
@@ -160,9 +161,9 @@ class UnityClient(AbstractContextManager):
         """Set environment parameters, which the scene receives with the next step or reset."""
         for name, value in parameters.items():
             if isinstance(value, Uniform):
-                self._parameters.set_uniform_sampler_parameters(name, value.low, value.high, self._seed)
+                self._parameters.set_uniform_sampler_parameters(name, value.min_value, value.max_value, self._seed)
             elif isinstance(value, Gaussian):
-                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.std, self._seed)
+                self._parameters.set_gaussian_sampler_parameters(name, value.mean, value.st_dev, self._seed)
             elif isinstance(value, MultiRange):
                 self._parameters.set_multirangeuniform_sampler_parameters(name, list(value.intervals), self._seed)
             else:
@@ -192,7 +193,7 @@ class UnityClient(AbstractContextManager):
         inputs.rl_input.command = command
         inputs.rl_input.side_channel = bytes(self._channels.generate_side_channel_messages())
         for name, behavior_actions in actions.items():
-            n_continuous = self._decoders[name].agent_specs.action_spec.continuous
+            n_continuous = self._decoders[name].role.action_spec.continuous
             continuous, discrete = np.split(behavior_actions, [n_continuous], axis=1)
             agents = inputs.rl_input.agent_actions[name].value
             for row, branches in zip(np.clip(continuous, -1, 1).tolist(), discrete.astype(int).tolist(), strict=True):
@@ -211,7 +212,7 @@ class UnityClient(AbstractContextManager):
             name = parameters.brain_name
             if name not in self._decoders and name in agents and agents[name].value:
                 self._decoders[name] = Decoder(parameters, agents[name].value[0])
-                new[name] = self._decoders[name].agent_specs
+                new[name] = self._decoders[name].role
         self._batches = {
             name: decoder.decode(agents[name].value if name in agents else ())
             for name, decoder in self._decoders.items()
@@ -269,21 +270,19 @@ class Server(api.UnityToExternalProtoServicer):
         self._answers: SimpleQueue = SimpleQueue()
         self._awaits_answer = False  # whether the player does
         self._is_open = True
-        if is_taken(port):
+        if is_taken(port):  # gRPC would print its own message
             raise _make_port_error(port)
-        self._executor = _DaemonExecutor()
         options = {
             "grpc.so_reuseport": 0,
             "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
             "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
             "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
         }
-        self._server = api.grpc.server(self._executor, options=list(options.items()))
+        self._server = api.grpc.server(_DaemonExecutor(), options=list(options.items()))
         api.add_UnityToExternalProtoServicer_to_server(self, self._server)
         try:
             self.port = self._server.add_insecure_port(f"{LOOPBACK}:{port}")
         except RuntimeError as error:
-            self._executor.shutdown()
             raise _make_port_error(port) from error
         self._server.start()
 
@@ -318,31 +317,22 @@ class Server(api.UnityToExternalProtoServicer):
         self._is_open = False
         self._answers.put(api.UnityMessageProto(header={"status": STATUS_QUIT}))
         self._server.stop(QUIT_SECONDS if self._awaits_answer else None).wait(2 * QUIT_SECONDS)
-        self._executor.shutdown()
 
 
 class _DaemonExecutor(Executor):
-    """An executor with one daemon thread, so that no waiting call keeps the interpreter alive."""
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue = SimpleQueue()
-        threading.Thread(target=self._run_calls, name="unity", daemon=True).start()
+    """An executor that runs each call in a daemon thread, so that no waiting call keeps the interpreter alive."""
 
     def submit(self, call: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
-        self._calls.put((future, call, args, kwargs))
-        return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._calls.put(None)
-
-    def _run_calls(self) -> None:
-        while (work := self._calls.get()) is not None:
-            future, call, args, kwargs = work
+        def run() -> None:
             try:
                 future.set_result(call(*args, **kwargs))
             except Exception as error:
                 future.set_exception(error)
+
+        threading.Thread(target=run, name="unity", daemon=True).start()
+        return future
 
 
 def _make_port_error(port: int) -> EnvironmentStartError:

@@ -15,8 +15,8 @@ import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.scene import AgentSpecs, Batch
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec
+from algorithm.adapters.unity.scene import Batch
+from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 api = compat.load_api()
 
@@ -24,7 +24,7 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 class Decoder:
-    """A decoder of the agents of one behavior, whose observations and actions are `agent_specs`.
+    """A decoder of the agents of one behavior; `role` has the observations and actions of one agent.
 
     Sensors keep their names; a sensor without a name, or with the name of another sensor, is called `sensor_<index>`.
     Vectors are float32. A sequence of variable length becomes one vector, padded with zeros at the end. Images are
@@ -41,36 +41,31 @@ class Decoder:
             name if name and names.count(name) == 1 and name != ACTION_MASK else f"sensor_{index}"
             for index, name in enumerate(names)
         ]
-        self._decision_sensors, self._terminal_sensors = (
-            [_Sensor(name, self.name, sent) for name, sent in zip(names, agent.observations, strict=True)]
-            for _ in range(2)
-        )
-        specs = {sensor.name: sensor.spec for sensor in self._decision_sensors}
+        self._sensors = [_Sensor(name, self.name, sent) for name, sent in zip(names, agent.observations, strict=True)]
+        specs = {sensor.name: sensor.spec for sensor in self._sensors}
         if self._branches:
             specs[ACTION_MASK] = ObsSpec((sum(self._branches),), "uint8")
-        self.agent_specs = AgentSpecs(specs, ActionSpec(action.num_continuous_actions, self._branches))
+        self.role = Role(1, specs, ActionSpec(action.num_continuous_actions, self._branches))
 
     def decode(self, agents: Sequence[Any]) -> tuple[Batch, Batch]:
         """Return the agents of a message that await a decision, and those whose episode ended.
 
-        Their observations are valid until the next call.
-
         Raises:
             EnvironmentCrashed: For NaN, a shape that differs from the sensor's, or an image that cannot be decoded.
         """
-        deciding = self._read_batch([agent for agent in agents if not agent.done], self._decision_sensors)
-        return deciding, self._read_batch([agent for agent in agents if agent.done], self._terminal_sensors)
+        deciding = self._read_batch([agent for agent in agents if not agent.done])
+        return deciding, self._read_batch([agent for agent in agents if agent.done])
 
-    def _read_batch(self, agents: list[Any], sensors: list[_Sensor]) -> Batch:
+    def _read_batch(self, agents: list[Any]) -> Batch:
         for agent in agents:
-            if len(agent.observations) != len(sensors):
+            if len(agent.observations) != len(self._sensors):
                 raise EnvironmentCrashed(
                     f"sent {len(agent.observations)} observations of an agent of {self.name!r}, "
-                    f"which has {len(sensors)} sensors"
+                    f"which has {len(self._sensors)} sensors"
                 )
         obs = {
             sensor.name: sensor.decode([agent.observations[index] for agent in agents])
-            for index, sensor in enumerate(sensors)
+            for index, sensor in enumerate(self._sensors)
         }
         if self._branches:
             obs[ACTION_MASK] = self._read_masks(agents)
@@ -99,14 +94,15 @@ class Decoder:
 
 
 class _Sensor:
-    """A sensor of a behavior, decoded into an array that the next message overwrites, which saves allocations."""
+    """A sensor of a behavior."""
 
     def __init__(self, name: str, behavior: str, sent: Any):
         self.name, self._behavior = name, behavior
         self._sent_shape = shape = tuple(sent.shape)
-        self._is_channels_last = len(shape) == 3 and not _is_channels_first(sent)
+        # Channels are the only dimension without translational equivariance.
+        shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in sent.dimension_properties]
+        self._is_channels_last = len(shape) == 3 and shifted != [False, True, True]
         self._shape = (shape[2], *shape[:2]) if self._is_channels_last else shape
-        self._buffer = np.empty((0, prod(shape)), np.float32)
         if len(shape) == 3 and sent.compression_type != api.NONE:
             self.spec = ObsSpec(self._shape, "uint8", high=255.0)
         else:
@@ -130,22 +126,20 @@ class _Sensor:
 
     def _decode_raw(self, observations: list[Any]) -> np.ndarray:
         """Copy the numbers from the serialized messages, which avoids a Python object for each of them."""
-        size = self._buffer.shape[1]
-        if len(self._buffer) < len(observations):
-            self._buffer = np.empty((len(observations), size), np.float32)
-        length = 4 * size
-        for values, observation in zip(self._buffer, observations, strict=False):
+        size = prod(self._sent_shape)
+        rows, length = np.empty((len(observations), size), np.float32), 4 * size
+        for values, observation in zip(rows, observations, strict=True):
             data = observation.float_data.SerializeToString()
             if not length <= len(data) <= length + 6:  # a tag and the length precede the numbers
                 raise self._make_error(f"of {len(data) // 4} numbers, not {size}")
             values[:] = np.frombuffer(data, "<f4", offset=len(data) - length)
-        rows = self._buffer[: len(observations)].reshape(-1, *self._sent_shape)
+        rows = rows.reshape(-1, *self._sent_shape)
         return rows.transpose(0, 3, 1, 2) if self._is_channels_last else rows
 
     def _decompress(self, observation: Any) -> np.ndarray:
         """Return an image [channels, rows, columns] float32, in which byte k of a PNG is k / 255."""
         if observation.compression_type == api.NONE:
-            return self._decode_raw([observation])[0].copy()
+            return self._decode_raw([observation])[0]
         planes = self._decode_planes(observation.compressed_data)
         mapping = np.array(observation.compressed_channel_mapping)
         channels = self._shape[0]
@@ -174,12 +168,6 @@ class _Sensor:
 
     def _make_error(self, what: str) -> EnvironmentCrashed:
         return EnvironmentCrashed(f"sent an observation {what}, from the sensor {self.name!r} of {self._behavior!r}")
-
-
-def _is_channels_first(sent: Any) -> bool:
-    """Return whether the first dimension is the only one without translational equivariance, as for channels."""
-    shifted = [bool(each & api.DimensionProperty.TRANSLATIONAL_EQUIVARIANCE) for each in sent.dimension_properties]
-    return shifted == [False, True, True]
 
 
 def _check_finite(values: np.ndarray, what: str, behavior: str) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,13 +107,6 @@ def find_player(path: Path) -> Path:
     Raises:
         EnvironmentStartError: If there is no program, there are several, or the program is not executable.
     """
-    program = path if path.is_file() else _find_build(path)
-    if os.name == "posix" and not os.access(program, os.X_OK):
-        raise EnvironmentStartError(f"{program} is not executable: run chmod +x on it")
-    return program
-
-
-def _find_build(path: Path) -> Path:
     suffixes, patterns = PROGRAM_NAMES.get(sys.platform, PROGRAM_NAMES["linux"])
     for candidate in (path, *(path.with_name(path.name + suffix) for suffix in suffixes)):
         found = {candidate} if candidate.is_file() else {file for name in patterns for file in candidate.glob(name)}
@@ -122,6 +115,8 @@ def _find_build(path: Path) -> Path:
         if len(programs) > 1:
             names = ", ".join(program.name for program in programs)
             raise EnvironmentStartError(f"there are several programs in {candidate}: {names}; name one of them")
+        if programs and os.name == "posix" and not os.access(programs[0], os.X_OK):
+            raise EnvironmentStartError(f"{programs[0]} is not executable: run chmod +x on it")
         if programs:
             return programs[0]
     raise EnvironmentStartError(f"there is no player at {path}: give the path of a build made for this platform")
@@ -236,7 +231,12 @@ def find_free_port() -> int:
 
 def describe_holder(port: int) -> str:
     """Return the name of the program that listens on the port, known on Linux only, for processes of the same user."""
-    sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
+    sockets = set()  # that listen on the port
+    for table in filter(Path.exists, SOCKET_TABLES):  # on Linux
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
+                sockets.add(f"socket:[{fields[9]}]")
     for process in Path("/proc").glob("[0-9]*") if sockets else ():
         try:
             if any(file.resolve().name in sockets for file in (process / "fd").iterdir()):
@@ -244,12 +244,3 @@ def describe_holder(port: int) -> str:
         except OSError:  # a process of another user, or one that has just ended
             continue
     return "another program"
-
-
-def _find_inodes(port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on the port."""
-    for table in filter(Path.exists, SOCKET_TABLES):  # on Linux
-        for line in table.read_text().splitlines()[1:]:
-            fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN_STATE:
-                yield fields[9]

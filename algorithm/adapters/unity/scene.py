@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
-from algorithm.specs import ActionSpec, ObsSpec
+from algorithm.specs import Role
 
 TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
 MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
-NO_AGENT = -1
 # Name in ML-Agents: a regular expression of the metric, and the factor between the two.
 METRICS = {
     "Environment/Cumulative Reward": (r"rollout/return", 1.0),
@@ -35,14 +34,6 @@ LESSON_NAME = "Environment/Lesson Number/"
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
 SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
-
-
-@dataclass(frozen=True)
-class AgentSpecs:
-    """The observations and actions of the agents of one behavior."""
-
-    obs_specs: dict[str, ObsSpec]
-    action_spec: ActionSpec
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +62,7 @@ class SceneTick:
     """The agents of a scene at one tick: {behavior: (agents that await a decision, agents whose episode ended)}."""
 
     batches: dict[str, tuple[Batch, Batch]]
-    agent_specs: dict[str, AgentSpecs] = field(default_factory=dict)  # of behaviors that are new at this tick
+    roles: dict[str, Role] = field(default_factory=dict)  # of one agent of each behavior that is new at this tick
     statistics: SceneStatistics = field(default_factory=dict)
 
 
@@ -94,6 +85,17 @@ def get_agent_name(behavior: str) -> str:
     return get_role_name(TEAM_SUFFIX.sub("", behavior))
 
 
+@dataclass(slots=True)
+class Lane:
+    """The lane of an agent of a scene, and the progress of its episode."""
+
+    number: int
+    agent: int | None = None
+    in_episode: bool = False  # whether a decision of the episode was made
+    episode_return: float = 0.0
+    last_tick: int = -1  # the last tick with a row of this agent
+
+
 class LaneAssignment:
     """The lanes of the agents of one behavior in one scene, and the progress of their episodes.
 
@@ -114,20 +116,16 @@ class LaneAssignment:
                 others. It raises an error if no lane may be added.
             max_silent_ticks: Ticks without a request after which an agent loses its lane.
         """
-        self.numbers = np.arange(first, first + count)
+        self.lanes = [Lane(number) for number in range(first, first + count)]
         self.max_silent_ticks, self._add_lane = max_silent_ticks, add_lane
-        self._last_ticks = np.full(count, -1)  # the last tick with a row of each lane
         self._tick = 0
         self.forget_episodes()
 
     def forget_episodes(self) -> None:
         """Truncate all episodes without a last observation, because the scene was closed or restarted."""
-        count = len(self.numbers)
+        self.lanes = [Lane(lane.number) for lane in self.lanes]
         self.active_lanes: Any = None  # [n] lanes of the last tick, in the order of the scene
-        self._lane_of: dict[int, int] = {}
-        self._agents = [NO_AGENT] * count
-        self._in_episode = np.zeros(count, bool)  # whether a decision of the episode was made
-        self._returns = np.zeros(count)
+        self._lane_of: dict[int, Lane] = {}
 
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
@@ -139,100 +137,84 @@ class LaneAssignment:
         Returns:
             Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.
         """
-        self._tick += 1
-        terminations: dict[int, float] = {}  # {lane: last reward} of agents that request a decision again
-        final, returns = self._end_episodes(decisions, terminals, terminations)
-        next_step = self._make_decision_step(decisions, terminations) if len(decisions) else None
-        self.active_lanes = None if next_step is None else self._decision_lanes
+        self._tick, self.active_lanes = self._tick + 1, None
+        deciding_agents = set(decisions.agent.tolist())
+        last_rewards: dict[int, float] = {}  # {lane: reward of a termination} of agents that request a decision again
+        final_rows, returns = {}, []
+        ended = zip(terminals.agent.tolist(), terminals.reward.tolist(), terminals.interrupted.tolist(), strict=True)
+        for row, (agent, reward, is_interrupted) in enumerate(ended):
+            lane = self._lane_of.get(agent)
+            if lane is None or not lane.in_episode:
+                continue
+            returns.append(lane.episode_return + reward)
+            lane.in_episode, lane.episode_return, lane.last_tick = False, 0.0, self._tick
+            if agent in deciding_agents and not is_interrupted:
+                last_rewards[lane.number] = reward
+            else:
+                final_rows[lane.number] = row
+        final = self._make_final_step(terminals, final_rows) if final_rows else None
+        next_step = self._make_decision_step(decisions, last_rewards) if len(decisions) else None
         return final, next_step, returns
 
     def order_actions(self, step_lanes: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the actions in the order of the scene, from those [n, size] for the ascending lanes [n] of a Step."""
         return actions[np.searchsorted(step_lanes, self.active_lanes)]
 
-    def _end_episodes(
-        self, decisions: Batch, terminals: Batch, terminations: dict[int, float]
-    ) -> tuple[Step | None, list[float]]:
-        if not len(terminals):
-            return None, []
-        deciding_agents = set(decisions.agent.tolist())
-        returns, final_rows = [], {}
-        for row, agent in enumerate(terminals.agent.tolist()):
-            lane = self._lane_of.get(agent)
-            if lane is None or not self._in_episode[lane]:
-                continue
-            self._in_episode[lane] = False
-            self._last_ticks[lane] = self._tick
-            returns.append(float(self._returns[lane] + terminals.reward[row]))
-            self._returns[lane] = 0
-            if agent in deciding_agents and not terminals.interrupted[row]:
-                terminations[lane] = float(terminals.reward[row])
-            else:
-                final_rows[lane] = row
-        if not final_rows:
-            return None, returns
-        lanes = np.array(sorted(final_rows))
-        rows = np.array([final_rows[lane] for lane in lanes.tolist()])
+    def _make_final_step(self, terminals: Batch, final_rows: Mapping[int, int]) -> Step:
+        lanes = sorted(final_rows)
+        rows = np.array([final_rows[lane] for lane in lanes])
         return Step(
-            lane=self.numbers[lanes],
+            lane=np.array(lanes),
             obs={name: value[rows] for name, value in terminals.obs.items()},
             first=np.zeros(len(rows), bool),
             is_bootstrap_row=np.ones(len(rows), bool),
             reward=terminals.reward[rows],
-            alive=terminals.interrupted[rows].copy(),
-        ), returns
-
-    def _make_decision_step(self, decisions: Batch, terminations: Mapping[int, float]) -> Step:
-        lanes = self._assign_lanes(decisions.agent.tolist())
-        self._decision_lanes = self.numbers[lanes]
-        order = np.argsort(lanes)
-        lanes = lanes[order]
-        first = ~self._in_episode[lanes]
-        reward = np.where(first, np.float32(0), decisions.reward[order])
-        self._returns[lanes] += reward
-        alive = np.ones(len(lanes), bool)
-        for lane, last_reward in terminations.items():
-            row = int(np.searchsorted(lanes, lane))
-            reward[row], alive[row] = last_reward, False
-        self._in_episode[lanes] = True
-        return Step(
-            lane=self.numbers[lanes],
-            obs={name: value[order] for name, value in decisions.obs.items()},
-            first=first,
-            is_bootstrap_row=np.zeros(len(lanes), bool),
-            reward=reward,
-            alive=alive,
+            alive=terminals.interrupted[rows],
         )
 
-    def _assign_lanes(self, agents: list[int]) -> np.ndarray:
+    def _make_decision_step(self, decisions: Batch, last_rewards: Mapping[int, float]) -> Step:
+        lanes = self._assign_lanes(decisions.agent.tolist())
+        self.active_lanes = np.array([lane.number for lane in lanes])
+        first = np.array([not lane.in_episode for lane in lanes])
+        reward = np.where(first, np.float32(0), decisions.reward)
+        alive = np.ones(len(lanes), bool)
+        for row, lane in enumerate(lanes):
+            lane.in_episode = True
+            lane.episode_return += float(reward[row])
+            if lane.number in last_rewards:
+                reward[row], alive[row] = last_rewards[lane.number], False
+        order = np.argsort(self.active_lanes)
+        return Step(
+            lane=self.active_lanes[order],
+            obs={name: value[order] for name, value in decisions.obs.items()},
+            first=first[order],
+            is_bootstrap_row=np.zeros(len(lanes), bool),
+            reward=reward[order],
+            alive=alive[order],
+        )
+
+    def _assign_lanes(self, agents: list[int]) -> list[Lane]:
         """Return the lane of each agent; an agent without one is assigned a lane."""
-        lanes = np.array([self._lane_of.get(agent, NO_AGENT) for agent in agents])
-        self._last_ticks[lanes[lanes != NO_AGENT]] = self._tick
-        taken = set(lanes.tolist())
-        for row in np.flatnonzero(lanes == NO_AGENT):
-            lanes[row] = lane = self._find_free_lane(taken)
-            taken.add(lane)
-            self._lane_of.pop(self._agents[lane], None)
-            self._agents[lane] = agents[row]
-            self._lane_of[agents[row]] = lane
-            self._in_episode[lane], self._returns[lane], self._last_ticks[lane] = False, 0, self._tick
-        return lanes
+        taken = {self._lane_of[agent].number for agent in agents if agent in self._lane_of}
+        for agent in agents:
+            if agent not in self._lane_of:
+                lane = self._find_free_lane(taken)
+                if lane.agent is not None:
+                    del self._lane_of[lane.agent]
+                lane.agent, lane.in_episode, lane.episode_return = agent, False, 0.0
+                self._lane_of[agent] = lane
+                taken.add(lane.number)
+            self._lane_of[agent].last_tick = self._tick
+        return [self._lane_of[agent] for agent in agents]
 
-    def _find_free_lane(self, taken: set[int]) -> int:
-        lanes = [lane for lane in range(len(self.numbers)) if lane not in taken]
-        idle = [lane for lane in lanes if not self._in_episode[lane]]
-        silent = [lane for lane in lanes if self._tick - self._last_ticks[lane] >= self.max_silent_ticks]
-        unused = [lane for lane in idle if self._agents[lane] == NO_AGENT]
-        candidates = unused or sorted(idle or silent, key=lambda lane: self._last_ticks[lane])
-        return candidates[0] if candidates else self._append_lane()
-
-    def _append_lane(self) -> int:
-        """Add a lane and return its index among the lanes of this scene."""
-        self.numbers = np.append(self.numbers, self._add_lane(len(self.numbers)))
-        self._agents.append(NO_AGENT)
-        self._in_episode, self._returns = np.append(self._in_episode, False), np.append(self._returns, 0.0)
-        self._last_ticks = np.append(self._last_ticks, -1)
-        return len(self.numbers) - 1
+    def _find_free_lane(self, taken: Collection[int]) -> Lane:
+        lanes = [lane for lane in self.lanes if lane.number not in taken]
+        idle = [lane for lane in lanes if not lane.in_episode]
+        silent = [lane for lane in lanes if self._tick - lane.last_tick >= self.max_silent_ticks]
+        if idle or silent:
+            return min(idle or silent, key=lambda lane: lane.last_tick)
+        self.lanes.append(Lane(self._add_lane(len(self.lanes))))
+        return self.lanes[-1]
 
 
 class StatisticsCollector:

@@ -77,7 +77,10 @@ def run_self_test() -> str:
 
     threading.Thread(target=run_scene, daemon=True).start()
     try:
-        observed = _run_trainer(port)
+        with UnityClient(None, port=port, start_limit=TIMEOUT, limit=TIMEOUT) as client:
+            client.reset()  # then an action, which is the agent's next observation
+            decisions, _ = client.step({BEHAVIOR: np.array([[ACTION]], np.float32)}).batches[BEHAVIOR]
+            observed = float(decisions.obs["action"][0, 0])
     except Exception as error:
         cause = errors[0] if errors else error
         if is_pure_python():
@@ -120,11 +123,3 @@ def _make_message(observed: float) -> bytes:
     sensor.dimension_properties.append(1)
     sensor.float_data.data.append(observed)
     return message.SerializeToString()
-
-
-def _run_trainer(port: int) -> float:
-    """Send the agent an action and return its next observation."""
-    with UnityClient(None, port=port, start_limit=TIMEOUT, limit=TIMEOUT) as client:
-        client.reset()
-        decisions, _ = client.step({BEHAVIOR: np.array([[ACTION]], np.float32)}).batches[BEHAVIOR]
-        return float(decisions.obs["action"][0, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -464,10 +464,10 @@ class ParameterReader:
         return {"sampler_type": kind, "sampler_parameters": parameters}
 
 
-def _list_ranges(parameter: Parameter) -> Iterator[tuple[float, float]]:
+def _list_ranges(parameter: Parameter) -> Iterator[Sequence[float]]:
     """Yield the limits of each uniform distribution of a parameter."""
     for value in [lesson.value for lesson in parameter] if isinstance(parameter, tuple) else [parameter]:
         if isinstance(value, Uniform):
-            yield value.low, value.high
+            yield value.min_value, value.max_value
         elif isinstance(value, MultiRange):
             yield from value.intervals

@@ -43,10 +43,10 @@ class ReportCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Write the files, and print their paths."""
-        from algorithm.parts.env_folder import find_run_path
+        from algorithm.parts.run_folder import RunFolder
         from algorithm.tools.reports.report_files import write_files
 
-        folder = find_run_path(options.env, options.name)
+        folder = RunFolder.find(options.env, options.name).given_path
         report, card = write_files(folder, output.log)
         output.result = {
             "run": folder.as_posix(),

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
 from algorithm.atomic_io import open_replacement
 from algorithm.errors import clean_text
+from algorithm.tools.reports.page import TEMPLATES, render
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-TEMPLATES = FilePath(__file__).resolve().parent / "templates"
 N_SERIES_COLORS = 8  # series-0 to series-7; further series repeat them
 FONT = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", Arial, sans-serif'
 FONT_SIZE = 11.0  # pixels
@@ -47,19 +46,11 @@ class Path:
     dash: tuple[float, float] | None = None
     opacity: float = 1.0
 
-    def add_to(self, parent: Element) -> None:
-        """Add its SVG element."""
+    @property
+    def outline(self) -> str:
+        """The points as the data of an SVG path."""
         parts = [" ".join(map("{:g}".format, piece.round(2).ravel().tolist())) for piece in self._split()]
-        style = {"fill": "none", "stroke": f"var(--{self.color})", "stroke-width": f"{self.width:g}"}
-        style |= {"stroke-linecap": "round", "stroke-linejoin": "round"}
-        if not self.width:
-            style = {"fill": f"var(--{self.color})"}
-        if self.dash:
-            style |= {"stroke-dasharray": "{:g} {:g}".format(*self.dash), "stroke-linecap": "butt"}
-        if self.opacity != 1:
-            style["opacity"] = f"{self.opacity:g}"
-        d = "".join(f"M{part}h0" if part.count(" ") == 1 else f"M{part}" for part in parts)
-        SubElement(parent, "path", {"d": d, **style})
+        return "".join(f"M{part}h0" if part.count(" ") == 1 else f"M{part}" for part in parts)
 
     def draw(self, image: Image, scale: float) -> None:
         """Draw it into a picture."""
@@ -100,12 +91,6 @@ class Text:
     size: float = FONT_SIZE
     is_bold: bool = False
 
-    def add_to(self, parent: Element) -> None:
-        """Add its SVG element."""
-        place = {"x": f"{self.x:.6g}", "y": f"{self.y:.6g}", "text-anchor": self.anchor, "font-size": f"{self.size:g}"}
-        weight = {"font-weight": "600"} if self.is_bold else {}
-        SubElement(parent, "text", {**place, **weight, "fill": f"var(--{self.color})"}).text = clean_text(self.text)
-
     def draw(self, image: Image, scale: float) -> None:
         """Draw it into a picture."""
         from PIL import ImageDraw, ImageFont
@@ -131,11 +116,6 @@ class Figure:
     shapes: list[Path | Text | Figure] = field(default_factory=list)
     place: tuple[float, float] = (0.0, 0.0)
 
-    def add_to(self, parent: Element) -> None:
-        """Add its SVG element."""
-        names = dict(zip(("x", "y", "width", "height"), map("{:.6g}".format, (*self.place, *self.size)), strict=True))
-        self._add_shapes(SubElement(parent, "svg", {**names, "overflow": "hidden"}))
-
     def draw(self, image: Image, scale: float) -> None:
         """Draw it into a picture."""
         (left, top), (width, height) = self.place, self.size
@@ -147,19 +127,11 @@ class Figure:
 
     def to_svg(self) -> str:
         """Return it as an SVG element for a page."""
-        svg = Element("svg", {"class": "chart", "role": "img", "viewBox": self._make_view_box()})
-        self._add_shapes(svg)
-        return tostring(svg, "unicode")
+        return render("figure.svg", figure=self, themes="")
 
     def to_svg_file(self) -> str:
         """Return it as the text of an SVG file with the colors of both themes."""
-        width, height = map("{:g}".format, self.size)
-        names = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height}
-        svg = Element("svg", {**names, "viewBox": self._make_view_box()})
-        SubElement(svg, "style").text = f"{_read_themes()}\ntext {{ font-family: {FONT}; }}"
-        SubElement(svg, "rect", {"width": width, "height": height, "fill": "var(--page)"})
-        self._add_shapes(svg)
-        return f"{tostring(svg, 'unicode')}\n"
+        return render("figure.svg", figure=self, themes=_read_themes(), font=FONT)
 
     def write_png(self, path: FilePath) -> None:
         """Write it as a PNG file."""
@@ -170,13 +142,6 @@ class Figure:
         self.draw(image, PNG_SCALE * SMOOTH)
         with open_replacement(path) as file:
             image.resize((width, height), Image.Resampling.LANCZOS).save(file, "PNG")
-
-    def _make_view_box(self) -> str:
-        return "0 0 {:g} {:g}".format(*self.size)
-
-    def _add_shapes(self, parent: Element) -> None:
-        for shape in self.shapes:
-            shape.add_to(parent)
 
 
 def get_color(index: int) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from algorithm import __version__
 from algorithm.config.yaml_layers import format_value
 from algorithm.errors import clean_text
-from algorithm.tools.reports.figure import TEMPLATES
 from algorithm.training.metrics import format_number
 
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_VALUE = 300  # characters of the value of a setting
 
 
@@ -20,8 +21,8 @@ def render(template: str, **values: Any) -> str:
 
     The filters are those of Jinja, `number` (four significant digits, a dash for None), `count` (an integer with
     commas), `duration` (of seconds), `setting` (a value as YAML), and `code` (a line inside of code in Markdown, which
-    is marked as `safe` then). All values are escaped, as HTML in a template `*.html` and as Markdown in others, and
-    cleaned (`clean_text`), except those that a template marks as `safe`.
+    is marked as `safe` then). All values are escaped, as HTML in a template `*.html` or `*.svg` and as Markdown in
+    others, and cleaned (`clean_text`), except those that a template marks as `safe`.
 
     Args:
         template: file in the folder of templates. A page extends `base.html`, whose blocks are `title` and `content`.
@@ -44,7 +45,7 @@ def make_environment() -> Any:
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=lambda name: bool(name and name.endswith(".html")),
+        autoescape=lambda name: bool(name and name.endswith((".html", ".svg"))),
         undefined=StrictUndefined,
         finalize=finalize,
         trim_blocks=True,

@@ -104,7 +104,7 @@ class Study:
         self.lock = StudyLock(folder)
         storages, path = self.optuna.storages, folder / JOURNAL_FILE
         with self.lock:
-            repair_journal(path, maximize, self.optuna, log)
+            self._repair_journal(path, log)
             backend = storages.journal.JournalFileBackend(str(path), self.lock)
             self._study = self.optuna.create_study(
                 storage=storages.JournalStorage(backend),
@@ -113,6 +113,48 @@ class Study:
                 pruner=self.optuna.pruners.MedianPruner(n_warmup_steps=warmup),
                 load_if_exists=True,
             )
+
+    def _repair_journal(self, path: Path, log: Callable[[str], None]) -> None:
+        """Rewrite a damaged journal without the operations that cannot be used; `log` receives a line then.
+
+        A trial whose end is lost is unfinished, and so is trained again.
+        """
+        if not path.is_file() or not path.stat().st_size:
+            return
+        operations, problem = read_json_lines(path, Operation, allow_nan=True)
+        kept = list(self._select(operations))
+        is_cut = path.read_bytes()[-1:] != b"\n"
+        if problem or is_cut or kept != operations:
+            copy = copy_aside(path)
+            write_json_lines(path, kept, allow_nan=True)
+            log(
+                f"{problem or f'{path} is damaged'}: what cannot be used is dropped, and finished trials are kept; "
+                f"{copy.name} is a copy as it was"
+            )
+
+    def _select(self, operations: Sequence[Operation]) -> Iterator[Operation]:
+        """Yield the operations that Optuna can apply, with the creation of the study and of trials where they are lost.
+
+        The id of a trial is the number of trials that were created before it. An operation on the next id shows that a
+        creation is lost, and creations differ in nothing but their time.
+        """
+        study = self.folder.name
+        expected = {"op_code": CREATE_STUDY, "study_name": study, "directions": [2 if self.maximize else 1]}
+        if not operations or {**operations[0], **expected} != operations[0]:
+            operations = [{**expected, "worker_id": ""}, *operations]
+        applied, n_trials = _AppliedOperations(self.optuna), 0
+        for operation in operations:  # every process that opens the study creates it, too
+            code, trial = operation.get("op_code"), operation.get("trial_id")
+            if trial == n_trials:
+                created = {"op_code": CREATE_TRIAL, "worker_id": "", "study_id": 0, "datetime_start": None}
+                applied.add(created)
+                n_trials += 1
+                yield created
+            is_foreign = operation.get("study_id", 0) != 0 or operation.get("study_name", study) != study
+            is_unknown = isinstance(trial, int) and trial >= n_trials
+            if not is_foreign and not is_unknown and applied.add(operation):
+                n_trials += code == CREATE_TRIAL
+                yield operation
 
     def check_settings(self, tree: Tree) -> None:
         """Record the settings of a new study. Raises UserError if the study has others."""
@@ -205,55 +247,6 @@ def import_optuna() -> ModuleType:
         raise UserError(f"tune needs the extra tune ({line}): {get_install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-def repair_journal(path: Path, maximize: bool, optuna: ModuleType, log: Callable[[str], None]) -> None:
-    """Rewrite a damaged journal without the operations that cannot be used; `log` receives a line then.
-
-    A trial whose end is lost is unfinished, and so is trained again. The caller holds the lock of the study.
-
-    Args:
-        path: the journal, in the folder of its study.
-        maximize: whether trials with larger values are better.
-        optuna: the package.
-        log: receives a line if the journal is damaged.
-    """
-    if not path.is_file() or not path.stat().st_size:
-        return
-    operations, problem = read_json_lines(path, Operation, allow_nan=True)
-    kept = list(_select(operations, path.parent.name, maximize, optuna))
-    is_cut = path.read_bytes()[-1:] != b"\n"
-    if problem or is_cut or kept != operations:
-        copy = copy_aside(path)
-        write_json_lines(path, kept, allow_nan=True)
-        log(
-            f"{problem or f'{path} is damaged'}: what cannot be used is dropped, and finished trials are kept; "
-            f"{copy.name} is a copy as it was"
-        )
-
-
-def _select(operations: Sequence[Operation], study: str, maximize: bool, optuna: ModuleType) -> Iterator[Operation]:
-    """Yield the operations that Optuna can apply, with the creation of the study and of trials where they are lost.
-
-    The id of a trial is the number of trials that were created before it. An operation on the next id shows that a
-    creation is lost, and creations differ in nothing but their time.
-    """
-    expected = {"op_code": CREATE_STUDY, "study_name": study, "directions": [2 if maximize else 1]}
-    if not operations or {**operations[0], **expected} != operations[0]:
-        operations = [{**expected, "worker_id": ""}, *operations]
-    applied, n_trials = _AppliedOperations(optuna), 0
-    for operation in operations:  # every process that opens the study creates it, too
-        code, trial = operation.get("op_code"), operation.get("trial_id")
-        if trial == n_trials:
-            created = {"op_code": CREATE_TRIAL, "worker_id": "", "study_id": 0, "datetime_start": None}
-            applied.add(created)
-            n_trials += 1
-            yield created
-        is_foreign = operation.get("study_id", 0) != 0 or operation.get("study_name", study) != study
-        is_unknown = isinstance(trial, int) and trial >= n_trials
-        if not is_foreign and not is_unknown and applied.add(operation):
-            n_trials += code == CREATE_TRIAL
-            yield operation
 
 
 class _AppliedOperations:

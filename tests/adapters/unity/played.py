@@ -35,7 +35,7 @@ def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit:
 
 def act(client: UnityClient, tick: SceneTick) -> SceneTick:
     """Step with zeros as actions, and return the next tick."""
-    sizes = {name: specs.action_spec.size for name, specs in client.agent_specs.items()}
+    sizes = {name: role.action_spec.size for name, role in client.roles.items()}
     return client.step({name: np.zeros((len(asked), sizes[name])) for name, (asked, _) in tick.batches.items()})
 
 

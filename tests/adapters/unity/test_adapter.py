@@ -1,4 +1,4 @@
-"""Steps of scenes as lanes, and failures of scenes."""
+"""Steps of scenes as lanes, and failures of scenes; the contract of all adapters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,11 +21,11 @@ from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
 from algorithm.adapters.unity import adapter as unity_adapter
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
-from algorithm.adapters.unity.scene import AgentSpecs, Batch, SceneTick
+from algorithm.adapters.unity.scene import Batch, SceneTick
 from algorithm.adapters.wrappers import RestartOnFailure
-from algorithm.specs import ActionSpec, ObsSpec
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.adapters.configs import opened
-from tests.adapters.contract import _random_actions
+from tests.adapters.contract import _random_actions, make_contract
 from tests.adapters.unity.played import ENVIRONMENT, make_config, make_scenes, press_play
 from tests.faults.namespaces import list_descendants
 from tests.faults.runs import wait_until_dead
@@ -33,6 +34,13 @@ from tests.unity_player.launcher import ROOT, make_player
 CAMERA = {"Camera": ObsSpec((3, 8, 8))}
 # The contract tests and the test with kill -9 start the processes of scenes as users do.
 pytestmark = pytest.mark.usefixtures("prepared_scenes")
+TEMPORARY = tempfile.TemporaryDirectory()  # removed at the end of the process
+FOLDER = Path(TEMPORARY.name)
+
+TestStaggeredInTwoEnvironments = make_contract(
+    lambda: make_scenes(FOLDER, "staggered", "--seed", "3", copies=2, agents=3)
+)
+TestGrid = make_contract(lambda: make_scenes(FOLDER, "grid", "--seed", "3", "--size", "20", "--png"))
 
 
 @pytest.fixture
@@ -227,7 +235,7 @@ def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
         return Batch(agent=np.arange(count), obs=obs, reward=zeros, interrupted=zeros > 0)
 
     pictures = np.zeros((2, 3, 8, 8), np.float32)
-    tick = SceneTick({"Eye?team=0": (batch(2), batch(0))}, {"Eye?team=0": AgentSpecs(CAMERA, ActionSpec(1))})
+    tick = SceneTick({"Eye?team=0": (batch(2), batch(0))}, {"Eye?team=0": Role(1, CAMERA, ActionSpec(1))})
     adapter = UnityAdapter(make_config(Path("player"), no_graphics=True))
     with pytest.raises(UnsupportedEnvironment, match="'Camera' shows a single color.*no_graphics"):
         adapter._make_steps({0: tick})

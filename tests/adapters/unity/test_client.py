@@ -1,4 +1,4 @@
-"""The connection to players in real processes: each failure is one line, and no process remains."""
+"""The connection to players in real processes: each failure is one line, no process remains. Also its self-test."""
 
 import os
 import signal
@@ -15,9 +15,10 @@ import pytest
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
 from algorithm.adapters.unity import client as client_module  # noqa: E402
-from algorithm.adapters.unity import launch, watchdog  # noqa: E402
+from algorithm.adapters.unity import launch, self_test, watchdog  # noqa: E402
 from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
+from algorithm.tools.doctor.check import SubprocessFailed, run_in_subprocess  # noqa: E402
 from tests.adapters.unity.played import ENVIRONMENT, act, press_play, start  # noqa: E402
 from tests.faults.runs import is_alive, wait_until, wait_until_dead  # noqa: E402
 from tests.unity_player.launcher import make_player  # noqa: E402
@@ -152,13 +153,6 @@ def test_the_client_waits_for_the_editor_and_detects_its_end(port):
         time.sleep(0.2)  # until gRPC detects it
         with pytest.raises(EnvironmentCrashed, match="^the editor broke the connection$"):
             act(client, tick)  # long before the limit
-    # Stop, after another Play on the same port
-    player = press_play(port, "balance_ball", "--fault", "quit", "--at", "1")
-    with wait_for_editor(port) as client:
-        tick = client.reset()
-        with pytest.raises(PlayerQuit, match="^the editor quit$"):
-            act(client, tick)
-    assert player.wait(10) == 0
 
 
 def test_the_last_message_reaches_the_player(port, tmp_path):
@@ -251,3 +245,40 @@ def test_ctrl_c_in_the_terminal_reaches_the_trainer_only(tmp_path):
     pids = [client._process.pid, client._process._watchdog.pid]
     assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
     client.close()
+
+
+def test_an_error_of_the_scene_is_reported(monkeypatch):
+    def play(port):
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(self_test, "run_stub", play)
+    monkeypatch.setattr(self_test, "TIMEOUT", 0.3)
+    with pytest.raises(RuntimeError, match="no such thing"):
+        self_test.run_self_test()
+
+
+def test_a_scene_that_never_connects_is_reported(monkeypatch):
+    monkeypatch.setattr(self_test, "TIMEOUT", 0.3)
+    monkeypatch.setattr(self_test, "run_stub", lambda port: None)
+    with pytest.raises(EnvironmentStartError, match="did not connect"):
+        self_test.run_self_test()
+
+
+@pytest.mark.slow
+def test_protobuf_in_pure_python_is_reported(monkeypatch):
+    """Test the report: protobuf in pure Python fails in some versions and is slow in others."""
+    monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+    try:
+        error_line = run_in_subprocess("algorithm.adapters.unity.self_test:run_self_test")
+    except SubprocessFailed as error:
+        error_line = str(error)
+    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in error_line
+    monkeypatch.delenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION")
+    assert "unset" not in self_test.run_self_test()
+
+
+def test_a_changed_message_is_an_error(monkeypatch):
+    make_message = self_test._make_message
+    monkeypatch.setattr(self_test, "_make_message", lambda observed: make_message(observed / 2))
+    with pytest.raises(EnvironmentCrashed, match="sent the action 0.5, but the scene received 0.25"):
+        self_test.run_self_test()

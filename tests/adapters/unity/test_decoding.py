@@ -62,7 +62,7 @@ def read(*agents, **how):
     """Return the observations of the first sensor for the agents that await a decision."""
     decoder = Decoder(parameters(continuous=1, **how), agents[0])
     decisions, _ = decoder.decode(agents)
-    ((name, spec),) = decoder.agent_specs.obs_specs.items()
+    ((name, spec),) = decoder.role.obs_specs.items()
     assert (decisions.obs[name].shape[1:], decisions.obs[name].dtype) == (spec.shape, spec.dtype)
     return decisions.obs[name]
 
@@ -126,7 +126,7 @@ def test_agents_are_divided_into_waiting_and_done_agents():
 def test_sensors_without_a_name_of_their_own_are_numbered(names):
     decoder = Decoder(parameters(branches=(2,)), agent(*(floats([1.0], name=name) for name in names)))
     expected = [name if name == "sensor" else f"sensor_{index}" for index, name in enumerate(names)]
-    assert list(decoder.agent_specs.obs_specs) == [*expected, "action_mask"]
+    assert list(decoder.role.obs_specs) == [*expected, "action_mask"]
 
 
 def test_waiting_and_done_agents_keep_their_own_observations():

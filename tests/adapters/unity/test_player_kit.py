@@ -11,7 +11,7 @@ pytest.importorskip("mlagents_envs")
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform  # noqa: E402
 from algorithm.adapters.unity.scene import AVERAGE  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
-from tests.unity_player import ball, grid  # noqa: E402
+from tests.unity_player import tasks  # noqa: E402
 from tests.unity_player.__main__ import TASKS, parse  # noqa: E402
 from tests.unity_player.launcher import ROOT  # noqa: E402
 from tests.unity_player.scene import Action  # noqa: E402
@@ -47,8 +47,8 @@ def test_reaching_the_goal_gives_one_and_walls_are_masked():
     def walk(task, news):
         cell, *signs = task.cells[news.agent]
         named, wrong = signs if news.obs[1].argmax() == 0 else reversed(signs)
-        steps = cell + np.array(grid.MOVES)
-        assert news.mask == ((steps < 0) | (steps >= grid.CELLS)).any(1).tolist()
+        steps = cell + np.array(tasks.MOVES)
+        assert news.mask == ((steps < 0) | (steps >= tasks.CELLS)).any(1).tolist()
         far = np.abs(named - steps).sum(1) + 99 * (np.array(news.mask) | (wrong == steps).all(1))
         return Action([], [int(far.argmin())])
 
@@ -61,7 +61,7 @@ def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
         "gravity": 2.5,
         "mass": Uniform(1.0, 2.0),
         "wind": Gaussian(0.0, 0.5),
-        "size": MultiRange(((0.0, 1.0), (4.0, 5.0))),
+        "size": MultiRange([[0.0, 1.0], [4.0, 5.0]]),
     }
     record = tmp_path / "recorded.jsonl"
     how = {"engine": engine, "parameters": parameters, "seed": 3, "arguments": ["-nographics"]}
@@ -82,7 +82,7 @@ def test_settings_are_recorded_and_statistics_are_returned(tmp_path):
     drawn = recorded[-1]["reset"]
     assert drawn["gravity"] == 2.5 and 1 <= drawn["mass"] <= 2 and (0 <= drawn["size"] <= 1 or 4 <= drawn["size"] <= 5)
     for ((value, aggregation),) in (tick["Ball/Distance"] for tick in statistics):
-        assert 0 < value < ball.EDGE and aggregation == AVERAGE
+        assert 0 < value < tasks.EDGE and aggregation == AVERAGE
 
 
 def test_the_example_of_the_guide_plays(tmp_path):

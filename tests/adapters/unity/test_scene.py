@@ -30,24 +30,20 @@ def shown(step) -> list[tuple]:
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
-class TooManyAgents(Exception):
-    """An error for more agents than lanes."""
-
-
 def reject(lanes: int) -> int:
-    raise TooManyAgents
+    """Raise an error for more agents than lanes."""
+    raise OverflowError
 
 
-def start_two(**how) -> LaneAssignment:
-    """Return two lanes in which the episodes of the agents 1 and 2 have started."""
-    lanes = LaneAssignment(0, 2, reject, **how)
-    lanes(batch((1, 1), (2, 2)), batch())
+def start(*agents: int, first=0, add=reject, **how) -> LaneAssignment:
+    """Return the lanes from `first` on, in which the episodes of the agents have started."""
+    lanes = LaneAssignment(first, len(agents), add, **how)
+    lanes(batch(*((agent, 1) for agent in agents)), batch())
     return lanes
 
 
 def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
-    lanes = LaneAssignment(4, 2, reject)
-    lanes(batch((7, 1), (3, 2)), batch())
+    lanes = start(7, 3, first=4)
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
     assert shown(final) == [(4, 8, False, True, 2, True)]
     assert shown(following) == [(4, 9, True, False, 0, True), (5, 3, False, False, 1, True)]
@@ -55,8 +51,7 @@ def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
 
 
 def test_a_termination_with_a_new_request_is_part_of_the_next_first_row():
-    lanes = LaneAssignment(0, 2, reject)
-    lanes(batch((7, 1), (3, 2)), batch())
+    lanes = start(7, 3)
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2)))
     assert final is None
     assert shown(following) == [(0, 9, True, False, 2, False), (1, 3, False, False, 1, True)]
@@ -65,8 +60,7 @@ def test_a_termination_with_a_new_request_is_part_of_the_next_first_row():
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
-    lanes = LaneAssignment(0, 1, reject)
-    lanes(batch((7, 1)), batch())
+    lanes = start(7)
     final, following, _ = lanes(batch(), batch((7, 8, 2, interrupted)))
     assert shown(final) == [(0, 8, False, True, 2, interrupted)]
     assert following is None
@@ -75,8 +69,7 @@ def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
 
 
 def test_an_agent_keeps_its_lane_though_others_end_before_it():
-    lanes = LaneAssignment(0, 3, reject)
-    lanes(batch((1, 1), (2, 2), (3, 3)), batch())
+    lanes = start(1, 2, 3)
     lanes(batch((1, 1)), batch((3, 3), (2, 2)))
     assert shown(lanes(batch((3, 4), (1, 5), (2, 6)), batch())[1]) == [
         (0, 5, False, False, 0, True),
@@ -86,7 +79,7 @@ def test_an_agent_keeps_its_lane_though_others_end_before_it():
 
 
 def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
-    lanes = start_two()
+    lanes = start(1, 2)
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
     assert shown(lanes(batch((9, 4)), batch())[1]) == [(1, 4, True, False, 0, True)]
@@ -97,16 +90,15 @@ def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
 
 
 def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
-    lanes = start_two()
+    lanes = start(1, 2)
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
     assert [row[:2] for row in shown(lanes(batch((9, 4), (2, 5)), batch())[1])] == [(0, 4), (1, 5)]
 
 
 def test_more_agents_than_lanes_are_too_many():
-    lanes = LaneAssignment(0, 1, reject)
-    lanes(batch((1, 1)), batch())
-    with pytest.raises(TooManyAgents):
+    lanes = start(1)
+    with pytest.raises(OverflowError):
         lanes(batch((1, 1), (2, 2)), batch())
 
 
@@ -117,8 +109,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
         there.append(lanes)
         return 9 + len(there)
 
-    lanes = LaneAssignment(4, 2, add)
-    lanes(batch((1, 1), (2, 2)), batch())
+    lanes = start(1, 2, first=4, add=add)
     assert shown(lanes(batch((5, 7, 3), (2, 3, 0.5)), batch())[1]) == [
         (5, 3, False, False, 0.5, True),
         (10, 7, True, False, 0, True),
@@ -132,23 +123,23 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert (returns, there) == ([1], [2])
     lanes.forget_episodes()
     assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
-    assert (there, len(lanes.numbers)) == ([2, 3], 4)
+    assert (there, len(lanes.lanes)) == ([2, 3], 4)
 
 
 def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
-    lanes = start_two(max_silent_ticks=3)
+    lanes = start(1, 2, max_silent_ticks=3)
     for _ in range(2):
         lanes(batch((1, 1)), batch())
     assert shown(lanes(batch((1, 1, 1), (5, 7, 3)), batch())[1]) == [
         (0, 1, False, False, 1, True),
         (1, 7, True, False, 0, True),
     ]
-    with pytest.raises(TooManyAgents):
+    with pytest.raises(OverflowError):
         lanes(batch((2, 2)), batch())
 
 
 def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
-    lanes = start_two(max_silent_ticks=3)
+    lanes = start(1, 2, max_silent_ticks=3)
     for _ in range(20):
         lanes(batch((1, 1)), batch())
     assert shown(lanes(batch((2, 3, 4)), batch())[1]) == [(1, 3, False, False, 4, True)]
@@ -161,7 +152,7 @@ def test_an_episode_without_a_decision_is_left_out():
 
 
 def test_a_lost_scene_truncates_all_episodes_without_final_rows():
-    lanes = start_two()
+    lanes = start(1, 2)
     lanes.forget_episodes()
     assert lanes(batch(), batch((1, 1, 4)))[0] is None
     assert shown(lanes(batch((2, 5, 9), (1, 6)), batch())[1]) == [
@@ -171,8 +162,7 @@ def test_a_lost_scene_truncates_all_episodes_without_final_rows():
 
 
 def test_actions_are_in_the_order_of_the_scene():
-    lanes = LaneAssignment(10, 3, reject)
-    lanes(batch((1, 1), (2, 2), (3, 3)), batch())
+    lanes = start(1, 2, 3, first=10)
     lanes(batch((3, 1), (1, 2)), batch())
     role_lanes = np.array([2, 5, 10, 12, 20])
     assert lanes.order_actions(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
@@ -190,7 +180,7 @@ def test_returns_are_the_sums_of_the_rewards_of_the_rows():
         )
         total += sum(float(step.reward.sum()) for step in (final, following) if step is not None)
         returned += sum(returns)
-    assert returned + lanes._returns.sum() == total
+    assert returned + sum(lane.episode_return for lane in lanes.lanes) == total
     assert returned > 100
 
 

@@ -155,13 +155,6 @@ def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
     assert count_active(COLUMNS) == 0
 
 
-def test_the_loss_of_the_policy_has_no_gradient_in_the_critic():
-    agent, rollout = make_case(SPECS["discrete"], value_coef=0.0)
-    agent.loss(rollout)[0]["acer"].backward()
-    policy, critic = agent.policy.heads.linear.weight.grad.split(3)
-    assert critic.eq(0).all() and policy.ne(0).any()
-
-
 def test_metrics_are_means_over_valid_rows():
     agent, rollout = make_case(
         SPECS["discrete"], estimator="n_step", critic="state_value", trust_region="off", importance_clip=1.2

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -141,26 +140,6 @@ def test_the_recursive_form_has_the_same_gradient_with_respect_to_the_policy():
 
 
 @pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_policy_does_not_train_the_torso_and_the_critic_not_the_policy(network, critic):
-    agent, _, rollout = make_case(network=network, **critic)
-    policy = agent.policy
-
-    def compute_parts(value_coef):
-        agent.settings = replace(agent.settings, value_coef=value_coef)
-        parts = (policy.torso, policy.policy, policy.critic)
-        return [compute_gradient(agent.loss(rollout)[0]["reactor"], part) for part in parts if list(part.parameters())]
-
-    plain, without_critic, doubled = (compute_parts(value_coef) for value_coef in (1.0, 0.0, 2.0))
-    *torso, own, critic_part = without_critic
-    assert own.abs().max() > 1e-3
-    assert own.equal(plain[-2])  # the critic's loss does not reach the branch of the policy
-    assert all(gradient.eq(0).all() for gradient in (*torso, critic_part))
-    torch.testing.assert_close(doubled[:-2] + doubled[-1:], [2 * gradient for gradient in plain[:-2] + plain[-1:]])
-    assert all(gradient.abs().max() > 1e-4 for gradient in plain)
-
-
-@pytest.mark.parametrize("critic", CRITICS.values(), ids=CRITICS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_priorities_are_the_largest_and_the_mean_error_of_each_column(kind, critic):
     """The error is the total variation between target and critic, or the temporal difference of a scalar critic."""
@@ -196,23 +175,6 @@ def test_metrics_are_means_over_valid_rows(kind, critic):
     targets, values = (each[rollout.valid].numpy() for each in (terms.return_, terms.q_taken))
     expected["train/explained_variance"] = explain_variance(targets, values)
     assert metrics == pytest.approx(expected)
-
-
-def test_targets_are_from_the_target_network_and_the_present_policy():
-    """Different parameters of the target network's policy have no effect, those of its critic have one."""
-    agent, _, rollout = make_case(network="memories of policy and critic")
-    before = compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy)
-    target = agent.target.network
-    for parameter in target.policy.parameters():
-        nn.init.normal_(parameter)
-    assert compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy).equal(before)
-    for parameter in target.critic.parameters():
-        nn.init.normal_(parameter)
-    after = compute_gradient(agent.loss(rollout)[0]["reactor"], agent.policy)
-    assert not torch.allclose(after, before, atol=1e-3)
-    loss = agent.loss(rollout)[0]["reactor"]
-    gradients = torch.autograd.grad(loss, list(target.parameters()), allow_unused=True)
-    assert all(gradient is None for gradient in gradients)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1])

@@ -85,36 +85,28 @@ def test_critics_of_all_actions_normalize_each_row_once(rows):
     torch.testing.assert_close(next_outputs[0], expected.unflatten(0, counts.shape)[1:], rtol=1e-4, atol=1e-5)
 
 
+def record(owner, name, add):
+    """Call `add` with the arguments and the result of each call of a method."""
+    method = getattr(owner, name)
+
+    def call(*arguments):
+        result = method(*arguments)
+        add(arguments, result)
+        return result
+
+    setattr(owner, name, call)
+
+
 @every_spec
 @pytest.mark.parametrize("body", [None, Residual(4, 1)], ids=["no body", "body"])
 def test_actions_of_targets_and_values_of_the_policys_actions_use_running_statistics(spec, body):
     agent = make(spec, body=body)
     rollout = make_rollout(agent, spec, 2)
-    seen = []
-    compute, reduce = agent.policy.compute_outputs, agent.critic.reduce_ensemble
-    differentiate = agent.critic.differentiate_ensemble
-    evaluate = agent.evaluator.evaluate_policy_actions
-
-    def record_outputs(features):
-        seen.append(compute(features))
-        return seen[-1]
-
-    values, calls = [], []
-
-    def record_values(outputs):
-        values.append(outputs.detach())
-        return reduce(outputs)
-
-    def record_differentiated(outputs):
-        values.append(outputs.detach())
-        return differentiate(outputs)
-
-    def record_call(*arguments):
-        calls.append(arguments)
-        return evaluate(*arguments)
-
-    agent.policy.compute_outputs, agent.evaluator.evaluate_policy_actions = record_outputs, record_call
-    agent.critic.reduce_ensemble, agent.critic.differentiate_ensemble = record_values, record_differentiated
+    compute, seen, values, calls = agent.policy.compute_outputs, [], [], []
+    record(agent.policy, "compute_outputs", lambda arguments, result: seen.append(result))
+    record(agent.evaluator, "evaluate_policy_actions", lambda arguments, result: calls.append(arguments))
+    for name in ("reduce_ensemble", "differentiate_ensemble"):
+        record(agent.critic, name, lambda arguments, result: values.append(arguments[0].detach()))
     agent.loss(rollout)
     with torch.no_grad():
         running = unroll(agent.policy.torso, rollout)

@@ -107,10 +107,6 @@ def sparse(proto):
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
 
 
-def words(proto):
-    proto.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [1], [b"no"]))
-
-
 def mask_by(proto, value):
     """Replace what is subtracted from the logits of masked actions."""
     for node in proto.graph.node:
@@ -125,16 +121,6 @@ def divided_by_an_observation(proto):
     proto.graph.node.extend([sums, helper.make_node("Div", ["sum", "sum"], ["a_constant"])])
     after(proto, MODE, "Mul")
     proto.graph.node[-1].input.append("a_constant")
-
-
-def indices_as_floats(proto):
-    after(proto, "discrete_actions", "Cast", to=TensorProto.FLOAT)
-    kind(proto, "discrete_actions", TensorProto.FLOAT)
-
-
-def memory_without_its_axis(proto):
-    after(proto, "recurrent_out", "Reshape", np.array([-1, 12]))
-    shape(proto, "recurrent_out", "batch", 12)
 
 
 def through_identity(proto):
@@ -164,7 +150,7 @@ BROKEN = [
     ("O2: opset 8", opset, 8),
     ("O3: Sentis does not import the operator Loop", operator, "Tanh", "Loop"),
     ("O4: sparse", sparse),
-    ("O4: words is STRING", words),
+    ("O4: words is STRING", initializer, "words", np.array(["no"], object)),
     ("O4: nine has 9 dimensions", initializer, "nine", np.ones((1,) * 9, FLOATS)),
     ("I2: obs_0 is missing", rename, "obs_0", "obs_2"),
     ("I2: obs_0 is DOUBLE [batch, 5]; the scene has FLOAT [batch, 5]", kind, "obs_0", TensorProto.DOUBLE),
@@ -192,9 +178,9 @@ BROKEN = [
         *(constant, "discrete_action_output_shape", FLOATS([[3, 2, 2]])),
     ),
     ("C4: discrete_action_output_shape is int64", constant, "discrete_action_output_shape", np.array([[3, 2]])),
-    ("C4: discrete_actions is FLOAT", indices_as_floats),
+    ("C4: discrete_actions is FLOAT", kind, "discrete_actions", TensorProto.FLOAT),
     ("C4: deterministic_discrete_actions ranges from", after, "deterministic_discrete_actions", "Add", np.int64(7)),
-    ("C5: recurrent_out is FLOAT [batch, 12]; the scene has FLOAT [batch, 1, 12]", memory_without_its_axis),
+    ("C5: recurrent_out is FLOAT [batch, 12]; the scene has FLOAT [batch, 1, 12]", shape, "recurrent_out", "batch", 12),
     ("C5: recurrent_out is missing", without, "recurrent_out"),
     ("C4: deterministic_discrete_actions is missing", without, "deterministic_discrete_actions"),
     ("C6: the outputs are version_number", another_output),

@@ -109,7 +109,7 @@ def test_the_same_seed_writes_the_same_files(init):
 
 
 def test_an_environment_that_fails_under_random_actions_gets_a_folder_and_a_line(init, command):
-    named = "base_config.env_name=tests.adapters.fragile:Fragile-v0"
+    named = "base_config.env_name=tests.adapters.spaced:Fragile-v0"
     shown = command(f"init toy/fragile --set {named} --env_args vectorization_mode=vector_entry_point").out
     assert shown.count("crashed: RuntimeError: a motor is broken, during a play of random actions") == 1
     text = Path("envs/toy/fragile/config.yaml").read_text()
@@ -197,7 +197,7 @@ def test_several_agents_train_in_a_folder_that_init_wrote(init, command):
 
 def test_no_nn_is_written_for_roles_that_need_different_networks(init, command):
     pytest.importorskip("pettingzoo")
-    named = ["base_config.env_type=PETTINGZOO", "base_config.env_name=tests.adapters.parallel:make"]
+    named = ["base_config.env_type=PETTINGZOO", "base_config.env_name=tests.adapters.parallel:Race"]
     _, text = init("zoo/race", *named, "base_config.env_args={continuous: true}")
     assert not Path("envs/zoo/race/nn.py").exists()
     assert "# ant:\n" in text and "# bee:\n" in text and "large:" not in text

@@ -70,6 +70,8 @@ def test_a_line_passes_through_its_points_in_proportion():
 
 
 def test_numbers_and_grid_of_the_axes_are_at_their_values():
+    texts = read_texts(draw(line([-0.5, 0.5], x=[0, 30_000]), y_label="mean return"))
+    assert {"env steps", "mean return", "10k", "30k", "0", "\N{MINUS SIGN}0.4"} <= set(texts)
     figure = draw_lines([line([0, 12], x=[0, 100])], y_range=(0.0, 12.0)).figure
     labels = {shape.text: shape for shape in figure.shapes if hasattr(shape, "text")}
     (left, top), (width, height) = figure.shapes[-1].place, figure.shapes[-1].size
@@ -77,15 +79,6 @@ def test_numbers_and_grid_of_the_axes_are_at_their_values():
     assert labels["10"].y - 4 == pytest.approx(top + height * 2 / 12) and labels["10"].x < left
     levels = [shape.points[0, 1] for shape in figure.shapes[-1].shapes if shape.color == "grid"]
     assert levels == pytest.approx([height * (12 - value) / 12 for value in (0, 2, 4, 6, 8, 10, 12)])
-
-
-def test_the_path_ends_at_the_last_point_of_a_long_line():
-    y = np.random.default_rng(0).normal(size=20_000).cumsum()
-    ends = line([y.min(), y[-1], y.max()], x=[0, 19_999, 19_999], marked=True)
-    ((points,),) = read_paths(draw(line(y), ends), "series-0")
-    assert len(points) <= MAX_POINTS and points[-1, 0] == points[:, 0].max()
-    height = points[:, 1].max() - points[-1, 1]
-    assert height / np.ptp(points[:, 1]) == pytest.approx((y[-1] - y.min()) / np.ptp(y), abs=1e-3)
 
 
 def test_nan_is_a_gap():
@@ -130,7 +123,8 @@ def test_a_thinned_line_keeps_gaps():
     y = np.arange(10_000.0)
     y[[2500, 7777]] = np.nan
     assert np.isnan(y[thin(y)]).sum() == 2
-    assert len(read_paths(draw(line(y)), "series-0")[0]) == 3
+    pieces = read_paths(draw(line(y)), "series-0")[0]
+    assert len(pieces) == 3 and sum(map(len, pieces)) <= MAX_POINTS
 
 
 @pytest.mark.parametrize(
@@ -144,12 +138,6 @@ def test_a_thinned_line_keeps_gaps():
 )
 def test_ticks_are_round_numbers(low, high, expected):
     np.testing.assert_allclose(compute_ticks(low, high), expected)
-
-
-def test_texts_of_the_axes():
-    svg = draw(line([0, 30_000]), y_label="mean return", x_label="env steps")
-    assert {"env steps", "mean return", "10k", "30k", "0"} <= set(read_texts(svg))
-    assert "\N{MINUS SIGN}0.4" in read_texts(draw(line([-0.5, 0.5])))
 
 
 def test_charts_without_data_are_drawn():

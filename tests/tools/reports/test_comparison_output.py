@@ -105,13 +105,6 @@ def test_the_profile_of_equal_scores_falls_from_one_to_zero_on_an_axis_of_both(t
     assert {"0", "0.2", "0.4", "0.6", "0.8", "1"} <= set(re.findall(r"<text[^>]*>([^<]*)</text>", chart))
 
 
-def test_a_group_without_common_env_steps_is_drawn(tmp_path):
-    for seed, env_steps in enumerate([50_000, 50_001]):  # the second run is first evaluated after the end of the first
-        write_curve(tmp_path / f"a-{seed}", {env_steps: 10.0}, seed=seed)
-    comparison, _ = write(tmp_path)
-    assert write_picture(comparison, tmp_path, "compare").is_file()
-
-
 @pytest.fixture
 def local_runs():
     """Write two runs of ACER with the returns 10 and 20, and two of SAC with 12 and 14."""

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from algorithm.population.folder import LineageRow, PopulationFolder
+from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
 from algorithm.tools.reports.figure import Figure
@@ -428,11 +428,8 @@ def test_commands_quote_names_with_spaces(tmp_path):
     ("seconds", "text"),
     [(0.04, "0.0 s"), (19.5, "19.5 s"), (59.94, "59.9 s"), (90, "1 min 30 s"), (12_000, "3 h 20 min"), (None, "-")],
 )
-def test_durations(seconds, text):
+def test_durations_and_counts(seconds, text):
     assert format_duration(seconds) == text
-
-
-def test_counts():
     assert format_count(14_321) == "14,321" and format_count(None) == "-" and format_count(0) == "0"
 
 

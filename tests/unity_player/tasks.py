@@ -1,13 +1,165 @@
-"""Small tasks: hybrid actions, agents that decide at different times, two behaviors, two teams of one behavior."""
+"""Tasks: balancing a ball and walking on a grid, as in Unity's examples 3DBall and GridWorld, and small tasks.
+
+The small tasks have hybrid actions, agents that decide at different times, two behaviors, or two teams of one behavior.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from tests.unity_player.scene import VARIABLE_LENGTH, Action, Behavior, News, Sensor, Task
+from tests.unity_player.scene import IMAGE, VARIABLE_LENGTH, Action, Behavior, News, Sensor, Task
+
+# Balancing a ball.
+PLATES = 12
+BALL_LIMIT = 200  # decisions in an episode, so that the best return is 20
+FRAMES, SECONDS = 5, 0.02  # physics frames of a decision, and of one frame
+TURN = np.radians(2.0)  # largest turn of the plate in a frame
+STEEPEST = np.radians(25.0)
+ROLLING = 5 / 7 * 9.81  # acceleration of a rolling ball on a slope of sine 1
+EDGE = 3.0
+# The grid.
+CELLS = 5
+GRID_LIMIT = 100
+MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))  # stay, up, down, left, right
+COLORS = {"agent": (0, 0, 255), "plus": (0, 255, 0), "cross": (255, 0, 0)}
+
+
+class BalanceBall(Task):
+    """12 plates. Eight numbers: the tilt about two axes, the ball's place and its velocity; two actions turn the plate.
+
+    Each decision has the reward 0.1, a drop -1 and a termination; an episode is truncated after 200 decisions.
+    """
+
+    name = "3DBall?team=0"
+    behaviors = {name: Behavior((Sensor("VectorSensor_size8", (8,)),), continuous=2)}
+
+    def reset(self) -> dict[str, list[News]]:
+        self.tilt, self.place, self.velocity = np.zeros((3, PLATES, 2))
+        self.age = np.zeros(PLATES, int)
+        self._start(np.ones(PLATES, bool))
+        return {self.name: [News(agent, (row,)) for agent, row in enumerate(self._obs())]}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        given = actions.get(self.name, {})
+        turn = TURN * np.clip([given[agent].continuous for agent in range(PLATES)], -1, 1)
+        for _ in range(FRAMES):
+            self.tilt = np.clip(self.tilt + turn, -STEEPEST, STEEPEST)
+            self.velocity = self.velocity + ROLLING * SECONDS * np.sin(self.tilt)
+            self.place = self.place + SECONDS * self.velocity
+        self.age += 1
+        dropped = (np.abs(self.place) > EDGE).any(1)
+        late = ~dropped & (self.age >= BALL_LIMIT)
+        over = dropped | late
+        last = self._obs()
+        ended = [
+            News(agent, (last[agent],), -1.0 if dropped[agent] else 0.1, done=True, interrupted=bool(late[agent]))
+            for agent in np.flatnonzero(over).tolist()
+        ]
+        self._start(over)
+        waiting = [
+            News(agent, (row,), 0.0 if new else 0.1)
+            for agent, (row, new) in enumerate(zip(self._obs(), over.tolist(), strict=True))
+        ]
+        return {self.name: ended + waiting}
+
+    def statistics(self) -> dict[str, float]:
+        return {"Ball/Distance": float(np.abs(self.place).max(1).mean())}
+
+    def _start(self, which: np.ndarray) -> None:
+        agents = int(which.sum())
+        self.tilt[which] = self.rng.uniform(-0.17, 0.17, (agents, 2))
+        self.place[which] = self.rng.uniform(-1.5, 1.5, (agents, 2))
+        self.velocity[which] = 0
+        self.age[which] = 0
+
+    def _obs(self) -> np.ndarray:
+        height = np.full((PLATES, 1), 0.5) - 0.1 * np.abs(self.tilt).sum(1, keepdims=True)
+        fall = np.zeros((PLATES, 1))
+        columns = (self.tilt, self.place[:, :1], height, self.place[:, 1:])
+        return np.concatenate((*columns, self.velocity[:, :1], fall, self.velocity[:, 1:]), 1).astype("<f4")
+
+
+class Grid(Task):
+    """A camera, a goal signal that names one of two signs, five moves of which moves into a wall are masked.
+
+    The named sign earns 1, the other one costs 1, both end the episode; every other move costs 0.01.
+    `size` is the camera's, in pixels; `layout` is hwc (packages up to 2.x) or chw.
+    """
+
+    name = "GridWorld?team=0"
+
+    def __init__(self, rng: np.random.Generator, agents: int, size: int, layout: str, png: bool):
+        super().__init__(rng)
+        self._agents = agents
+        shape = (size, size, 3) if layout == "hwc" else (3, size, size)
+        camera = Sensor("CameraSensor", shape, IMAGE[layout], png=png)
+        self.behaviors = {self.name: Behavior((camera, Sensor("GoalSensor", (2,), goal=True)), branches=(5,))}
+        self._draw = lru_cache(None)(lambda *cells: encode(picture(size, *cells), layout, png))
+
+    def reset(self) -> dict[str, list[News]]:
+        self.cells = np.zeros((self._agents, 3, 2), int)  # agent, plus, cross
+        self.goal = np.zeros(self._agents, int)
+        self.age = np.zeros(self._agents, int)
+        for agent in range(self._agents):
+            self._start(agent)
+        return {self.name: [self._news(agent) for agent in range(self._agents)]}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        news = []
+        for agent, action in actions.get(self.name, {}).items():
+            self.cells[agent, 0] = np.clip(self.cells[agent, 0] + MOVES[action.discrete[0]], 0, CELLS - 1)
+            self.age[agent] += 1
+            found = [sign for sign in (0, 1) if (self.cells[agent, 0] == self.cells[agent, 1 + sign]).all()]
+            reward = (1.0 if found[0] == self.goal[agent] else -1.0) if found else -0.01
+            late = not found and self.age[agent] >= GRID_LIMIT
+            if found or late:
+                news.append(self._news(agent, reward, done=True, interrupted=bool(late)))
+                self._start(agent)
+                news.append(self._news(agent))
+            else:
+                news.append(self._news(agent, reward))
+        return {self.name: news}
+
+    def _start(self, agent: int) -> None:
+        places = self.rng.choice(CELLS * CELLS, 3, replace=False)
+        self.cells[agent] = np.stack(np.divmod(places, CELLS), 1)
+        self.goal[agent] = self.rng.integers(2)
+        self.age[agent] = 0
+
+    def _news(self, agent: int, reward: float = 0.0, done: bool = False, interrupted: bool = False) -> News:
+        cells = tuple(map(tuple, self.cells[agent].tolist()))
+        goal = np.eye(2, dtype="<f4")[self.goal[agent]]
+        row, column = cells[0]
+        mask = [not (0 <= row + down < CELLS and 0 <= column + right < CELLS) for down, right in MOVES]
+        return News(agent, (self._draw(*cells), goal), reward, done, interrupted, mask)
+
+
+def picture(size: int, agent: tuple, plus: tuple, cross: tuple) -> np.ndarray:
+    """Return the image of the camera, [size, size, 3] uint8."""
+    pixels = np.full((size, size, 3), 230, np.uint8)
+    edges = np.linspace(0, size, CELLS + 1).astype(int)
+    for (row, column), color in zip(
+        (plus, cross, agent), (COLORS["plus"], COLORS["cross"], COLORS["agent"]), strict=True
+    ):
+        pixels[edges[row] : edges[row + 1], edges[column] : edges[column + 1]] = color
+    return pixels
+
+
+def encode(pixels: np.ndarray, layout: str, png: bool) -> np.ndarray | bytes:
+    """Return an image as Unity sends it: a PNG, or numbers from 0 to 1 in the layout of its package."""
+    if not png:
+        values = (pixels / 255).astype("<f4")
+        return values if layout == "hwc" else np.ascontiguousarray(values.transpose(2, 0, 1))
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "png")
+    return stream.getvalue()
 
 
 class Hybrid(Task):
@@ -155,7 +307,7 @@ class TwoBehaviors(Task):
 
     A walker observes a number and receives 1 - |number - action|. A watcher observes one of three signs and receives 1
     for the action with this number. If all watchers are right, each receives a group reward of 0.5. Episodes are
-    truncated after 10 ticks; the episode of a watcher that was wrong three times terminates.
+    truncated after 10 ticks.
     """
 
     walkers, watchers = "Walker?team=0", "Watcher?team=1"
@@ -166,7 +318,7 @@ class TwoBehaviors(Task):
     agents, limit, late = 3, 10, 10
 
     def reset(self) -> dict[str, list[News]]:
-        self.tick, self.wrong = 0, [0] * self.agents
+        self.tick = 0
         self._draw()
         return self._waiting()
 
@@ -181,22 +333,15 @@ class TwoBehaviors(Task):
         news = {self.walkers: [part for next_ in waiting[self.walkers] for part in self._turn(next_, near, over)]}
         if self.tick == self.late:
             return {**news, self.watchers: waiting[self.watchers]}
-        for next_ in waiting.get(self.watchers, ()):
-            self.wrong[next_.agent - 10] += not right[next_.agent]
-            died = self.wrong[next_.agent - 10] >= 3
-            if over or died:
-                self.wrong[next_.agent - 10] = 0
-            news.setdefault(self.watchers, []).extend(self._turn(next_, right, over, died, shared))
+        if self.watchers in waiting:
+            watching = [part for next_ in waiting[self.watchers] for part in self._turn(next_, right, over, shared)]
+            news[self.watchers] = watching
         return news
 
-    def _turn(
-        self, waiting: News, reward: Mapping[int, float], over: bool, died: bool = False, shared: float = 0.0
-    ) -> list[News]:
+    def _turn(self, waiting: News, reward: Mapping[int, float], over: bool, shared: float = 0.0) -> list[News]:
         """Return the decision of an agent, after the end of its last episode if it has ended."""
         rewarded = replace(waiting, reward=float(reward[waiting.agent]), group_reward=shared)
-        if not (over or died):
-            return [rewarded]
-        return [replace(rewarded, done=True, interrupted=not died), waiting]
+        return [replace(rewarded, done=True, interrupted=True), waiting] if over else [rewarded]
 
     def _waiting(self) -> dict[str, list[News]]:
         waiting = {self.walkers: [News(agent, (self.number[agent : agent + 1],)) for agent in range(self.agents)]}
