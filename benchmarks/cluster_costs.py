@@ -294,4 +294,4 @@ def measure_update(learner: Learner, shape: tuple[int, ...], dtype: str, sequenc
 
 def count_parameters(learner: Learner) -> float:
     """Return the number of published values, in millions."""
-    return len(pack_weights(learner, with_targets=False)) / 1e6
+    return sum(map(len, pack_weights(learner, with_targets=False).values())) / 1e6

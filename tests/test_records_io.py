@@ -20,7 +20,7 @@ from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
 from algorithm.parts.provenance import read_sessions
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
+from algorithm.population.members import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.records_io import (
     OpenRecord,
     RecordError,

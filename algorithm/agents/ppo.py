@@ -92,8 +92,7 @@ class Ppo(StateValueAgent):
             }
             for name, value in stream_values.items():
                 metric_values |= make_stream_metrics(name, stream_targets[name], value)
-            objective = clipped_objective(rho, advantage, clip_ratio)
-            objectives = {"train/policy_objective": objective}
+            objectives = {"train/policy_objective": clipped_objective(rho, advantage, clip_ratio)}
             return summarize_update(weights, metric_values, targets["value"], v, objectives)
 
         report = LossResult(

@@ -57,7 +57,10 @@ class Reactor(Agent):
         if spec.continuous:
             raise ValueError(f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO")
         self.family = make_flattened_family(spec.branches)
-        self.critic = make_critic(settings, self.family.statistics_size)
+        n_actions = self.family.statistics_size
+        self.critic: Critic = ScalarCritic(n_actions)
+        if settings.critic == "categorical":
+            self.critic = CategoricalCritic(n_actions, make_support(settings), settings.distributional)
         n_values, gain, fraction = self.critic.n_values, self.critic.gain, settings.policy_uniform_fraction
         self.policy, target = (
             BranchedActorCritic(blueprint, role.obs_specs, self.family, n_values, gain, fraction) for _ in range(2)
@@ -252,10 +255,11 @@ class CategoricalCritic(Critic):
         # The gradient of -sum_i target_i log q_i(x_t, a_t) with respect to the logits is q - target, since the target's
         # entries sum to 1, also if some are negative.
         direction = target - q.gather(-2, index).squeeze(-2)
+        of_actions = torch.zeros_like(q).scatter_(-2, index, direction.unsqueeze(-2))
         return CriticOutput(
             q=q @ atoms,
             retrace_target=target @ atoms,
-            ascent_direction=self._expand_direction(direction, index),
+            ascent_direction=torch.cat((direction, of_actions.flatten(-2)), -1),
             error=0.5 * direction.abs().sum(-1),  # the total variation (section 3.3)
             loss=cross_entropy(target, log_q.gather(-2, index).squeeze(-2)),
         )
@@ -267,16 +271,3 @@ class CategoricalCritic(Critic):
         """Return the logits [..., K, N] of every action."""
         state, actions = values.split([self.support.n_atoms, self.n_values - self.support.n_atoms], -1)
         return state.unsqueeze(-2) + actions.unflatten(-1, (self.n_actions, self.support.n_atoms))
-
-    def _expand_direction(self, direction: Tensor, index: Tensor) -> Tensor:
-        """Return the direction [..., n_values] of the outputs, given that of the logits of taken actions [..., N]."""
-        actions = direction.new_zeros((*direction.shape[:-1], self.n_actions, self.support.n_atoms))
-        actions.scatter_(-2, index, direction.unsqueeze(-2))
-        return torch.cat((direction, actions.flatten(-2)), -1)
-
-
-def make_critic(settings: ReactorSettings, n_actions: int) -> Critic:
-    """Return the critic of the settings for a number of actions, or of combinations of actions."""
-    if settings.critic == "scalar":
-        return ScalarCritic(n_actions)
-    return CategoricalCritic(n_actions, make_support(settings), settings.distributional)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.cli.output import Output
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
-    from algorithm.population.folder import PopulationFolder
+    from algorithm.population.members import PopulationFolder
     from algorithm.runs.callbacks import RunResult
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
@@ -192,7 +192,7 @@ def _train_population(
 
 def _report_population(output: Output, env: str, folder: PopulationFolder) -> None:
     """Print a table with the last row of each member (its ancestors, settings, return), and how to play the best."""
-    from algorithm.population.folder import find_best
+    from algorithm.population.members import find_best
 
     rows, lineage = folder.read_lineage(output.log), folder.lineage_path
     best = find_best(rows)

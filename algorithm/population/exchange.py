@@ -21,7 +21,7 @@ from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint, Checkpoi
 from algorithm.checkpointing.store import copy_checkpoint
 from algorithm.config.sections import BaseConfig, PopulationConfig
 from algorithm.networks.flat_parameters import State
-from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
+from algorithm.population.members import LineageRow, MemberPlan, PopulationFolder, PopulationState
 from algorithm.population.setting_spaces import SettingSpaces
 
 Return = float | None  # the mean return of an evaluation; None: the member failed
@@ -70,20 +70,14 @@ class DrawWeights(Exchange):
 
     It is the evolver of Advanced-Soft-Actor-Critic, with these changes: only members with enough evaluations are
     elites, there are at least two of them, and a failed evaluation counts as none.
-
-    Args:
-        spaces: the settings that differ between members.
-        config: the settings of the population.
-        clock: returns the time in seconds.
     """
 
-    def __init__(self, spaces: SettingSpaces, config: PopulationConfig, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
         super().__init__(spaces, config)
-        self.clock = clock
         self._returns: list[list[float]] = []  # of each member, since the last draw
         self._selected: list[int] = []  # the number of draws in which each member was an elite
         self._counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
-        self._started = clock()
+        self._started = time.monotonic()
 
     def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
         self._returns = self._returns or [[] for _ in rows]
@@ -104,7 +98,7 @@ class DrawWeights(Exchange):
                 self._selected = [int(member in elites) for member in range(len(rows))]
                 members[least] = replace(members[least], settings=self.spaces.sample(rng, self._counts))
             self._returns = [[] for _ in rows]
-            self._started = self.clock()
+            self._started = time.monotonic()
         return PopulationState(
             interval=rows[0].interval + 1,
             members=members,
@@ -114,14 +108,14 @@ class DrawWeights(Exchange):
                 "returns": [list(returns) for returns in self._returns],
                 "selected": list(self._selected),
                 "counts": {path: list(counts) for path, counts in self._counts.items()},
-                "seconds": self.clock() - self._started,
+                "seconds": time.monotonic() - self._started,
             },
         )
 
     def _has_enough_returns(self) -> bool:
         """Return whether every member has enough returns since the last draw, which may be fewer after some time."""
         fewest, config = min(map(len, self._returns)), self.config
-        is_late = self.clock() - self._started >= 60 * config.evolver_cem_time
+        is_late = time.monotonic() - self._started >= 60 * config.evolver_cem_time
         return fewest >= config.evolver_cem_length or (is_late and fewest >= config.evolver_cem_min_length)
 
     def _replace_failed(
@@ -149,7 +143,7 @@ class DrawWeights(Exchange):
         if state:
             self._returns, self._selected = state["returns"], state["selected"]
             self._counts = state["counts"]
-            self._started = self.clock() - state["seconds"]
+            self._started = time.monotonic() - state["seconds"]
 
 
 def _list_returns(rows: Sequence[LineageRow]) -> list[Return]:

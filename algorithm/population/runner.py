@@ -20,9 +20,17 @@ from algorithm.parts.lock import check_links
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_changes
 from algorithm.population.exchange import CopyBest, DrawWeights, Exchange, rank_members, transfer_checkpoints
-from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState
-from algorithm.population.member import MemberFailed, Members, RunTraining, make_member_tree
 from algorithm.population.member_fleet import MemberFleet
+from algorithm.population.members import (
+    LineageRow,
+    MemberFailed,
+    MemberPlan,
+    Members,
+    PopulationFolder,
+    PopulationState,
+    RunTraining,
+    make_member_tree,
+)
 from algorithm.population.setting_spaces import make_spaces
 from algorithm.runs.run_requests import RunRequest
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NoReturn
@@ -223,19 +222,15 @@ class ProcessHost(Host):
 
     Messages are sent and received by threads, so that no call waits for a process that is busy, or hangs. A ticket is
     the future of a reply.
-
-    Args:
-        context: starts the processes; None: as all processes of this package.
     """
 
     shares_files = True
 
-    def __init__(self, context: BaseContext | None = None):
-        self._context = context or PROCESSES
+    def __init__(self) -> None:
         self._handles: list[_Handle] = []
 
     def start(self, spec: ServiceSpec, *numbers: int) -> _Handle:
-        self._handles.append(_Handle(self._context, spec, numbers))
+        self._handles.append(_Handle(spec, numbers))
         return self._handles[-1]
 
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
@@ -264,10 +259,10 @@ class ProcessHost(Host):
 class _Handle:
     """A process of a service, with messages that have not been sent, and calls without a reply, oldest first."""
 
-    def __init__(self, context: Any, spec: ServiceSpec, numbers: tuple[int, ...]):
-        self._connection, theirs = context.Pipe()
+    def __init__(self, spec: ServiceSpec, numbers: tuple[int, ...]):
+        self._connection, theirs = PROCESSES.Pipe()
         name = "-".join(map(str, (spec.kind, *numbers)))
-        self.process = context.Process(target=_serve, args=(theirs, spec.inherited), name=name)
+        self.process = PROCESSES.Process(target=_serve, args=(theirs, spec.inherited), name=name)
         self.process.start()
         theirs.close()
         self._messages: SimpleQueue[bytes | None] = SimpleQueue()

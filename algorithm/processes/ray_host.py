@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,12 +110,17 @@ class RayHost(Host):
         """End a service, also one that hangs: Ray waits for its process, which keeps its CPUs meanwhile."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        def kill_process(process: int) -> None:  # inside of a function, since Ray sends such a function as code
+            with suppress(OSError):  # it has ended
+                if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    os.kill(process, signal.SIGKILL)
+
         self._ray.kill(handle.actor)
         with suppress(self._ray.exceptions.RayError):  # it has not started, or has ended with its machine
             node, process = self._ray.get(handle.location, timeout=0)
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-            kill = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(_make_kill_process())
-            kill.remote(process)
+            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": strategy}
+            self._ray.remote(**options)(kill_process).remote(process)
 
     def find_meeting_host(self) -> str | None:
         return None if self._is_local else self._ray.util.get_node_ip_address()
@@ -140,26 +145,6 @@ class _Service(ServiceProcess):
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def _make_kill_process() -> Callable[[int], None]:
-    """Return a function that kills a process of this machine, if it is one of Ray's.
-
-    It is a function in a function, which Ray sends as code: a process that calls it need not import this package.
-    """
-
-    def kill_process(process: int) -> None:
-        import os
-        import signal
-        from pathlib import Path
-
-        try:
-            if b"ray::" in Path(f"/proc/{process}/cmdline").read_bytes():
-                os.kill(process, signal.SIGKILL)
-        except OSError:  # it has ended
-            pass
-
-    return kill_process
 
 
 def _import_ray(uses_tokens: bool) -> Any:

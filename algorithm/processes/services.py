@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.curriculum import EnvironmentParameters
@@ -38,7 +37,7 @@ from algorithm.training.invalid_values import Episode
 from algorithm.training.learner import Learner
 from algorithm.training.timer import measure_cpu_seconds
 
-Weights = Mapping[str, np.ndarray]  # by role: the array of `pack_weights`
+Weights = Mapping[str, Mapping[str, np.ndarray]]  # by role: the arrays of `pack_weights`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,21 +140,16 @@ def _forbid_new_lanes(name: str, components: AgentComponents, role: Role) -> NoR
     )
 
 
-def pack_weights(learner: Learner, with_targets: bool) -> np.ndarray:
-    """Return trained parameters, both kinds of running statistics, `updates` and `rows_seen` as a flat float32 array.
+def pack_weights(learner: Learner, with_targets: bool) -> dict[str, np.ndarray]:
+    """Return copies of the trained parameters and of both kinds of running statistics, and the counts, by name.
 
-    The target networks are included if `with_targets` is True: actors need them only for TD errors. The statistics of
-    observations and the counters have 64 bits: each takes two values of the array, so that no bit is lost.
+    The counts are `updates` and `rows_seen`. The target networks are included if `with_targets` is True: actors need
+    them only for TD errors.
     """
-    statistics = learner.parameters.statistics.double().cpu().numpy()
-    counts = np.array([learner.updates, learner.rows_seen], np.int64)
-    tensors = [tensor.cpu().numpy() for tensor in _list_tensors(learner, with_targets)]
-    return np.concatenate([statistics.view(np.float32), counts.view(np.float32), *tensors])
-
-
-def _list_tensors(learner: Learner, with_targets: bool) -> list[Tensor]:
-    parameters = learner.parameters
-    return [parameters.all_parameters] if with_targets else [parameters.vector, parameters.batch_statistics]
+    names = ["all_parameters"] if with_targets else ["vector", "batch_statistics"]
+    tensors = {name: getattr(learner.parameters, name) for name in ("statistics", *names)}
+    arrays = {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
+    return {"counts": np.array([learner.updates, learner.rows_seen]), **arrays}
 
 
 def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
@@ -169,16 +163,11 @@ def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
 class WeightReceiver(Learner):
     """A learner in another process, which receives its weights from the learner of the run, and never learns."""
 
-    def load_weights(self, weights: np.ndarray) -> None:
-        """Load the array of `pack_weights`, which is copied, and may be read-only."""
-        statistics = self.parameters.statistics
-        wide, values = np.split(weights, [2 * (len(statistics) + len(self._counts))])
-        statistics.copy_(torch.from_numpy(wide[: 2 * len(statistics)].view(np.float64)))
-        self._counts[:] = wide[2 * len(statistics) :].view(np.int64)
-        start = 0
-        for tensor in _list_tensors(self, with_targets=len(values) == len(self.parameters.all_parameters)):
-            tensor.copy_(torch.from_numpy(values[start : start + len(tensor)]))
-            start += len(tensor)
+    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Load the arrays of `pack_weights`, which are copied, and may be read-only."""
+        for name, array in weights.items():
+            target = torch.from_numpy(self._counts) if name == "counts" else getattr(self.parameters, name)
+            target.copy_(torch.from_numpy(array))
         self._mark_outdated()
 
 

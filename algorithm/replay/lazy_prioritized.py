@@ -58,7 +58,7 @@ class LazyPrioritizedSampler(PrioritySampler):
     ):
         super().__init__(sequences, priority_function, uses_recorded_errors)
         self.uniform_fraction, self.slots = uniform_fraction, sequences.slots
-        lanes, starts = sequences.lanes, sequences.lanes * self.slots
+        lanes, starts = sequences.ring.lanes, sequences.ring.lanes * self.slots
         self.begin, self.end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # range of places of each lane
         self.number = np.zeros(starts, np.int64)  # start number of each place
         self.place = np.zeros(starts, np.int64)  # indexed by the slot of the number
@@ -79,7 +79,11 @@ class LazyPrioritizedSampler(PrioritySampler):
         unassigned_share = unassigned.sum() / total
         uniform = self.uniform_fraction
         shares = np.array([0, unassigned_share, 1 - unassigned_share]) * (1 - uniform) + [uniform, 0, 0]
-        kind, within = _locate_fraction(shares, (np.arange(batch) + rng.random(batch)) / batch)
+        # The kind of each draw, and its position within the share of this kind, from 0 to 1.
+        ends, position = shares.cumsum(), (np.arange(batch) + rng.random(batch)) / batch
+        position = np.minimum(position * ends[-1], np.nextafter(ends[-1], 0))
+        kind = ends.searchsorted(position, side="right")
+        within = (position - ends[kind] + shares[kind]) / shares[kind]
         lane, place = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
         for selected, counts in ((kind == 0, count), (kind == 1, unassigned)):
             n_starts = counts.sum()
@@ -120,7 +124,7 @@ class LazyPrioritizedSampler(PrioritySampler):
 
     def grow(self) -> None:
         super().grow()
-        lanes, starts = self.sequences.lanes, self.sequences.lanes * self.slots
+        lanes, starts = self.sequences.ring.lanes, self.sequences.ring.lanes * self.slots
         for names, count in ((LANE_ARRAYS, lanes), (START_ARRAYS, starts)):
             for name in names:
                 array = getattr(self, name)
@@ -235,16 +239,3 @@ class LazyPrioritizedSampler(PrioritySampler):
         )
         place += place >= owner
         return lane, np.where((rest < owner_priority) | (size == 1), owner, place)
-
-
-def _locate_fraction(parts: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the part of a whole that contains each share [n] of it, and the position in that part, from 0 to 1.
-
-    Args:
-        parts: Sizes of the parts [k].
-        share: Positions in the whole [n], from 0 to 1.
-    """
-    ends = parts.cumsum()
-    position = np.minimum(share * ends[-1], np.nextafter(ends[-1], 0))
-    part = ends.searchsorted(position, side="right")
-    return part, (position - ends[part] + parts[part]) / parts[part]

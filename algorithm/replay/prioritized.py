@@ -119,12 +119,7 @@ class PrioritizedSampler(PrioritySampler):
         self.alpha, self.initial_beta, self.beta_increment = alpha, beta, beta_increment_per_sampling
         self.n_batches = 0  # drawn so far
         self.max_priority = min(max(1.0, priority_function.td_error_min), priority_function.td_error_max)
-        self.tree = SumTree(sequences.lanes * sequences.slots)
-
-    @property
-    def beta(self) -> float:
-        """Exponent of the weights of the next batch."""
-        return min(1.0, self.initial_beta + self.beta_increment * self.n_batches)
+        self.tree = SumTree(sequences.ring.lanes * sequences.slots)
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
         total = self.tree.total
@@ -132,7 +127,8 @@ class PrioritizedSampler(PrioritySampler):
             return None
         leaf, _ = self.tree.find((np.arange(batch) + rng.random(batch)) * (total / batch))
         priority = self.tree.leaves[leaf]
-        weight = (priority / priority.min()) ** -self.beta  # N and the sum cancel out
+        beta = min(1.0, self.initial_beta + self.beta_increment * self.n_batches)
+        weight = (priority / priority.min()) ** -beta  # N and the sum cancel out
         self.n_batches += 1
         return SampledSequences(*self.sequences.find_start(leaf, self.start_range.oldest), weight.astype(np.float32))
 
@@ -143,7 +139,7 @@ class PrioritizedSampler(PrioritySampler):
 
     def grow(self) -> None:
         super().grow()
-        self.tree.grow(self.sequences.lanes * self.sequences.slots)
+        self.tree.grow(self.sequences.ring.lanes * self.sequences.slots)
 
     def assign(self, starts: Starts, priority: np.ndarray) -> None:
         leaf = self.sequences.find_slot(*starts)

@@ -82,10 +82,24 @@ class Ring:
 
     def write(self, rollout: Rollout) -> None:
         """Append each column to its lane."""
+        fields = _fields(rollout)
         if not self.arrays:
-            self._allocate(rollout)
+            for name, value in fields.items():
+                self.arrays[name] = self.allocate((self.lanes, self.rows, *value.shape[2:]), value.dtype)
+            shape = (self.lanes, self.rows // self.chunk)
+            self.arrays["memory"] = self.allocate((*shape, *rollout.memory.shape[1:]), np.dtype(np.float32))
+            self.arrays["version"] = np.zeros(shape, np.int64)
         for columns in rollout.iterate_lane_batches():
-            self._write_columns(rollout, columns)
+            lane = rollout.lane[columns]
+            start = self.head[lane]
+            rows = (start + np.arange(self.chunk + 1)[:, None]) % self.rows
+            for name, value in fields.items():
+                self._scatter(self.arrays[name], lane, rows[: len(value)], value, columns)
+            self.arrays["memory"][lane, rows[0] // self.chunk] = rollout.memory[columns]
+            self.arrays["version"][lane, rows[0] // self.chunk] = rollout.version[columns]
+            before = np.where(rollout.continues_previous[columns], self.unbroken_rows[lane, rows[0]], 0)
+            self.unbroken_rows[lane, rows] = before + np.arange(self.chunk + 1)[:, None]
+            self.head[lane] = start + self.chunk
 
     def read(self, lane: np.ndarray, start: np.ndarray, length: int, warmup_rows: int = 0) -> Rollout:
         """Return sequences of `length` rows, and the observation after the last row.
@@ -156,14 +170,6 @@ class Ring:
                 self.arrays[name] = self.allocate(value.shape, value.dtype)
                 self.arrays[name][:] = value
 
-    def _allocate(self, rollout: Rollout) -> None:
-        columns = self.rows // self.chunk
-        for name, value in _fields(rollout).items():
-            self.arrays[name] = self.allocate((self.lanes, self.rows, *value.shape[2:]), value.dtype)
-        state = rollout.memory.shape[1:]
-        self.arrays["memory"] = self.allocate((self.lanes, columns, *state), np.dtype(np.float32))
-        self.arrays["version"] = np.zeros((self.lanes, columns), np.int64)
-
     def _with_lanes(self, lanes: int, array: np.ndarray, allocate: Allocator) -> np.ndarray:
         """Return a copy of `array` with more lanes. Rows that were never written are not copied and take no memory."""
         grown = allocate((lanes, *array.shape[1:]), array.dtype)
@@ -171,18 +177,6 @@ class Ring:
         n_written = -(-written * array.shape[1] // self.rows)  # of the array, with a value per row or per column
         grown[: self.lanes, :n_written] = array[:, :n_written]
         return grown
-
-    def _write_columns(self, rollout: Rollout, columns: np.ndarray) -> None:
-        lane = rollout.lane[columns]
-        start = self.head[lane]
-        rows = (start + np.arange(self.chunk + 1)[:, None]) % self.rows
-        for name, value in _fields(rollout).items():
-            self._scatter(self.arrays[name], lane, rows[: len(value)], value, columns)
-        self.arrays["memory"][lane, rows[0] // self.chunk] = rollout.memory[columns]
-        self.arrays["version"][lane, rows[0] // self.chunk] = rollout.version[columns]
-        before = np.where(rollout.continues_previous[columns], self.unbroken_rows[lane, rows[0]], 0)
-        self.unbroken_rows[lane, rows] = before + np.arange(self.chunk + 1)[:, None]
-        self.head[lane] = start + self.chunk
 
     @staticmethod
     def _scatter(array: np.ndarray, lane: np.ndarray, rows: np.ndarray, value: np.ndarray, columns: np.ndarray) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -22,16 +21,6 @@ class StartRange:
 
     oldest: np.ndarray
     newest: np.ndarray
-
-    @cached_property
-    def count(self) -> np.ndarray:
-        """Number of starts of each lane [lanes]."""
-        return np.maximum(self.newest - self.oldest + 1, 0)
-
-    @cached_property
-    def total(self) -> int:
-        """Number of starts of all lanes."""
-        return int(self.count.sum())
 
 
 class Sequences:
@@ -52,11 +41,6 @@ class Sequences:
         self.ring = ring
         self.length, self.burn_in, self.warmup_rows, self.stride = length, burn_in, warmup_rows, stride
         self.slots = ring.rows // stride  # at least the number of starts of a lane
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes of the ring, which may grow."""
-        return self.ring.lanes
 
     @property
     def shape(self) -> np.ndarray:

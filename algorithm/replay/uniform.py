@@ -18,10 +18,11 @@ class UniformSampler(Sampler):
 
     def _find_starts(self) -> None:
         super()._find_starts()
+        self.count = np.maximum(self.start_range.newest - self.start_range.oldest + 1, 0)  # starts of each lane
         self.complete: Starts | None = None  # all complete sequences, sorted by lane and age, once they are listed
 
     def sample(self, rng: np.random.Generator, batch: int) -> SampledSequences | None:
-        if not self.start_range.total:
+        if not self.count.any():
             return None
         lane, number = self._draw_any(rng, batch)
         for _ in range(MAX_REDRAWS):
@@ -29,7 +30,10 @@ class UniformSampler(Sampler):
             if not len(to_redraw):
                 return SampledSequences(lane, number, np.ones(batch, np.float32))
             lane[to_redraw], number[to_redraw] = self._draw_any(rng, len(to_redraw))
-        self.complete = self.complete or self._list_complete()
+        if self.complete is None:
+            lane, number = list_numbers(self.start_range.oldest, self.start_range.newest)
+            is_complete = self.sequences.is_unbroken(lane, number)
+            self.complete = lane[is_complete], number[is_complete]
         lane, number = self.complete
         if not len(lane):
             return None
@@ -37,10 +41,5 @@ class UniformSampler(Sampler):
         return SampledSequences(lane[drawn], number[drawn], np.ones(batch, np.float32))
 
     def _draw_any(self, rng: np.random.Generator, batch: int) -> Starts:
-        lane, rank = locate_nth(self.start_range.count, rng.integers(self.start_range.total, size=batch))
+        lane, rank = locate_nth(self.count, rng.integers(self.count.sum(), size=batch))
         return lane, self.start_range.oldest[lane] + rank
-
-    def _list_complete(self) -> Starts:
-        lane, number = list_numbers(self.start_range.oldest, self.start_range.newest)
-        is_complete = self.sequences.is_unbroken(lane, number)
-        return lane[is_complete], number[is_complete]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from algorithm.api import run_training
 from algorithm.config.yaml_layers import merge
 from algorithm.errors import summarize_error
+from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import load_blueprint
-from algorithm.population.folder import LineageRow
-from algorithm.population.member import MemberFailed, Members
+from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.population.runner import create_population, resume_population, train_population
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.training.progress import Counters
@@ -59,6 +60,21 @@ class InThisProcess:
 
     def close(self) -> None:
         pass
+
+
+def list_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder, by their paths in it."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def read_state(name: str) -> dict[str, bytes]:
+    """Return the files in the newest checkpoints of the four members of a population."""
+    folders = [RunFolder.find("mine/task", f"{name}-{member}").find_latest().folder for member in range(1, 5)]
+    return {
+        f"{number}/{path}": content
+        for number, folder in enumerate(folders)
+        for path, content in list_files(folder).items()
+    }
 
 
 def make_request(name: str = "pop", **layer) -> RunRequest:

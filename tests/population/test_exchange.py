@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import resolve
+from algorithm.population import exchange
 from algorithm.population.exchange import (
     CopyBest,
     DrawWeights,
@@ -18,7 +20,7 @@ from algorithm.population.exchange import (
     rank_members,
     select_elites,
 )
-from algorithm.population.folder import LineageRow, PopulationState
+from algorithm.population.members import LineageRow, PopulationState
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
@@ -44,16 +46,15 @@ def make_rows(*returns: float | None, kinds: str = "", interval: int = 1) -> lis
     ]
 
 
-class Clock:
-    """A clock whose time is set by a test."""
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> SimpleNamespace:
+    """Replace the clock of exchanges by one whose time, `seconds`, a test sets."""
+    clock = SimpleNamespace(seconds=0.0, monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(exchange, "time", clock)
+    return clock
 
-    seconds = 0.0
 
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def make_evolver(clock: Clock, spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1) -> DrawWeights:
+def make_evolver(spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1) -> DrawWeights:
     config = make_config(
         evolver_enabled=True,
         evolver_cem_length=length,
@@ -62,7 +63,7 @@ def make_evolver(clock: Clock, spaces: SettingSpaces = RATE, length=3, best=0.5,
         evolver_cem_time=3.0,
         evolver_remove_worst=worst,
     )
-    return DrawWeights(spaces, config, clock)
+    return DrawWeights(spaces, config)
 
 
 def restore(evolver: DrawWeights, returns, selected=None, seconds: float = 0.0) -> None:
@@ -157,7 +158,7 @@ class TestDraws:
         ],
     )
     def test_when_a_draw_is_due(self, counts, min_length, minutes, is_due):
-        evolver = make_evolver(Clock(), length=50, min_length=min_length)
+        evolver = make_evolver(length=50, min_length=min_length)
         restore(evolver, [[1.0] * count for count in counts], seconds=60 * minutes)
         rows = make_rows(*(None if count < 0 else 1.0 for count in counts))
         assert bool(evolver.plan(rows, make_rng()).elites) is is_due
@@ -167,52 +168,49 @@ class TestDraws:
         [([5, 5, 0, 4], 4, True), ([5, 5, 1, 4], 4, False), ([60, 60, 0, 40], -1, False)],  # then the mean is 4, 4.25
     )
     def test_the_least_selected_member(self, selected, threshold, removed):
-        evolver = make_evolver(Clock(), KIND, length=1, min_length=1, worst=threshold)
+        evolver = make_evolver(KIND, length=1, min_length=1, worst=threshold)
         restore(evolver, [[1.0]] * 4, selected)
         state = evolver.plan(make_rows(0.0, 0.0, 0.0, 0.0, kinds="cccc"), make_rng())
         assert ["c" not in member.settings["kind"] for member in state.members] == [False, False, removed, False]
 
     def test_weights_are_drawn_when_every_member_has_enough_returns(self):
-        evolver, rows = make_evolver(Clock()), make_rows(1.0, 5.0, 3.0, 4.0)
+        evolver, rows = make_evolver(), make_rows(1.0, 5.0, 3.0, 4.0)
         states = [evolver.plan(rows, make_rng()) for _ in range(6)]
         assert [state.elites for state in states] == [[], [], [2, 4], [], [], [2, 4]]  # the returns are cleared
         assert all(list_parents(state) == [1, 2, 3, 4] for state in states)
 
-    def test_fewer_returns_are_enough_after_the_time(self):
-        clock = Clock()
-        evolver, rows = make_evolver(clock), make_rows(1.0, 5.0, 3.0, 4.0)
+    def test_fewer_returns_are_enough_after_the_time(self, clock):
+        evolver, rows = make_evolver(), make_rows(1.0, 5.0, 3.0, 4.0)
         for seconds, elites in ((0.0, []), (180.0, [2, 4]), (180.0, []), (350.0, [])):  # 170 seconds after the draw
             clock.seconds = seconds
             assert evolver.plan(rows, make_rng()).elites == elites
 
-    def test_a_member_without_returns_blocks_the_draw_and_copies_an_elite(self):
-        clock = Clock()
+    def test_a_member_without_returns_blocks_the_draw_and_copies_an_elite(self, clock):
         clock.seconds = 1000.0
-        evolver = make_evolver(clock, min_length=1)
+        evolver = make_evolver(min_length=1)
         clock.seconds = 2000.0
         state = evolver.plan(make_rows(None, 5.0, 3.0, 4.0), make_rng())
         assert not state.elites and list_parents(state)[0] in (2, 4) and list_parents(state)[1:] == [2, 3, 4]
 
     def test_a_member_that_failed_starts_its_returns_again(self):
-        evolver = make_evolver(Clock())
+        evolver = make_evolver()
         for returns in ((1.0, 5.0), (1.0, 5.0), (None, 5.0), (1.0, 5.0), (1.0, 5.0)):
             assert not evolver.plan(make_rows(*returns), make_rng()).elites
         assert evolver.plan(make_rows(1.0, 5.0), make_rng()).elites
 
     def test_choices_of_elites_become_more_probable(self):
-        evolver = make_evolver(Clock(), KIND, length=1, min_length=1)
+        evolver = make_evolver(KIND, length=1, min_length=1)
         states = [evolver.plan(make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab"), make_rng()) for _ in range(3)]
         assert states[-1].exchange["counts"] == {"kind": [1, 7]}
 
     def test_the_least_selected_member_starts_with_other_settings(self):
-        evolver = make_evolver(Clock(), KIND, length=1, min_length=1, worst=2)
+        evolver = make_evolver(KIND, length=1, min_length=1, worst=2)
         states = [evolver.plan(make_rows(1.0, 5.0, 4.0, kinds="acc"), make_rng()) for _ in range(3)]
         assert [state.members[0].settings["kind"] for state in states[:2]] == ["a", "a"]
         assert states[2].members[0].settings["kind"] in "ab" and states[2].exchange["selected"] == [0, 1, 1]
 
-    def test_state_of_the_evolver(self):
-        clock = Clock()
-        evolver, restored = make_evolver(clock, KIND), make_evolver(clock, KIND)
+    def test_state_of_the_evolver(self, clock):
+        evolver, restored = make_evolver(KIND), make_evolver(KIND)
         rows = make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab")
         clock.seconds = 60.0
         state = evolver.plan(rows, make_rng())

@@ -11,7 +11,8 @@ import pytest
 
 from algorithm.checkpointing.checkpoint import CheckpointError, PackedFile
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.member import ChangedFiles, MemberFiles, read_member, write_member
+from algorithm.population.member_fleet import ChangedFiles, MemberFiles, read_member, write_member
+from tests.population.members import list_files
 
 CONTENT = {"agent/weights.pt": b"w", "agent/replay.npz": b"", "counters.json": b"{}"}
 
@@ -28,11 +29,6 @@ def save(folder: RunFolder, env_steps: int, **changes: bytes) -> None:
         for name, content in {**CONTENT, **changes}.items():
             with manifest.open_file(name) as file:
                 file.write(content)
-
-
-def list_files(folder: RunFolder) -> dict[str, bytes]:
-    paths = (path for path in folder.path.rglob("*") if path.is_file())
-    return {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.fixture
@@ -56,9 +52,9 @@ def test_a_folder_on_another_machine_has_what_a_run_needs(source):
     target = make_folder("target")
     files = read_member(source, 5, print)
     write_member(target, files, keep=5)
-    expected = list_files(source)
+    expected = list_files(source.path)
     missing = {name for name in expected if name.startswith("checkpoints/000000000200/")}
-    assert list_files(target) == {
+    assert list_files(target.path) == {
         name: content for name, content in expected.items() if name not in missing | {".lock", "roles.json.new"}
     }
     assert "nn.py" in files.others and list(files.checkpoints) == [100, 300]
@@ -77,7 +73,7 @@ def test_a_damaged_checkpoint_is_not_sent(source):
 def test_a_checkpoint_that_was_damaged_on_its_way_changes_nothing(source):
     target = make_folder("target")
     write_member(target, read_member(source, 5, print), keep=5)
-    before = {name for name in list_files(target) if "saving" not in name}
+    before = {name for name in list_files(target.path) if "saving" not in name}
     save(source, 400)
     packed = read_member(source, 5, print).checkpoints[400]
     weights = packed["agent/weights.pt"]
@@ -87,7 +83,7 @@ def test_a_checkpoint_that_was_damaged_on_its_way_changes_nothing(source):
     ):
         with pytest.raises(ValueError, match=message):
             write_member(target, MemberFiles(checkpoints={400: damaged}, others={}), keep=5)
-        assert {name for name in list_files(target) if "saving" not in name} == before
+        assert {name for name in list_files(target.path) if "saving" not in name} == before
 
 
 def test_another_file_that_was_damaged_on_its_way_changes_nothing(source):
@@ -96,10 +92,10 @@ def test_another_file_that_was_damaged_on_its_way_changes_nothing(source):
     write_member(target, files, keep=5)
     damaged = {name: replace(file, digest="0") if name == "nn.py" else file for name, file in files.others.items()}
     (target.path / "metrics.csv").write_text("newer")
-    before = list_files(target)
+    before = list_files(target.path)
     with pytest.raises(CheckpointError, match=r"nn.py was damaged on its way"):
         write_member(target, MemberFiles(checkpoints={}, others=damaged), keep=5)
-    assert list_files(target) == before
+    assert list_files(target.path) == before
 
 
 @pytest.mark.parametrize("name", ["../other.txt", "/tmp/other.txt", "a/../../other.txt"])

@@ -14,23 +14,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from algorithm.api import run_training
 from algorithm.checkpointing.checkpoint import PackedFile
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population import member as member_module
-from algorithm.population.member import MemberFailed, MemberReply
-from algorithm.population.member_fleet import MemberFleet
-from algorithm.processes.host import ProcessHost
+from algorithm.population import member_fleet
+from algorithm.population.member_fleet import MemberFleet, MemberReply
+from algorithm.population.members import MemberFailed
+from algorithm.processes.host import ServiceLost
 from tests.population import members
-from tests.population.members import CONFIG, DRAWS, train_quickly
-from tests.prepared_processes import PREPARED
+from tests.population.members import CONFIG, list_files, read_state, train_quickly
 from tests.processes.inline_host import InlineHost
 from tests.task_folder import NN, write_task
 
 SHORT = {"base_config": {"max_step": 60}}
 train_new = partial(members.train_new, train=train_quickly)
+resume = partial(members.resume, train=train_quickly)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,7 @@ def task() -> Path:
 def inline_members(monkeypatch, tmp_path):
     """Train the members of remote services in this process."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(member_module, "ProcessHost", InlineHost)
+    monkeypatch.setattr(member_fleet, "ProcessHost", InlineHost)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def hosts() -> list[InlineHost]:
 
 
 @pytest.fixture
-def make_fleet(hosts):
+def make_fleet(hosts, monkeypatch):
     """Return a function that returns `make_fleet` of a population, with faults of the host."""
 
     def make(
@@ -63,28 +62,14 @@ def make_fleet(hosts):
             host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
-            fleet = MemberFleet(members, settings, log, host)
+            monkeypatch.setattr(member_fleet, "open_host", lambda *_: host)
+            fleet = MemberFleet(members, settings, log)
             fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
             return fleet
 
         return open_fleet
 
     return make
-
-
-def read_state(name: str) -> dict[str, bytes]:
-    """Return the files in the newest checkpoints of all members, but for the seconds of the runs."""
-    runs = [RunFolder.find("mine/task", f"{name}-{member}") for member in range(1, 5)]
-    folders = [run.checkpoints(keep=5).list_all()[-1].folder for run in runs]
-    return {
-        f"{number}/{path.relative_to(folder)}": path.read_bytes()
-        for number, folder in enumerate(folders)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-resume = partial(members.resume, train=train_quickly)
 
 
 def assert_equal_to_one_process(make_fleet) -> None:
@@ -100,22 +85,8 @@ def test_a_population_on_a_cluster_equals_one_in_this_process(make_fleet, hosts)
     assert hosts[0].is_closed and not hosts[0].killed and hosts[0].methods.count("begin") == 12
     for member in range(1, 5):
         here, there = (RunFolder.find("mine/task", f"{name}-{member}").path for name in ("here", "there"))
-        assert list_files(there) == list_files(here)
+        assert list_files(there).keys() == list_files(here).keys()
         assert (there / "log.txt").read_text() == (here / "log.txt").read_text()
-
-
-def list_files(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-
-
-def test_trained_weights_on_a_cluster_equal_those_in_this_process(make_fleet):
-    layers = {"base_config": {"max_step": 120}, "population_config": {"size": 2, **DRAWS}, "train": run_training}
-    expected = train_new("here", **layers)
-    assert train_new("there", **layers, make_fleet=make_fleet()) == expected
-    for member in (1, 2):
-        folders = [RunFolder.find("mine/task", f"{name}-{member}").find_latest().folder for name in ("here", "there")]
-        for name in ("agent/weights.pt", "agent/learner.pt", "agent/replay.npz", "actor.npz"):
-            assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 
 
 def test_a_population_that_moves_between_cluster_and_processes(make_fleet):
@@ -132,6 +103,19 @@ def test_members_of_actors_that_end_are_trained_by_others(make_fleet, hosts, cap
     assert_equal_to_one_process(make_fleet(lost=[(0, 0, 0), (1, 0, 1), (0, 1, 2)]))
     assert hosts[0].killed == [(0, 0), (1, 0), (0, 1)]
     assert "its process ended (killed): it continues from its last checkpoint" in capsys.readouterr().out
+
+
+def test_a_member_whose_process_on_another_machine_ends_is_trained_again(make_fleet, monkeypatch, capsys):
+    fetch, ends = InlineHost.fetch, iter([ServiceLost("crashed")])
+
+    def fetch_or_end(self, ticket):
+        if len(ticket) == 1 and (end := next(ends, None)):  # of a service without numbers
+            raise end
+        return fetch(self, ticket)
+
+    monkeypatch.setattr(InlineHost, "fetch", fetch_or_end)
+    assert_equal_to_one_process(make_fleet())
+    assert "its process crashed: it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_an_actor_that_does_not_reply_is_replaced(make_fleet, hosts, capsys):
@@ -215,8 +199,8 @@ def test_a_server_whose_disk_is_full(monkeypatch, make_fleet, capsys):
         if failure := next(failures, None):
             raise failure
 
-    original = member_module.write_member
-    monkeypatch.setattr(member_module, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
+    original = member_fleet.write_member
+    monkeypatch.setattr(member_fleet, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
     assert_equal_to_one_process(make_fleet())
     assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
 
@@ -234,11 +218,11 @@ def hang(task):
 
 
 @pytest.fixture
-def fleet():
+def fleet(prepared_workers):
     """Return a fleet of a process that hangs."""
     members = SimpleNamespace(run_task=hang, folders=[Path("member")])
     settings = resolve([("test", {"population_config": {"timeout": 0.5, "processes": 1}})])
-    with closing(MemberFleet(members, settings, print, ProcessHost(PREPARED))) as fleet:
+    with closing(MemberFleet(members, settings, print)) as fleet:
         yield fleet
 
 

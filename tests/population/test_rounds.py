@@ -13,8 +13,14 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.population import runner
 from algorithm.population.exchange import CopyBest
-from algorithm.population.folder import LineageRow, MemberPlan, PopulationFolder, PopulationState, find_best
-from algorithm.population.member import MemberFailed
+from algorithm.population.members import (
+    LineageRow,
+    MemberFailed,
+    MemberPlan,
+    PopulationFolder,
+    PopulationState,
+    find_best,
+)
 from algorithm.population.runner import Population
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 from algorithm.runs.faults import describe_end

@@ -24,6 +24,7 @@ from tests.population.members import (
     DRAWS,
     RATE,
     InThisProcess,
+    list_files,
     make_request,
     resume,
     train_new,
@@ -48,10 +49,6 @@ def read_weights(member: str, env_steps: int | None = None) -> torch.Tensor:
 
 def read_learner(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return torch.load(checkpoint.folder / "agent" / "learner.pt", weights_only=True)
-
-
-def list_files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_members_are_runs_with_their_own_seed_and_settings():

@@ -1,19 +1,15 @@
-"""A host whose services are in this process, with faults, and one whose learners are in others."""
+"""A host whose services are in this process, with faults."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from algorithm.checkpointing.checkpoint import PackedFile, compute_digest, make_prefix
-from algorithm.processes.host import Host, ProcessHost, Reply, ServiceLost, ServiceProcess
-from algorithm.processes.learners import LearnerService
-from algorithm.processes.services import Experience, pack_weights, start_service
-from tests.prepared_processes import PREPARED
+from algorithm.processes.host import Host, Reply, ServiceLost, ServiceProcess
+from algorithm.processes.services import Experience, start_service
 
 
 class InlineHost(Host):
@@ -53,9 +49,10 @@ class InlineHost(Host):
 
     def put(self, value):
         self.n_put += 1
-        copies = {role: array.copy() for role, array in value.items()}
-        for array in copies.values():
-            array.setflags(write=False)
+        copies = deepcopy(value)
+        for arrays in copies.values():
+            for array in arrays.values():
+                array.setflags(write=False)
         return copies
 
     def call(self, handle, method, *arguments):
@@ -108,62 +105,6 @@ def fail_calls(monkeypatch, failure, is_failed):
         return Reply(failure, ()) if ticket[-1] and is_failed(ticket) else fetch(self, ticket)
 
     monkeypatch.setattr(InlineHost, "fetch", fetch_or_fail)
-
-
-def pack_learner(learner) -> np.ndarray:
-    """Return all tensors that several learners share, as bytes."""
-    moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
-    arrays = [
-        pack_weights(learner, with_targets=True),
-        learner.parameters.all_parameters.numpy(),
-        learner._counts,
-        *moments,
-    ]
-    return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
-
-
-class VisibleLearner(LearnerService):
-    """A learner that also saves what all learners share, in a file `shared` of each role."""
-
-    def save(self):
-        files, metadata = super().save()
-        shared = {}
-        for name, components in self._training.by_role.items():
-            content = pack_learner(components.learner)
-            shared[f"{make_prefix(self.rank)}{name}/shared"] = PackedFile(content, compute_digest(content))
-        return {**files, **shared}, metadata
-
-
-class MixedHost(InlineHost):
-    """A host with learners in other processes, and all other services in this process.
-
-    Attributes:
-        learners: the host of the learners.
-        learner_calls: the methods of learners that were called.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.learners, self.learner_calls = ProcessHost(PREPARED), []
-
-    def start(self, spec, *numbers):
-        return (self.learners if spec.kind == "Learner" else super()).start(spec, *numbers)
-
-    def call(self, handle, method, *arguments):
-        if isinstance(handle, SimpleNamespace):
-            return super().call(handle, method, *arguments)
-        self.learner_calls.append(method)
-        return self.learners.call(handle, method, *arguments)
-
-    def wait(self, tickets, timeout):
-        of_learners = isinstance(next(iter(tickets)), Future)
-        return (self.learners if of_learners else super()).wait(tickets, timeout)
-
-    def fetch(self, ticket):
-        return (self.learners if isinstance(ticket, Future) else super()).fetch(ticket)
-
-    def close(self):
-        self.learners.close()
 
 
 @pytest.fixture

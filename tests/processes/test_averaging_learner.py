@@ -159,14 +159,6 @@ def collect(learner):
     return torch.cat([learner.parameters.all_parameters, learner.parameters.statistics, *moments]).clone()
 
 
-def assert_same(connection, *tensors):
-    """Check that all learners have the same tensors."""
-    for tensor in tensors:
-        first = tensor.clone()
-        connection.broadcast(first, 0)
-        assert first.equal(tensor)
-
-
 def is_same(connection, tensor):
     """Return whether all learners have the same tensor."""
     first = tensor.clone()
@@ -186,7 +178,7 @@ def numbers_are_exchanged_in_float64(connection):
 def updates_equal_those_of_one_learner_with_the_whole_batches(connection, name):
     with float64():
         trained = train(name, make_learner(name, connection), PARTS[connection.rank])
-        assert_same(connection, trained)
+        assert is_same(connection, trained)
         assert trained.dtype == torch.float64
         torch.testing.assert_close(trained, train(name, make_learner(name)), rtol=0, atol=1e-6)
 
@@ -212,7 +204,7 @@ def a_learner_without_a_batch_follows_the_others(connection):
                 with fixed_noise(columns):
                     update(alone, make_rollout("sac", alone, 10 * turn + number, columns))
         alone._counts[1] = learner.rows_seen
-        assert_same(connection, collect(learner))
+        assert is_same(connection, collect(learner))
         torch.testing.assert_close(collect(learner), collect(alone), rtol=0, atol=1e-9)
         assert (counts, errors) == (([3, 0, 0], [1, 1, 1]), ([1, 2, 0], [4, 4, 4]))[connection.rank]
 
@@ -236,7 +228,7 @@ def a_step_is_that_of_the_minibatches_of_all_learners(connection):
             for parts in zip_longest(*minibatches):
                 update(alone, prepared.take_columns(np.concatenate([part.lane for part in parts if part is not None])))
         assert learner.updates == 5 * 2 * 2
-        assert_same(connection, collect(learner))
+        assert is_same(connection, collect(learner))
         torch.testing.assert_close(collect(learner), collect(alone), rtol=0, atol=1e-9)
 
 
@@ -285,7 +277,7 @@ def the_statistics_of_batches_are_averaged(connection):
     for tensor in (weighted, total):
         connection.sum(tensor)
     torch.testing.assert_close(after, before + weighted / total)
-    assert_same(connection, after)
+    assert is_same(connection, after)
 
 
 def all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite(connection):
@@ -300,7 +292,7 @@ def all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite(connection):
         assert collect(learner).equal(before) == (bad_rank is not None)
         skipped.append((learner.skipped_updates, learner.consecutive_skips))
     assert skipped == [(1, 1), (2, 2), (2, 0)]
-    assert_same(connection, collect(learner))
+    assert is_same(connection, collect(learner))
 
 
 def the_epochs_end_by_the_divergence_over_all_rows(connection):
@@ -331,7 +323,7 @@ def a_reset_has_the_same_new_parameters_in_all_learners(connection):
     for _ in range(3):
         before = learner.parameters.vector.clone()
         make_update(learner, batch)
-        assert_same(connection, collect(learner))
+        assert is_same(connection, collect(learner))
         steps.append((learner.parameters.vector - before).abs().max())
     assert steps[1] > 10 * steps[0] and steps[1] > 10 * steps[2]  # the second one is the reset
 
@@ -347,7 +339,7 @@ def a_restored_state_is_copied_from_learner_0(connection):
         learner.parameters.load(alone.parameters.state())
         learner.restore(alone.state())
     learner.synchronize()
-    assert_same(connection, collect(learner), torch.from_numpy(learner._counts))
+    assert is_same(connection, collect(learner)) and is_same(connection, torch.from_numpy(learner._counts))
     assert learner.updates == 3 and learner.rows_seen > 0
 
 

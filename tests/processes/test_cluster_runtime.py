@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -37,13 +38,14 @@ LEARNERS = Learner, WeightReceiver
 CHAIN = {"base_config": {"env_type": "PROBE", "env_name": "chain"}}
 
 
-def train(tmp_path, name, *layers, lines=None):
-    """Train a new run. Return its settings, folder and result."""
-    settings = resolve([("test", layer) for layer in layers])
-    source = tmp_path / "source"
+def train(name, *layers):
+    """Train a new run. Return its settings, folder, result, rows of metrics and logged lines."""
+    settings, lines, source = resolve([("test", layer) for layer in layers]), [], Path("source")
     source.mkdir(exist_ok=True)
     folder = RunFolder.create("test", source, name, settings.tree)
-    return settings, folder, build.train(settings, folder, (lines if lines is not None else []).append)
+    result = build.train(settings, folder, lines.append)
+    rows = read_table(folder.path / "metrics.csv").rows
+    return SimpleNamespace(settings=settings, folder=folder, result=result, rows=rows, lines=lines)
 
 
 def on_ray(**cluster):
@@ -51,12 +53,12 @@ def on_ray(**cluster):
 
 
 @pytest.fixture
-def run_cluster(hosts, tmp_path, monkeypatch):
+def run_cluster(hosts, monkeypatch):
     """Return a function that trains a run of the chain on a cluster, given settings of base_config and of the cluster.
 
-    It returns its folder, result, rows of metrics, logged lines, host, and the rollouts that were learned from.
+    It returns what `train` returns, with the host, and the rollouts that were learned from.
     """
-    rollouts, lines, run_updates = [], [], cluster.run_updates
+    rollouts, run_updates = [], cluster.run_updates
 
     def record(components, rollout, record_update):
         rollouts.append(rollout)
@@ -64,9 +66,7 @@ def run_cluster(hosts, tmp_path, monkeypatch):
 
     def run(*layers, base=MappingProxyType({}), **cluster_settings):
         layers = SETTINGS, CHAIN, *layers, {"base_config": {**base}}, on_ray(**{"actors": 2, **cluster_settings})
-        _, folder, result = train(tmp_path, "run", *layers, lines=lines)
-        rows = read_table(folder.path / "metrics.csv").rows
-        return SimpleNamespace(folder=folder, result=result, rows=rows, lines=lines, host=hosts[0], rollouts=rollouts)
+        return SimpleNamespace(**vars(train("run", *layers)), host=hosts[0], rollouts=rollouts)
 
     monkeypatch.setattr(cluster, "run_updates", record)
     run.rollouts = rollouts
@@ -78,25 +78,24 @@ def read_weights(folder):
 
 
 @pytest.mark.parametrize("algorithm", ["A2C", "PPO"])
-def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts, tmp_path):
+def test_one_actor_without_lag_equals_the_local_runtime(algorithm, hosts):
     base = {"base_config": {"algorithm": algorithm, "max_step": 150, "save_every": None}}
-    _, cluster, result = train(tmp_path, "cluster", SETTINGS, CHAIN, base, on_ray(actors=1, max_lag=0))
-    same_end = {"base_config": {"max_step": result.counters.env_steps}}  # after a complete rollout
-    _, local, _ = train(tmp_path, "local", SETTINGS, CHAIN, base, same_end)
-    expected = read_weights(local)
-    for group, values in read_weights(cluster).items():
+    run = train("cluster", SETTINGS, CHAIN, base, on_ray(actors=1, max_lag=0))
+    same_end = {"base_config": {"max_step": run.result.counters.env_steps}}  # after a complete rollout
+    local = train("local", SETTINGS, CHAIN, base, same_end)
+    expected = read_weights(local.folder)
+    for group, values in read_weights(run.folder).items():
         assert torch.equal(values, expected[group])
-    assert result.counters.updates == local.find_latest().counters.updates > 5
+    assert run.result.counters.updates == local.result.counters.updates > 5
 
 
 @pytest.mark.parametrize("lag", [0, 1, 5])
-def test_values_are_learned_through_lag(lag, hosts, tmp_path):
+def test_values_are_learned_through_lag(lag, hosts):
     section = {"gamma": 0.9, **SECTIONS["ACER"], **CONVERGING}
     layer = {"base_config": {**PROBE, "env_name": "leak", "max_step": 6_000}, "acer_config": section}
-    settings, folder, _ = train(tmp_path, "run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
-    rows = read_table(folder.path / "metrics.csv").rows
-    assert {float(row["cluster/lag"]) for row in rows[1:] if row["cluster/lag"]} == {lag}
-    q = read_values("ACER", *restore(settings, folder), section).numpy()
+    run = train("run", layer, on_ray(actors=1, rollouts_in_flight=lag + 1, max_lag=lag))
+    assert {float(row["cluster/lag"]) for row in run.rows[1:] if row["cluster/lag"]} == {lag}
+    q = read_values("ACER", *restore(run.settings, run.folder), section).numpy()
     np.testing.assert_allclose(q[0], -41, atol=2)
     np.testing.assert_allclose(q[1], 10, atol=1)
 
@@ -115,7 +114,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path, monkeypatch):
+def test_every_agent_trains_and_resumes_with_more_actors(kind, hosts, tmp_path):
     folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=150, max_iter=None)
     train_run(folder)
     first = folder.find_latest()
@@ -144,8 +143,8 @@ def test_a_run_on_a_cluster_keeps_its_environments(changes, message):
         check_actors_on_resume(last, settings)
 
 
-def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path, monkeypatch):
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, on_ray(actors=1))
+def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, monkeypatch):
+    folder = train("run", SETTINGS, CHAIN, on_ray(actors=1)).folder
     monkeypatch.setattr(RunFolder, "find", lambda env, name: RunFolder(folder.path))
     on_two = {"cluster_config": {"actors": 2}}
     for runtime, cluster_layer, env_steps, lanes in (("LOCAL", {}, 300, 3), ("RAY", on_two, 450, 6)):
@@ -158,12 +157,12 @@ def test_a_run_continues_in_one_process_and_on_the_cluster_again(hosts, tmp_path
     assert len(hosts) == 2  # no actors while the runtime is LOCAL
 
 
-def test_actors_receive_the_number_of_rows_of_all_roles(hosts, tmp_path):
+def test_actors_receive_the_number_of_rows_of_all_roles(hosts):
     pytest.importorskip("pettingzoo")
     race = {"env_type": "PETTINGZOO", "env_name": "tests.adapters.parallel:Race", "algorithm": "A2C", "max_step": 400}
-    _, folder, _ = train(tmp_path, "run", {"base_config": race, "a2c_config": {"rollout_length": 4}}, on_ray(actors=1))
+    run = train("run", {"base_config": race, "a2c_config": {"rollout_length": 4}}, on_ray(actors=1))
     (handle,) = hosts[0].handles
-    checkpoint, by_role = folder.find_latest(), handle.service.training.by_role
+    checkpoint, by_role = run.folder.find_latest(), handle.service.training.by_role
     rows = sum(int(checkpoint.learner_state(role)["seen"]) for role in by_role)
     assert len(by_role) == 2 and rows > 300
     for components in by_role.values():
@@ -176,9 +175,9 @@ def test_roles_that_are_known_after_the_first_reset_are_those_of_the_actors(host
     player = {"build_path": str(make_player(tmp_path, "balance_ball")), "timeout_wait": 20}
     base = {"env_type": "UNITY", "env_name": "3DBall", "n_envs": 1, "max_step": 1200, "unity_args": player}
     agent = {"acer_config": {"std": "fixed", "rollout_length": 10}}
-    _, folder, result = train(tmp_path, "run", on_ray(actors=2), {"base_config": base}, agent)
-    assert result.counters.env_steps >= 1200
-    assert folder.find_latest().lanes("3DBall") == (24, 24)
+    run = train("run", on_ray(actors=2), {"base_config": base}, agent)
+    assert run.result.counters.env_steps >= 1200
+    assert run.folder.find_latest().lanes("3DBall") == (24, 24)
 
 
 def test_rollouts_of_one_version_are_joined_without_a_replay(run_cluster):
@@ -346,7 +345,7 @@ ERRORS = {"replay_config": {"sampler": "prioritized", "initial_priorities": "td_
 
 
 @pytest.mark.parametrize("algorithm", ["ACER", "REACTOR"])
-def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_path, monkeypatch):
+def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, monkeypatch):
     """Those of Reactor depend on the target network, too."""
     differences, run_updates = [], cluster.run_updates
 
@@ -359,7 +358,7 @@ def test_actors_compute_the_errors_that_the_learner_would(algorithm, hosts, tmp_
     monkeypatch.setattr(cluster, "run_updates", compare)
     layer = {"base_config": {"algorithm": algorithm}, "reactor_config": {"update_target_per_step": 7}}
     one = on_ray(actors=1, rollouts_in_flight=1)
-    _, folder, _ = train(tmp_path, "run", SETTINGS, CHAIN, layer, ERRORS, one)
+    folder = train("run", SETTINGS, CHAIN, layer, ERRORS, one).folder
     assert len(differences) > 5 and max(differences) < 1e-6
 
     settings = folder.load_settings(("test", {"base_config": {"max_step": 300}}))
@@ -389,9 +388,10 @@ def test_parameters_statistics_and_counters_arrive_bit_for_bit(with_targets):
     source.observe(batch)
     update(source, batch)
     packed = pack_weights(source, with_targets)
-    packed.setflags(write=False)
+    for array in packed.values():
+        array.setflags(write=False)
     receiver.load_weights(packed)
-    assert packed.dtype == np.float32 and source.parameters.statistics.dtype == torch.float64
+    assert packed["statistics"].dtype == np.float64 and source.parameters.statistics.dtype == torch.float64
     for name in ("vector", "batch_statistics", "statistics", *(["all_parameters"] if with_targets else [])):
         assert getattr(receiver.parameters, name).equal(getattr(source.parameters, name))
     assert (receiver.updates, receiver.rows_seen) == (1, batch.valid.sum())

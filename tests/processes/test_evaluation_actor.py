@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from algorithm.processes.host import Failure
@@ -14,14 +16,19 @@ BASE = {"base_config": {"algorithm": "A2C", "max_step": 150, "evaluate_every": 4
 SAMPLED = {"base_config": {"evaluate_greedy": False}}
 
 
-def train_evaluated(tmp_path, name, *layers, lines=None, **cluster):
-    """Train a new run with evaluations. Return its folder and result."""
-    cluster = {"actors": 1, "max_lag": 0, **cluster}
-    return train(tmp_path, name, SETTINGS, CHAIN, BASE, SAMPLED, on_ray(**cluster), *layers, lines=lines)[1:]
+@pytest.fixture
+def train_evaluated(hosts):
+    """Return a function that trains a new run with evaluations. It returns what `train` returns, and the evaluations.
 
+    Its arguments are the name of the run, further settings, and those of the cluster.
+    """
 
-def read_evaluations(folder):
-    return mean_evaluations(read_table(folder.path / "metrics.csv"))
+    def train_and_read(name, *layers, **cluster):
+        cluster = {"actors": 1, "max_lag": 0, **cluster}
+        run = train(name, SETTINGS, CHAIN, BASE, SAMPLED, on_ray(**cluster), *layers)
+        return SimpleNamespace(**vars(run), evaluations=mean_evaluations(read_table(run.folder.path / "metrics.csv")))
+
+    return train_and_read
 
 
 @pytest.fixture
@@ -37,90 +44,77 @@ def delayed(monkeypatch):
     monkeypatch.setattr(InlineHost, "wait", wait)
 
 
-def test_results_equal_those_of_the_main_process(hosts, tmp_path):
-    folder, result = train_evaluated(tmp_path, "actor")
-    other_folder, other = train_evaluated(tmp_path, "main", evaluation_actor=False)
-    expected = read_evaluations(other_folder)
-    assert read_evaluations(folder) == expected and len(set(expected.values())) > 2
-    assert result.best.folder.name == other.best.folder.name
+def test_results_equal_those_of_the_main_process(hosts, train_evaluated):
+    run, other = train_evaluated("actor"), train_evaluated("main", evaluation_actor=False)
+    assert run.evaluations == other.evaluations and len(set(run.evaluations.values())) > 2
+    assert run.result.best.folder.name == other.result.best.folder.name
     assert [len(host.started["Evaluator"]) for host in hosts] == [1, 0]
 
 
-def test_the_actor_plays_the_episodes_that_confirm_the_goal(hosts, tmp_path):
+def test_the_actor_plays_the_episodes_that_confirm_the_goal(train_evaluated):
     goal = {"goal": {"return": -1000.0, "evaluation_episodes": 8}}
     ends = []
     for name, evaluation_actor in (("actor", True), ("main", False)):
-        lines = []
-        folder, result = train_evaluated(tmp_path, name, goal, lines=lines, evaluation_actor=evaluation_actor)
-        assert result.confirmed_by == "evaluation"
-        assert folder.checkpoints(keep=1).best.mean == result.evaluation["agent"].mean
-        ends.append([line for line in lines if line.startswith(("goal", "evaluation"))])
+        run = train_evaluated(name, goal, evaluation_actor=evaluation_actor)
+        assert run.result.confirmed_by == "evaluation"
+        assert run.folder.checkpoints(keep=1).best.mean == run.result.evaluation["agent"].mean
+        ends.append([line for line in run.lines if line.startswith(("goal", "evaluation"))])
     assert ends[0] == ends[1] and "confirmed at" in ends[0][-2] and "over 8 episodes" in ends[0][-1]
 
 
-def test_the_actor_starts_with_the_rollout_actors(hosts, tmp_path, monkeypatch):
+def test_the_actor_starts_with_the_rollout_actors(train_evaluated, monkeypatch):
     calls, start, wait = [], InlineHost.start, InlineHost.wait
     monkeypatch.setattr(InlineHost, "start", lambda *each: calls.append(each[1].kind) or start(*each))
     monkeypatch.setattr(InlineHost, "wait", lambda *each: calls.append("wait") or wait(*each))
-    train_evaluated(tmp_path, "run")
+    train_evaluated("run")
     assert "Evaluator" in calls[: calls.index("wait")] and calls.count("Evaluator") == 1
 
 
-def test_without_evaluations_there_is_no_actor(hosts, tmp_path):
-    never = {"base_config": {"evaluate_every": None}, "goal": None}
-    _, result = train_evaluated(tmp_path, "run", never)
-    assert result.evaluation is None and hosts[0].started["Evaluator"] == []
+def test_without_evaluations_there_is_no_actor(hosts, train_evaluated):
+    run = train_evaluated("run", {"base_config": {"evaluate_every": None}, "goal": None})
+    assert run.result.evaluation is None and hosts[0].started["Evaluator"] == []
 
 
-def test_results_belong_to_the_version_with_which_they_started(hosts, tmp_path, delayed):
-    lines = []
-    folder, result = train_evaluated(tmp_path, "delayed", {"base_config": {"keep_checkpoints": 1}}, lines=lines)
-    evaluated = read_evaluations(folder)
-    other_folder, _ = train_evaluated(tmp_path, "main", evaluation_actor=False)
-    expected = read_evaluations(other_folder)
-    shared = evaluated.keys() & expected.keys()
-    assert len(shared) > 1
-    assert {env_steps: evaluated[env_steps] for env_steps in shared} == {each: expected[each] for each in shared}
-    best = max(evaluated, key=lambda env_steps: (evaluated[env_steps], env_steps))
-    assert result.best is not None and int(result.best.folder.name) == best
-    reported = [line for line in lines if line.startswith("evaluation")]
-    assert reported[0].startswith(f"evaluation at {min(evaluated)} env steps")
-    rows = [int(row["env_steps"]) for row in read_table(folder.path / "metrics.csv").rows]
+def test_results_belong_to_the_version_with_which_they_started(train_evaluated, delayed):
+    run = train_evaluated("delayed", {"base_config": {"keep_checkpoints": 1}})
+    expected = train_evaluated("main", evaluation_actor=False).evaluations
+    shared = run.evaluations.keys() & expected.keys()
+    assert len(shared) > 1 and all(run.evaluations[env_steps] == expected[env_steps] for env_steps in shared)
+    best = max(run.evaluations, key=lambda env_steps: (run.evaluations[env_steps], env_steps))
+    assert run.result.best is not None and int(run.result.best.folder.name) == best
+    reported = [line for line in run.lines if line.startswith("evaluation")]
+    assert reported[0].startswith(f"evaluation at {min(run.evaluations)} env steps")
+    rows = [int(row["env_steps"]) for row in run.rows]
     assert rows != sorted(rows)  # training has continued meanwhile
 
 
-def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, tmp_path, monkeypatch):
+def test_another_actor_repeats_an_evaluation_whose_actor_has_ended(hosts, train_evaluated, monkeypatch):
     monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, 0, 2)})  # its second request
-    lines = []
-    folder, _ = train_evaluated(tmp_path, "lost", lines=lines)
+    run = train_evaluated("lost")
     assert len(hosts[0].started["Evaluator"]) == 2
-    assert (
-        sum("the evaluation actor ended (killed): another actor repeats the evaluation" in line for line in lines) == 1
-    )
-    other_folder, _ = train_evaluated(tmp_path, "main", evaluation_actor=False)
-    assert read_evaluations(folder) == read_evaluations(other_folder)
+    message = "the evaluation actor ended (killed): another actor repeats the evaluation"
+    assert sum(message in line for line in run.lines) == 1
+    assert run.evaluations == train_evaluated("main", evaluation_actor=False).evaluations
 
 
-def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, tmp_path, monkeypatch):
+def test_an_actor_that_hangs_is_replaced_after_the_time_limit(hosts, train_evaluated, monkeypatch):
     monkeypatch.setattr(InlineHost, "silent", {("Evaluator", 0, 0, 0)})
-    lines = []
-    train_evaluated(tmp_path, "run", lines=lines, evaluation_timeout=1e-6)
+    run = train_evaluated("run", evaluation_timeout=1e-6)
     message = "the evaluation actor has not replied for 1e-06 s (cluster_config.evaluation_timeout): another actor"
-    assert sum(message in line for line in lines) == 1
+    assert sum(message in line for line in run.lines) == 1
     assert len(hosts[0].started["Evaluator"]) == 2
 
 
-def test_training_continues_if_no_actor_can_evaluate(hosts, tmp_path, monkeypatch):
+def test_training_continues_if_no_actor_can_evaluate(hosts, train_evaluated, monkeypatch):
     monkeypatch.setattr(InlineHost, "lost", {("Evaluator", 0, replacements, 1) for replacements in range(9)})
-    lines = []
-    folder, result = train_evaluated(tmp_path, "run", lines=lines)
-    assert len(hosts[0].started["Evaluator"]) == 3 and result.counters.env_steps >= 150
+    run = train_evaluated("run")
+    assert len(hosts[0].started["Evaluator"]) == 3 and run.result.counters.env_steps >= 150
     reason = "the evaluation actor ended (killed) before its first result, as 2 before it"
-    assert any(f"is not possible: {reason}; training continues without evaluation" in line for line in lines)
+    assert any(f"is not possible: {reason}; training continues without evaluation" in line for line in run.lines)
 
 
-def test_the_exception_of_an_evaluation_ends_the_run(hosts, tmp_path, monkeypatch):
+def test_the_exception_of_an_evaluation_ends_the_run(train_evaluated, monkeypatch):
     failure = Failure(ZeroDivisionError("in forward"), "its traceback")
     fail_calls(monkeypatch, failure, lambda ticket: ticket[0] == "Evaluator")
     with pytest.raises(ZeroDivisionError, match="in forward"):
-        train_evaluated(tmp_path, "run")
+        train_evaluated("run")

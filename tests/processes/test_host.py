@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from algorithm.adapters.adapter import EnvironmentStartError
 from algorithm.errors import UserError
 from algorithm.processes import ray_host
 from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
+from algorithm.processes.ray_host import RayHost
 from algorithm.training.signals import DeferredSignals, Terminated, raise_on_stop_signals
 from tests.faults.namespaces import ROOT, WITH_LOOPBACK, find_obstacle
 from tests.prepared_processes import PREPARED
@@ -60,14 +62,17 @@ class Service:
 SPEC = ServiceSpec(kind="Test", make=Service)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def prepared_processes():
+    with mock.patch("algorithm.processes.host.PROCESSES", PREPARED):
+        yield
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def host(request):
-    if request.param == "processes":
-        made = ProcessHost(PREPARED)
-    else:
-        made = ray_host.RayHost(address="local", local_cpus=4, uses_tokens=False)
-    with closing(made):
-        yield made
+    is_ray = request.param == "ray"
+    with closing(RayHost(address="local", local_cpus=4, uses_tokens=False) if is_ray else ProcessHost()) as host:
+        yield host
 
 
 @pytest.fixture
@@ -180,7 +185,7 @@ def test_a_service_that_hangs_delays_neither_calls_nor_others_and_can_be_killed(
 
 
 def test_a_process_ends_with_the_host():
-    host = ProcessHost(PREPARED)
+    host = ProcessHost()
     handles = [host.start(SPEC) for _ in range(2)]
     processes = [receive(host, host.call(handle, "get_process"))[0] for handle in handles]
     host.close()
@@ -189,7 +194,7 @@ def test_a_process_ends_with_the_host():
 
 
 def test_interrupts_of_the_terminal_do_not_reach_a_service():
-    with closing(ProcessHost(PREPARED)) as host:
+    with closing(ProcessHost()) as host:
         handle = host.start(SPEC)
         process, _ = receive(host, host.call(handle, "get_process"))
         assert os.getpgid(process) != os.getpgid(0)
@@ -266,7 +271,7 @@ class CompiledRay:
 
 
 def call_ray(method: str, *numbers: int):
-    host = ray_host.RayHost.__new__(ray_host.RayHost)
+    host = RayHost.__new__(RayHost)
     host._ray = CompiledRay(*numbers)
     return getattr(host, method)([1], *([2.0] if method == "wait" else []))
 

@@ -8,33 +8,71 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.checkpointing.checkpoint import Manifest
+from algorithm.checkpointing.checkpoint import Manifest, PackedFile, compute_digest, make_prefix
 from algorithm.config.loader import check_effects, resolve
 from algorithm.errors import LearnerUnreachable, UserError
 from algorithm.processes import cluster, learners
 from algorithm.processes.averaging_learner import close_on_error
 from algorithm.processes.fleet import list_learner_notes
+from algorithm.processes.host import ProcessHost
+from algorithm.processes.services import pack_weights
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content, new_run
-from tests.processes.inline_host import MixedHost, VisibleLearner, pack_learner
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
 
 pytestmark = pytest.mark.timeout(120)
 
 
+def pack_learner(learner) -> np.ndarray:
+    """Return all tensors that several learners share, as bytes."""
+    moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
+    arrays = [
+        *pack_weights(learner, with_targets=True).values(),
+        learner._counts,
+        *moments,
+    ]
+    return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
+
+
+class VisibleLearner(learners.LearnerService):
+    """A learner that also saves what all learners share, in a file `shared` of each role."""
+
+    def save(self):
+        files, metadata = super().save()
+        shared = {}
+        for name, components in self._training.by_role.items():
+            content = pack_learner(components.learner)
+            shared[f"{make_prefix(self.rank)}{name}/shared"] = PackedFile(content, compute_digest(content))
+        return {**files, **shared}, metadata
+
+
+class LearnersHost(ProcessHost):
+    """A host of learners, which records the called methods."""
+
+    def __init__(self):
+        super().__init__()
+        self.methods: list[str] = []
+
+    def call(self, handle, method, *arguments):
+        self.methods.append(method)
+        return super().call(handle, method, *arguments)
+
+
 @pytest.fixture
-def hosts(monkeypatch):
-    """Let runs on a cluster use actors in this process and learners in others. Return the hosts."""
-    made = []
+def hosts(hosts, prepared_workers, monkeypatch):
+    """Let runs on a cluster use actors in this process and learners in others. Return the hosts of the learners."""
+    made, start = [], learners.LearnerPeers
 
-    def open_mixed(settings, local_cpus):
-        made.append(MixedHost())
-        return made[-1]
+    def start_peers(host, task):
+        made.append(LearnersHost())
+        return start(made[-1], task)
 
-    monkeypatch.setattr(cluster, "open_host", open_mixed)
+    monkeypatch.setattr(cluster, "LearnerPeers", start_peers)
     monkeypatch.setattr(learners, "LearnerService", VisibleLearner)
-    return made
+    yield made
+    for host in made:
+        host.close()
 
 
 @pytest.fixture
@@ -59,7 +97,7 @@ def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared,
     assert last.counters.updates > 5
     other = np.fromfile(last.folder / "worker-1" / "agent" / "shared", np.uint8)
     np.testing.assert_array_equal(other, shared[-1]["agent"])
-    assert hosts[0].learner_calls.count("learn") > 3
+    assert hosts[0].methods.count("learn") > 3
     rows = [row for row in read_table(folder.path / "metrics.csv").rows if row["cluster/learner_0_waiting"]]
     for rank in range(2):
         assert 0 < float(rows[-1][f"cluster/learner_{rank}_waiting"]) < 1
@@ -67,15 +105,15 @@ def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared,
 
 
 @pytest.mark.parametrize("algorithm", ["A2C", "PPO"])
-def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts, tmp_path):
+def test_two_learners_equal_one_with_the_whole_batch(algorithm, hosts):
     """One learner joins the rollouts of both actors; otherwise each learner has those of one."""
     layers = SETTINGS, CHAIN, {"base_config": {"algorithm": algorithm}, "ppo_config": {"minibatches": 1}}
     vectors, updates = [], []
     for count in (1, 2):
         cluster_settings = on_ray(actors=2, learners=count, max_lag=0)
-        _, folder, result = train(tmp_path, f"learners_{count}", *layers, cluster_settings)
-        vectors.append(torch.cat(list(read_weights(folder).values())))
-        updates.append(result.counters.updates)
+        run = train(f"learners_{count}", *layers, cluster_settings)
+        vectors.append(torch.cat(list(read_weights(run.folder).values())))
+        updates.append(run.result.counters.updates)
     assert updates[0] == updates[1] > 3
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
 
@@ -159,15 +197,15 @@ def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch)
     folder = new_run(
         tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", max_step=400, max_iter=None, save_every=100
     )
-    call = MixedHost.call
+    call = LearnersHost.call
 
     def kill_and_call(self, handle, method, *arguments):
-        if method == "learn" and self.learner_calls.count("learn") == 5:
+        if method == "learn" and self.methods.count("learn") == 5:
             handle.process.kill()
         return call(self, handle, method, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MixedHost, "call", kill_and_call)
+        patch.setattr(LearnersHost, "call", kill_and_call)
         message = r"^learner 1 crashed with signal SIGKILL; resume from the last checkpoint$"
         with pytest.raises(LearnerUnreachable, match=message):
             resume(folder, 400, 2)

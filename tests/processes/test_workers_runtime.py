@@ -367,15 +367,8 @@ def two_workers(tmp_path_factory):
     path = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
-        folder = new_run(
-            path,
-            "two",
-            "continuous, noisy and normalised",
-            runtime="WORKERS",
-            n_workers=2,
-            max_step=400,
-            save_every=100,
-        )
+        base = {"runtime": "WORKERS", "n_workers": 2, "max_step": 400, "save_every": 100}
+        folder = new_run(path, "two", "continuous, noisy and normalised", **base)
         train_run(folder)
     return folder
 
@@ -421,14 +414,12 @@ def test_resuming_restores_every_worker(two_workers):
 
 def test_several_roles(tmp_path):
     pytest.importorskip("pettingzoo")
-    source = tmp_path / "envs" / "fake" / "task"
-    source.mkdir(parents=True)
-    (source / "env.py").write_text("from tests.adapters.parallel import Race\n\n\ndef make():\n    return Race()\n")
-    base = {"env_type": "PETTINGZOO", "env_name": "env.py", "runtime": "WORKERS", "n_workers": 2, "n_envs": 2}
+    base = {"env_type": "PETTINGZOO", "env_name": "tests.adapters.parallel:Race", "n_envs": 2}
+    base |= {"runtime": "WORKERS", "n_workers": 2}
     small = {"acer_config": SETTINGS["acer_config"], "replay_config": {"capacity": 400}}
     limits = {"max_step": 600, "log_every": 200, "save_every": None}
     settings = resolve([("test", {"base_config": {**base, **limits}, **small})])
-    folder = RunFolder.create("fake/task", source, "a", settings.tree)
+    folder = RunFolder.create("fake/task", tmp_path, "a", settings.tree)
     result = train(folder.load_settings(), folder, lambda line: None)
     checkpoint = folder.find_latest()
     assert len(checkpoint.roles) > 1

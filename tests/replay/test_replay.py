@@ -145,6 +145,14 @@ def test_rows_counts_the_readable_rows_of_all_lanes():
     assert replay.rows == 38  # one of the twenty rows of a full lane is reserved for the last successor
 
 
+def test_the_age_of_a_sequence_is_that_of_its_first_learned_row_over_all_lanes():
+    replay, lanes = replay_of(length=2, burn_in=2), EncodedLanes(3, 5)
+    for _ in range(3):
+        replay.add(lanes.rollout(0, 1, 2))
+    index = np.append(replay.ring.make_index(np.array([0, 2]), np.array([6, 11])), -1)  # rows 8 and 13 of 15
+    assert replay.compute_ages(index).tolist() == [7 * 3, 2 * 3]
+
+
 def test_stored_values_do_not_change_by_other_writes_and_draws():
     replay, lanes = replay_of(capacity=60), EncodedLanes(3, 5)
     for _ in range(12):  # the ring is written three times

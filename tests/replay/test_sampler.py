@@ -254,6 +254,6 @@ def test_the_settings_of_a_replay_are_passed_to_its_sampler(name, kind):
         assert sampler.priority_function == PriorityFunction(max_error_weight=0.4, td_error_min=0.02, td_error_max=5)
         assert sampler.priority_function(np.array([[1.0], [0.5]])) == pytest.approx(0.4 + 0.6 * 0.5)
     if kind is PrioritizedSampler:
-        assert (sampler.alpha, sampler.beta, sampler.beta_increment) == (0.3, 0.2, 0.1)
+        assert (sampler.alpha, sampler.initial_beta, sampler.beta_increment) == (0.3, 0.2, 0.1)
     if kind is LazyPrioritizedSampler:
         assert sampler.uniform_fraction == 0.25

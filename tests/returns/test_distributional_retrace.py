@@ -191,18 +191,6 @@ def test_each_form_equals_its_definition(estimate, definition, seed):
     np.testing.assert_array_equal(target[~valid], inputs.select_taken(q).numpy()[~valid])
 
 
-def test_random_records_have_every_kind_of_end():
-    records = [random_record(seed) for seed in range(60)]
-    rows = [
-        (record["alive"][:-1], record["first"][1:-1], make_inputs(record)[0].valid[1:].numpy(), record["trace"][1:])
-        for record in records
-        if len(record["reward"]) > 1
-    ]
-    alive, first, next_valid, next_trace = (np.concatenate(x) for x in zip(*rows, strict=True))
-    for kind in (~alive & first, ~alive & ~first, alive & first, ~next_valid & ~first, next_trace > 1):
-        assert kind.sum() > 20
-
-
 @both
 @many
 @given(seeds)

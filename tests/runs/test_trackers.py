@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from algorithm import Callback, train
 from algorithm.config import registry
 from algorithm.errors import UserError
-from algorithm.population.member import make_member_tree
+from algorithm.population.members import make_member_tree
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.tracking.trackers import Tracker
 from algorithm.training.metrics import read_table

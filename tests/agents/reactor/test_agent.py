@@ -43,11 +43,6 @@ def test_branches_are_flattened_up_to_512_combinations(branches, family, actions
     assert make_reactor(make_role(spec=ActionSpec(branches=branches)), critic="scalar").critic.n_values == actions
 
 
-def test_more_combinations_are_rejected():
-    with pytest.raises(ValueError, match="there are 1024 combinations of discrete branches .*at most 512"):
-        make_reactor(make_role(spec=ActionSpec(branches=(2,) * 10)))
-
-
 @pytest.mark.parametrize("spec", [ActionSpec(continuous=2), ActionSpec(continuous=1, branches=(3,))])
 def test_continuous_actions_are_rejected_with_the_algorithms_that_support_them(spec):
     message = f"algorithm REACTOR is for discrete actions, not for {spec}; use ACER, SAC, A2C or PPO"

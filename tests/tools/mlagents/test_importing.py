@@ -254,14 +254,12 @@ reward_signals: {curiosity: {strength: much}} | curiosity.strength is 'much'; in
 reward_signals: {curiosity: 3} | reward_signals.curiosity is 3; it must be a mapping of keys
 reward_signals: {gail: {strength: 1}} | reward_signals.gail has no demo_path, which ML-Agents
 reward_signals: {extrinsic: {gamma: 2}} | A.reward_signals.extrinsic.gamma becomes ppo_config.gamma is 2
-behavioral_cloning: {steps: 1} | behavioral_cloning has no demo_path, which ML-Agents requires
 self_play: 3 | behaviors.A.self_play is 3; it must be a mapping of keys
 hyperparameters: {beta_schedule: cosine} | beta_schedule is 'cosine'; input should be 'linear' or 'constant'
 hyperparameters: {batch_size: 32}, network_settings: {memory: {}} | A has a sequence_length of 64 and a batch_size of
 time_horizon: long | behaviors.A.time_horizon is 'long'; input should be a valid integer
 time_horizon: null | behaviors.A.time_horizon has no value, which ML-Agents requires
 max_steps: 0 | behaviors.A.max_steps is 0; it must be above 0
-network_settings: 3 | behaviors.A.network_settings is 3; it must be a mapping
 network_settings: {normalize: 1} | behaviors.A.network_settings.normalize is 1; input should be a valid boolean
 network_settings: {vis_encode_type: Simple} | vis_encode_type is 'Simple'; input should be 'simple', 'nature_cnn', 'res
 network_settings: {goal_conditioning_type: film} | goal_conditioning_type is 'film'; input should be 'hyper' or

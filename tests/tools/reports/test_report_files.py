@@ -15,7 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from algorithm.population.folder import LineageRow, PopulationFolder
+from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
 from algorithm.tools.reports.figure import Figure

@@ -1,21 +1,29 @@
-"""The folder of a population: the plan of its current interval, the lineage of its members, and their run folders."""
+"""Members of a population: their plans and lineage in its folder, and their training until the end of an interval."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from algorithm.config.yaml_layers import Tree, load_defaults, merge, nest
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import POPULATION_FILE
-from algorithm.parts.lock import FolderLock
+from algorithm.parts.lock import FolderLock, check_links
 from algorithm.parts.run_folder import RunFolder
 from algorithm.records_io import RecordError, read_json, read_json_lines, write_json, write_json_lines
+from algorithm.runs.callbacks import RunResult
 
 LINEAGE_FILE = "lineage.jsonl"
+SOURCE = "the settings of the member"
+LOG_FILE = "log.txt"
+# A function of (environment, folder, settings, variant, callbacks, log, pause_at) that trains until these env steps.
+RunTraining = Callable[..., RunResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +136,82 @@ def find_best(rows: Sequence[LineageRow]) -> LineageRow | None:
     """Return the row that reached the goal, or else the row with the highest return; of equal ones the last."""
     evaluated = [row for row in rows if row.mean_return is not None]
     return max(evaluated, key=lambda row: (bool(row.goal_reached), row.mean_return, row.interval), default=None)
+
+
+class MemberFailed(Exception):
+    """A member could not be trained until the end of an interval.
+
+    Args:
+        message: what happened, in one line.
+        is_final: whether another attempt would fail in the same way.
+    """
+
+    def __init__(self, message: str, is_final: bool = False):
+        super().__init__(message, is_final)
+        self.message, self.is_final = message, is_final
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """The members of a population, for any process that trains one.
+
+    Everything that an interval needs is in the run folder of the member, so that any process can train any member.
+
+    Attributes:
+        environment: name or path of the environment folder.
+        variant: variant of its config.yaml; None if it is not known.
+        folders: run folder of each member.
+        tree: settings of the population.
+        train: trains in a run folder.
+    """
+
+    environment: str
+    variant: str | None
+    folders: tuple[Path, ...]
+    tree: Tree
+    train: RunTraining
+
+    def run_task(self, task: LineageRow) -> LineageRow:
+        """Train a member until the end of an interval, from its newest checkpoint. Return the row as it has ended.
+
+        Raises:
+            Exception: those of `algorithm.runs.build.train`.
+        """
+        folder = RunFolder(self.folders[task.member - 1])
+        check_links(folder.given_path)
+        settings = folder.load_settings((SOURCE, make_member_tree(self.tree, task.member, task.settings)))
+        with folder.lock, (folder.path / LOG_FILE).open("a", encoding="utf-8") as file:
+            log = partial(print, file=file, flush=True)
+            result = self.train(self.environment, folder, settings, self.variant, [], log, task.env_steps)
+        returns = list(result.returns.values())
+        if result.evaluation is not None:
+            returns = [played.mean for played in result.evaluation.values()]
+        return replace(
+            task,
+            env_steps=result.counters.env_steps,
+            mean_return=fmean(returns),
+            goal_reached=bool(result.goal_reached),
+            goal=settings.goal.return_ if settings.goal else None,
+        )
+
+
+def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
+    """Return the settings of a member, which is a run of its own: its seed follows from its number.
+
+    On a cluster, the members have no rollout actors: each one trains as in one process.
+
+    Args:
+        tree: settings of the population.
+        member: number of the member, from 1.
+        values: values of the settings that differ between members, by path.
+    """
+    own = merge(tree, {"base_config": {"seed": tree["base_config"]["seed"] + member - 1}})
+    own |= {section: load_defaults()[section] for section in ("population_config", "cluster_config")}
+    if tree["base_config"]["runtime"].casefold() == "cluster":
+        own = merge(own, {"base_config": {"runtime": "LOCAL"}})
+    for path, value in values.items():
+        own = merge(own, nest(path, value))
+    return own
