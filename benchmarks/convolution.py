@@ -66,7 +66,7 @@ def count_operations(encoder: nn.Module) -> float:
     """
     layers: list[float] = []
     shape = SHAPE
-    for layer in encoder.layers:
+    for layer in encoder.layers[::2]:  # an activation follows each convolution
         shape = tuple(nn.Sequential(layer)(torch.zeros(1, *shape)).shape[1:])
         layers.append(2.0 * layer.weight.numel() * shape[1] * shape[2])
     layers.append(2.0 * encoder.linear.weight.numel())

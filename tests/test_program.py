@@ -88,7 +88,6 @@ def test_the_data_files_are_alongside_the_package_in_a_checkout_and_inside_of_an
     assert (DATA / "default_config.yaml").is_file() and (DATA / "envs/gym/cartpole/config.yaml").is_file()
 
 
-ROOT = Path(__file__).resolve().parents[1]
 SHORT = ["--max-step", "300", "--set", "base_config.log_every=100", "base_config.save_every=150", "goal=null"]
 
 

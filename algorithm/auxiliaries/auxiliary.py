@@ -101,6 +101,8 @@ class AuxiliaryInputs:
 class Auxiliary(ABC):
     """An auxiliary reward or loss, which may have a trainable module in a separate parameter group, `auxiliary/<name>`.
 
+    With StreamSettings, its rewards are a stream with their strength.
+
     Attributes:
         name: The name of the auxiliary in the settings, set before `build` is called.
 
@@ -125,6 +127,12 @@ class Auxiliary(ABC):
         self.learning_rate: float = settings.learning_rate
         self.max_grad_norm: float = settings.max_grad_norm
         self.update_every: int = settings.update_every
+        if isinstance(settings, StreamSettings):
+            self.reward_weight = settings.strength
+            if settings.strength:
+                self.stream = RewardStream(
+                    gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes
+                )
 
     @abstractmethod
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
@@ -187,13 +195,6 @@ class Auxiliary(ABC):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-
-
-def make_stream(settings: StreamSettings) -> RewardStream | None:
-    """Return the stream of the rewards of an auxiliary; None if there are none."""
-    if not settings.strength:
-        return None
-    return RewardStream(gamma=settings.gamma, weight=settings.strength, crosses_episodes=settings.crosses_episodes)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.curiosity import InverseModel
 from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.networks import Torso
@@ -109,13 +109,12 @@ class EmbeddingMemory(EpisodeMemory):
     Args:
         lanes: Number of lanes.
         size: E.
-        neighbors: Number of nearest neighbors.
-        kernel_epsilon: epsilon.
-        capacity: Number of rows of an episode, the last ones, that can be neighbors.
+        settings: The number of `neighbors`, epsilon as `kernel_epsilon`, and as `capacity` the number of rows of an
+            episode, the last ones, that can be neighbors.
     """
 
-    def __init__(self, lanes: int, size: int, *, neighbors: int, kernel_epsilon: float, capacity: int):
-        self._size, self._neighbors, self._epsilon, self._capacity = size, neighbors, kernel_epsilon, capacity
+    def __init__(self, lanes: int, size: int, settings: EpisodicSettings):
+        self._size, self._settings = size, settings
         super().__init__(lanes)
         self._mean = np.zeros(lanes)  # d_m^2
         self._arrivals = np.zeros(lanes, np.int64)  # rows in the mean
@@ -145,20 +144,20 @@ class EmbeddingMemory(EpisodeMemory):
         self._mean, self._arrivals = state["mean"].numpy().copy(), state["arrivals"].numpy().copy()
 
     def _add_block(self, lane: int, block: Tensor) -> Tensor:
-        n_old, n_new = len(self._rows[lane]), len(block)
+        n_old, n_new, settings = len(self._rows[lane]), len(block), self._settings
         rows = torch.cat((self._rows[lane], block))
-        self._rows[lane] = rows[max(0, len(rows) - self._capacity) :].clone()
+        self._rows[lane] = rows[max(0, len(rows) - settings.capacity) :].clone()
         end = n_old + torch.arange(n_new).unsqueeze(1)  # of the rows before each new one
         place = torch.arange(len(rows))
         is_finite = rows.isfinite().all(-1)
-        is_neighbor = (place < end) & (place >= end - self._capacity) & is_finite & is_finite[n_old:].unsqueeze(1)
+        is_neighbor = (place < end) & (place >= end - settings.capacity) & is_finite & is_finite[n_old:].unsqueeze(1)
         # Not by a product of matrices, whose rounding makes the distance of equal embeddings larger than 0.
         distance = torch.cdist(block, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
         distance = distance.where(is_neighbor, torch.inf)
-        nearest = distance.topk(min(self._neighbors, len(rows)), largest=False).values.double()
+        nearest = distance.topk(min(settings.neighbors, len(rows)), largest=False).values.double()
         normalized = nearest / self._average(lane, nearest).unsqueeze(1)
         normalized = (normalized - CLUSTER_DISTANCE).clamp(min=0)
-        similarity = (self._epsilon / (normalized + self._epsilon)).sum(-1).sqrt() + PSEUDO_COUNT
+        similarity = (settings.kernel_epsilon / (normalized + settings.kernel_epsilon)).sum(-1).sqrt() + PSEUDO_COUNT
         return (1 / similarity).where(is_finite[n_old:], torch.nan).float()
 
     def _average(self, lane: int, nearest: Tensor) -> Tensor:
@@ -192,11 +191,6 @@ class Episodic(Auxiliary):
     Settings, has_record = EpisodicSettings, True
     settings: EpisodicSettings
 
-    def __init__(self, settings: EpisodicSettings):
-        super().__init__(settings)
-        self.reward_weight = settings.strength
-        self.stream = make_stream(settings)
-
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
         settings = self.settings
         self.memory: EpisodeMemory
@@ -206,13 +200,8 @@ class Episodic(Auxiliary):
             self.memory = VisitCounts(role.lanes, settings.bonus)
             return None
         torso = agent.policy.torso
-        self.memory = EmbeddingMemory(
-            role.lanes,
-            settings.embedding_size if settings.features == "own" else torso.size,
-            neighbors=settings.neighbors,
-            kernel_epsilon=settings.kernel_epsilon,
-            capacity=settings.capacity,
-        )
+        size = settings.embedding_size if settings.features == "own" else torso.size
+        self.memory = EmbeddingMemory(role.lanes, size, settings)
         if settings.features == "agent":
             return None
         self.family, self.encoder = agent.family, torso.make_encoder()

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent
-from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, make_stream, masked_mean
+from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.networks import Blueprint, FrameStack, Mlp, RunningMoments, TargetNetwork, Torso, Vector
-from algorithm.networks.encoders import ConvEncoder, Normalizer, ResNetEncoder, VectorEncoder
+from algorithm.networks.encoders import ConvEncoder, Normalizer, VectorEncoder
 from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.memories import FrameStackEncoder
 from algorithm.networks.modules import EncoderFactory
@@ -80,7 +80,7 @@ def _can_normalize(encoder: nn.Module, spec: ObsSpec) -> bool:
     if isinstance(encoder, FrameStackEncoder):
         encoder = encoder.encoder
     is_binary = spec.dtype == "uint8" and spec.high <= 1
-    return isinstance(encoder, VectorEncoder | ConvEncoder | ResNetEncoder) and not is_binary
+    return isinstance(encoder, VectorEncoder | ConvEncoder) and not is_binary
 
 
 def _simplify(factory: EncoderFactory) -> EncoderFactory:
@@ -110,8 +110,6 @@ class Rnd(Auxiliary):
 
     def __init__(self, settings: RndSettings):
         super().__init__(settings)
-        self.reward_weight = settings.strength
-        self.stream = make_stream(settings)
         self.reads_action = settings.input == "observation_and_action"
         if self.reads_action:
             self.compute_novelty = self._compute_novelty

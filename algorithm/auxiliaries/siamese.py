@@ -96,19 +96,15 @@ class SiameseAuxiliary(Auxiliary):
     def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, dict[str, Tensor]]:
         rows = inputs.select_inputs(self.torso)
         pairs = select_pairs(inputs.rollout.first, self.settings.steps, self.settings.max_pairs)
-        features = self._encode(rows, pairs.first)
+        features = self.torso.encode_inputs(self._augment(rows, pairs.first))
         loss, metrics = self.compare(self.projector(features), self._project_target(rows, pairs.second), pairs.valid)
         if self.is_symmetric:
-            online = self.projector(self._encode(rows, pairs.second))
+            online = self.projector(self.torso.encode_inputs(self._augment(rows, pairs.second)))
             loss = 0.5 * (loss + self.compare(online, self._project_target(rows, pairs.first), pairs.valid)[0])
         if self.settings.action_values:
             metrics["q_error"] = self._compute_q_error(inputs, pairs, features, self._encode_target(rows, pairs.first))
             loss = loss + metrics["q_error"]
         return self.settings.strength * loss, metrics
-
-    def _encode(self, rows: Mapping[str, Tensor], index: Tensor) -> Tensor:
-        """Return the agent's features [n, F] of augmented rows."""
-        return self.torso.encode_inputs(self._augment(rows, index))
 
     @torch.no_grad()
     def _encode_target(self, rows: Mapping[str, Tensor], index: Tensor) -> Tensor:

@@ -61,23 +61,20 @@ def _format_advice(text: str) -> str:
     return text if text.startswith(("removed", "not ")) else f"use {text}"
 
 
-def check_keys(source: str, layer: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise UserError if a layer of settings has a key that is not in `known`, or a value in place of a section."""
-    sections = {path.rpartition(".")[0] for path in known}
+def check_keys(source: str, layer: Mapping[str, Any], known: Sequence[str], prefix: str = "") -> None:
+    """Raise UserError if a layer of settings has a key that is not in `known`, or a value in place of a section.
 
-    def check(tree: Mapping[str, Any], prefix: str) -> None:
-        for key, value in tree.items():
-            path = f"{prefix}{key}"
-            if path not in known:
-                advice = suggest_setting(path, known)
-                raise UserError(f"{source}: unknown setting {path}{f'; {advice}' if advice else ''}")
-            is_section = path in sections
-            if is_section and not isinstance(value, Mapping) and not (path == "goal" and value is None):
+    `prefix` is the path of the section around the layer, with a dot at the end.
+    """
+    for key, value in layer.items():
+        path = f"{prefix}{key}"
+        if path not in known:
+            advice = suggest_setting(path, known)
+            raise UserError(f"{source}: unknown setting {path}{f'; {advice}' if advice else ''}")
+        if any(other.startswith(f"{path}.") for other in known) and not (path == "goal" and value is None):
+            if not isinstance(value, Mapping):
                 raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
-            if is_section and value is not None:
-                check(value, f"{path}.")
-
-    check(layer, "")
+            check_keys(source, value, known, f"{path}.")
 
 
 def suggest_setting(path: str, known: Sequence[str]) -> str | None:

@@ -14,16 +14,7 @@ the spec of an observation and returns a function of rows of this observation.
 
 from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic, SeparateCritic
 from algorithm.networks.critic_ensemble import CriticEnsemble
-from algorithm.networks.encoders import (
-    Conv,
-    ImpalaResNet,
-    NatureCnn,
-    OneHot,
-    RandomShift,
-    RunningMoments,
-    Vector,
-    random_shift,
-)
+from algorithm.networks.encoders import Conv, ImpalaResNet, NatureCnn, OneHot, RandomShift, RunningMoments, Vector
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
 from algorithm.networks.layers import Chain, Mlp, Noise, NoisyMlp, Residual, UnitSphere, collect_noise
@@ -70,5 +61,4 @@ __all__ = [
     "Vector",
     "batch_statistics",
     "collect_noise",
-    "random_shift",
 ]

@@ -79,11 +79,6 @@ def find_constraints(module: nn.Module) -> Iterator[tuple[Constraint, list[Tenso
             yield constraint, list(layer.parameters(recurse=False))
 
 
-def has_constraints(module: nn.Module) -> bool:
-    """Return whether a layer of a module has a constraint."""
-    return any(True for _ in find_constraints(module))
-
-
 def merge_constraints(constrained: Iterable[tuple[Constraint, Tensor]]) -> list[tuple[Constraint, Tensor]]:
     """Return constraints with the flat parameters to which they apply, one for several layers where possible.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -326,8 +325,13 @@ class Conv:
                     f"input of {rows} x {columns} pixels and a kernel of {kernel}"
                 )
             sides = [(side - kernel) // stride + 1 for side in sides]
-        flat_size = self.layers[-1][0] * sides[0] * sides[1]
-        return ConvEncoder(self, spec, flat_size)
+        parts: list[nn.Module] = []
+        inputs = spec.shape[0]
+        for layer in self.layers:
+            convolution = _make_convolution(inputs, *layer) if parts else InputConvolution(spec.high, inputs, *layer)
+            parts += [convolution, ACTIVATIONS[self.activation]()]
+            inputs = layer[0]
+        return ConvEncoder(parts, inputs * sides[0] * sides[1], self.units, self.activation)
 
 
 class NatureCnn(Conv):
@@ -370,7 +374,15 @@ class ImpalaResNet:
         self.channels, self.units, self.spectral_norm = tuple(channels), units, spectral_norm
 
     def __call__(self, spec: ObsSpec) -> ResNetEncoder:
-        encoder = ResNetEncoder(_image_shape(spec), self.channels, self.units, spec.high)
+        inputs, rows, columns = _image_shape(spec)
+        parts: list[nn.Module] = []
+        for outputs in self.channels:
+            # No activation before the pooling, since each block begins with one, as in the paper.
+            shape = (inputs, outputs, 3, 1, 1)
+            convolution = _make_convolution(*shape) if parts else InputConvolution(spec.high, *shape)
+            parts += [convolution, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(outputs), ResidualBlock(outputs)]
+            inputs, rows, columns = outputs, (rows + 1) // 2, (columns + 1) // 2
+        encoder = ResNetEncoder([*parts, nn.ReLU()], inputs * rows * columns, self.units)
         if self.spectral_norm:
             for layer in encoder.modules():
                 if isinstance(layer, nn.Conv2d):
@@ -387,7 +399,7 @@ class InputConvolution(nn.Conv2d):
         _initialize(self)
 
     def forward(self, obs: Tensor) -> Tensor:
-        # Channels last in memory from here to _flatten_pixels: forward and backward of 168 frames of 84x84x4 through
+        # Channels last in memory up to the flat features: forward and backward of 168 frames of 84x84x4 through
         # NatureCnn take 2/3 of the time of channels first; 336 frames of 10x10x4 through (16, 3, 1) take the same
         # time. The weights are views of the flat parameters and keep their layout. The pixels are permuted as bytes:
         # `stack` takes half the time of `contiguous` and gives one layout for any input. Dividing the weights is
@@ -397,53 +409,30 @@ class InputConvolution(nn.Conv2d):
         return nn.functional.conv2d(pixels, weight, self.bias, self.stride, self.padding)
 
 
-def _flatten_pixels(pixels: Tensor) -> Tensor:
-    """Flatten [rows, C, H, W] -> [rows, H * W * C], in the order in memory."""
-    return pixels.permute(0, 2, 3, 1).flatten(1)
-
-
 class ConvEncoder(nn.Module):
-    """The encoder of a Conv: [rows, C, H, W] -> [rows, size]; `flat_size` is the size before the linear layer."""
+    """The encoder of a Conv: [rows, C, H, W] -> [rows, size].
 
-    def __init__(self, factory: Conv, spec: ObsSpec, flat_size: int):
+    Args:
+        parts: Convolutions and activations.
+        flat_size: Size of all pixels after them.
+        units: Units of a linear layer after the pixels; None: no linear layer.
+        activation: The activation of this layer.
+    """
+
+    def __init__(self, parts: list[nn.Module], flat_size: int, units: int | None, activation: str = "relu"):
         super().__init__()
-        layers: list[nn.Module] = [InputConvolution(spec.high, spec.shape[0], *factory.layers[0])]
-        for (inputs, *_), layer in pairwise(factory.layers):
-            layers.append(_make_convolution(inputs, *layer))
-        self.layers: Any = nn.ModuleList(layers)
-        self.size = factory.units or flat_size
-        self.linear: Any = make_orthogonal_linear(flat_size, factory.units, GAIN) if factory.units else None
-        self.activate = ACTIVATIONS[factory.activation]()
+        self.layers = nn.Sequential(*parts)
+        self.size = units or flat_size
+        self.linear: Any = make_orthogonal_linear(flat_size, units, GAIN) if units else None
+        self.activate = ACTIVATIONS[activation]()
 
     def forward(self, obs: Tensor) -> Tensor:
-        for layer in self.layers:
-            obs = self.activate(layer(obs))
-        features = _flatten_pixels(obs)
+        features = self.layers(obs).permute(0, 2, 3, 1).flatten(1)  # [rows, H * W * C], in the order in memory
         return self.activate(self.linear(features)) if self.linear else features
 
 
-class ResNetEncoder(nn.Module):
+class ResNetEncoder(ConvEncoder):
     """The encoder of an ImpalaResNet: [rows, C, H, W] -> [rows, size]."""
-
-    def __init__(self, shape: tuple[int, int, int], channels: tuple[int, ...], units: int, high: float):
-        super().__init__()
-        self.size = units
-        in_channels, rows, columns = shape
-        stages: list[nn.Module] = []
-        for out_channels in channels:
-            # No activation before the pooling, since each block begins with one, as in the paper.
-            layer = (
-                _make_convolution(in_channels, out_channels, 3, padding=1)
-                if stages
-                else InputConvolution(high, in_channels, out_channels, 3, padding=1)
-            )
-            stages += [layer, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(out_channels), ResidualBlock(out_channels)]
-            in_channels, rows, columns = out_channels, (rows + 1) // 2, (columns + 1) // 2
-        self.stages = nn.Sequential(*stages, nn.ReLU())
-        self.linear = make_orthogonal_linear(in_channels * rows * columns, units, GAIN)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return torch.relu(self.linear(_flatten_pixels(self.stages(obs))))
 
 
 class ResidualBlock(nn.Module):

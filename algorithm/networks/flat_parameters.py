@@ -39,12 +39,6 @@ class TargetNetwork(Generic[Network]):
         self.network = network
         self.vector = self.source_vector = self.statistics = self.source_statistics = torch.empty(0)
 
-    def initialize(self) -> None:
-        """Copy the parameters of the source, and exclude the network from gradients."""
-        if self.source is not None:
-            self.network.load_state_dict(self.source.state_dict())
-        self.network.requires_grad_(False)
-
     def polyak_update(self, rate: float) -> None:
         """Move all parameters towards the source: target <- target + rate * (source - target).
 
@@ -95,7 +89,9 @@ class FlatParameters:
         if len({id(parameter) for parameter in trainable}) < len(trainable):
             raise ValueError(f"a parameter belongs to two of the groups {list(groups)}")
         for target in target_networks.values():
-            target.initialize()
+            if target.source is not None:
+                target.network.load_state_dict(target.source.state_dict())
+            target.network.requires_grad_(False)
         in_targets, self.target_slices = _concatenate({name: module.parameters() for name, module in targets.items()})
         with_norms = {**groups, **{TARGET_PREFIX + name: network for name, network in targets.items()}}
         norms = {name: layers for name, module in with_norms.items() if (layers := find_batch_norms([module]))}

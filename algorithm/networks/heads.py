@@ -114,13 +114,16 @@ class AdvantageHead(nn.Module):
 
 
 class StdAboveMinimum:
-    """A function from a real number to log std: std = std_min + exp(number + constant), std_init for the number 0."""
+    """A function from a real number to log std: std = std_min + exp(number + constant), std_init for the number 0.
+
+    Its argument `xp` is the library of the numbers, torch or numpy.
+    """
 
     def __init__(self, std_init: float, std_min: float):
         self.std_min, self.initial = std_min, log(std_init - std_min)
 
-    def __call__(self, number: Tensor) -> Tensor:
-        return (self.std_min + (self.initial + number).clamp(*LOG_STD_BOUNDS).exp()).log()
+    def __call__(self, number: Any, xp: Any = torch) -> Any:
+        return xp.log(self.std_min + xp.exp((self.initial + number).clip(*LOG_STD_BOUNDS)))
 
     def differentiate(self, number: Tensor) -> Tensor:
         """Return the derivative of log std with respect to the number."""
@@ -128,32 +131,24 @@ class StdAboveMinimum:
         derivative = torch.sigmoid(exponent - log(self.std_min)) if self.std_min else torch.ones_like(exponent)
         return derivative * ((exponent >= low) & (exponent <= high))
 
-    def compute_numpy(self, number: np.ndarray) -> np.ndarray:
-        """Compute the function in numpy."""
-        low, high = LOG_STD_BOUNDS
-        return np.log(self.std_min + np.exp(np.minimum(np.maximum(self.initial + number, low), high)))
-
 
 class StdInRange:
     """A function from a real number to log std, between log std_min and log std_max, std_init for the number 0.
 
-    log std = center + (1/2 length of the range) tanh(number + constant), as in FlashSAC (arXiv 2604.04539).
+    log std = center + (1/2 length of the range) tanh(number + constant), as in FlashSAC (arXiv 2604.04539). `xp` is
+    the library of the numbers, torch or numpy.
     """
 
     def __init__(self, std_init: float, std_min: float, std_max: float):
         self.center, self.half = 0.5 * log(std_max * std_min), 0.5 * log(std_max / std_min)
         self.initial = atanh((log(std_init) - self.center) / self.half)
 
-    def __call__(self, number: Tensor) -> Tensor:
-        return self.center + self.half * torch.tanh(self.initial + number)
+    def __call__(self, number: Any, xp: Any = torch) -> Any:
+        return self.center + self.half * xp.tanh(self.initial + number)
 
     def differentiate(self, number: Tensor) -> Tensor:
         """Return the derivative of log std with respect to the number."""
         return self.half * (1 - torch.tanh(self.initial + number).square())
-
-    def compute_numpy(self, number: np.ndarray) -> np.ndarray:
-        """Compute the function in numpy."""
-        return self.center + self.half * np.tanh(self.initial + number)
 
 
 class StdHead(nn.Module):
@@ -217,7 +212,7 @@ class StdHead(nn.Module):
             if self.fixed_log_std is not None:
                 return np.concatenate((mean, np.full_like(mean, self.fixed_log_std), rest), -1)
             number = outputs[:, self.n_means : self.n_columns] if parameter is None else parameter
-            log_std = np.broadcast_to(self.compute_log_std.compute_numpy(number), mean.shape)
+            log_std = np.broadcast_to(self.compute_log_std(number, np), mean.shape)
             return np.concatenate((mean, log_std, rest), -1)
 
         return forward

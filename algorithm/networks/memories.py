@@ -69,11 +69,14 @@ class RecurrentMemory(nn.Module):
     reset the memory within a sequence, at the rows where `first` is True.
     """
 
-    def __init__(self, size: int, units: int, gates: int, vectors: int):
+    gates: int
+    vectors: int
+
+    def __init__(self, size: int, units: int):
         super().__init__()
-        self.size, self.units, self.state_size = units, units, vectors * units
-        self.inputs = Linear(size, gates * units)
-        self.recurrent = Linear(units, gates * units)
+        self.size, self.units, self.state_size = units, units, self.vectors * units
+        self.inputs = Linear(size, self.gates * units)
+        self.recurrent = Linear(units, self.gates * units)
         for linear in (self.inputs, self.recurrent):
             for block in linear.weight.data.split(units):
                 nn.init.orthogonal_(block)
@@ -101,8 +104,7 @@ class RecurrentMemory(nn.Module):
 class GruMemory(RecurrentMemory):
     """The memory of a Gru: h <- z h + (1 - z) tanh(W x + r (U h + b)), with gates r and z of x and h."""
 
-    def __init__(self, size: int, units: int):
-        super().__init__(size, units, gates=3, vectors=1)
+    gates, vectors = 3, 1
 
     def cell(self, inputs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gates, candidate = inputs.tensor_split([2 * self.units], -1)
@@ -116,8 +118,10 @@ class GruMemory(RecurrentMemory):
 class LstmMemory(RecurrentMemory):
     """The memory of an Lstm: c <- f c + i tanh(g), h <- o tanh(c), all of x and h; the state is (h, c)."""
 
+    gates, vectors = 4, 2
+
     def __init__(self, size: int, units: int):
-        super().__init__(size, units, gates=4, vectors=2)
+        super().__init__(size, units)
         # A forget gate that starts open keeps the memory at first (Jozefowicz et al. 2015).
         nn.init.ones_(self.inputs.bias.data[units : 2 * units])
 

@@ -83,10 +83,6 @@ class Policy(nn.Module):
         """Return the next memory of `act`; without the network if the memory consists of past frames, or is empty."""
         return self.act(obs, memory)[1] if self.stored_state_size else self.torso.push_frames(obs, memory)
 
-    def set_act_function(self, act: ActFunction) -> None:
-        """Replace the function that `act` calls."""
-        self._act = act
-
     def numpy(self) -> ActFunction | None:
         """Return `forward` in numpy on views of the parameters; None if a part of the network has no numpy form."""
         return None
@@ -149,7 +145,7 @@ class InferenceCopy:
             if copied
         ]
         self.is_outdated = True
-        source.set_act_function(self.act)
+        source._act = self.act
 
     def act(self, obs: Mapping[str, np.ndarray], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Act as `source.act` would, with noise only if the source is in training mode."""

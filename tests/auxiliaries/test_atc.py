@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.auxiliaries.siamese_cases import make, make_learner
+from tests.auxiliaries.cases import make, make_learner
 
 
 def info_nce(predicted, target, valid) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.auxiliaries.siamese_cases import compute_loss, make, make_learner, make_rollout
+from tests.auxiliaries.cases import compute_loss, make, make_learner, make_rollout
 
 
 def test_the_loss_is_the_mean_of_valid_pairs_and_descent_aligns_the_directions():

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from algorithm.auxiliaries.episodic import AVERAGED_ARRIVALS, EmbeddingMemory, VisitCounts
+from algorithm.auxiliaries.settings import EpisodicSettings
 
 EPSILON, NEIGHBORS = 1e-3, 3
 
@@ -31,8 +32,8 @@ class Algorithm1:
 
 
 def make_memory(lanes: int = 1, size: int = 4, **changes) -> EmbeddingMemory:
-    arguments = {"neighbors": NEIGHBORS, "kernel_epsilon": EPSILON, "capacity": 10**6}
-    return EmbeddingMemory(lanes, size, **{**arguments, **changes})
+    settings = {"neighbors": NEIGHBORS, "kernel_epsilon": EPSILON, "capacity": 10**6, **changes}
+    return EmbeddingMemory(lanes, size, EpisodicSettings(memory="embeddings", **settings))
 
 
 def make_rows(n: int, size: int = 4, seed: int = 0) -> np.ndarray:

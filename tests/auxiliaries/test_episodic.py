@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +24,6 @@ from tests.builders import (
     make_acer,
     make_role,
     make_sac,
-    random_boundaries,
     random_rollout,
     random_rollout_of,
     read_defaults,
@@ -263,12 +262,6 @@ def test_without_a_module_and_strength_nothing_changes(make_agent, changes):
     assert learner.auxiliaries.modules == {} == learner.auxiliaries.groups
 
 
-def test_the_stream_has_the_settings():
-    auxiliary = Episodic(EpisodicSettings(strength=0.3, gamma=0.9))
-    assert asdict(auxiliary.stream) == {"gamma": 0.9, "weight": 0.3, "crosses_episodes": False}
-    assert auxiliary.reward_weight == 0.3
-
-
 def test_the_inverse_model_trains_the_embedding_and_not_the_agent():
     role = make_role()
     learner = make_learner(role, memory="embeddings", learning_rate=0.01, strength=0.0)
@@ -288,20 +281,14 @@ def test_the_inverse_model_trains_the_embedding_and_not_the_agent():
 
 @pytest.mark.parametrize("features", ["own", "agent"])
 def test_embeddings_of_a_revisited_state_have_a_smaller_bonus(features):
+    learner = make_learner(memory="embeddings", features=features)
     states, first, _ = make_lane([(state, "running") for state in [0, 1, 2, 3, 4, 2, 9]])
-    bonus = record(make_learner(memory="embeddings", features=features), cut_lane(states, first, 0, 0, 6, False))[:, 0]
+    bonus = record(learner, cut_lane(states, first, 0, 0, 6, False))[:, 0]
     assert bonus.dtype == np.float32
     assert bonus[4] < 0.1 * min(bonus[3], bonus[5])
-
-
-def test_an_episode_boundary_clears_the_embeddings():
-    rng = np.random.default_rng(0)
-    rollout = make_collected(30, 4)
-    first, alive, _ = random_boundaries(rng, 30, 4)
-    rollout = replace(rollout, first=first, alive=alive, continues_previous=np.zeros(4, bool))
-    bonus = record(make_learner(memory="embeddings"), rollout)
-    assert not bonus[first[1:]].any() and first[1:].any()
-    assert (bonus[~first[1:]] > 0).all()
+    first[4] = True  # the later rows are another episode, which has not visited the state
+    bonus = record(learner, cut_lane(states, first, 0, 0, 6, False))[:, 0]
+    assert bonus[3] == 0 and bonus[4] > 0.5 * bonus[5]
 
 
 def load(**values) -> None:
@@ -316,7 +303,6 @@ def load(**values) -> None:
         ({"cell_size": 0}, "cell_size is 0.*above 0"),
         ({"gamma": 1.1}, "gamma is 1.1.*from 0 to 1"),
         ({"bonus": "none"}, "bonus is 'none'"),
-        ({"gamma": 1, "crosses_episodes": True}, "gamma 1 needs crosses_episodes: false"),
         ({"neighbors": 5}, "neighbors is for memory embeddings, not for counts, and so has no effect"),
         ({"update_every": 2}, "update_every is for memory embeddings, not for counts, and so has no effect"),
         ({"memory": "embeddings", "bonus": "first_visit"}, "bonus is for memory counts"),

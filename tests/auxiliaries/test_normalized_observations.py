@@ -5,24 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from algorithm.auxiliaries import rnd
 from algorithm.auxiliaries.rnd import NormalizedObservations
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp, Torso, Vector
 from algorithm.networks.encoders import ConvEncoder, VectorEncoder
 from algorithm.specs import ACTION_MASK, ObsSpec
+from tests.builders import PassThrough
 
 IMAGE = ObsSpec((3, 5, 4), "uint8", high=255.0)
-
-
-class Custom:
-    """A factory of an encoder of the project's user."""
-
-    def __call__(self, spec: ObsSpec) -> nn.Module:
-        encoder = nn.Flatten()
-        encoder.size = int(np.prod(spec.shape))
-        return encoder
 
 
 def make(encoder, spec: ObsSpec) -> NormalizedObservations:
@@ -64,7 +55,7 @@ def test_statistics_are_those_of_all_collected_rows_and_values_are_clipped(encod
     [
         (Vector(normalize=True), ObsSpec((6,), "uint8")),
         (Conv((4, 2, 1)), ObsSpec((3, 5, 4), "uint8")),
-        (Custom(), IMAGE),
+        (PassThrough(), IMAGE),
     ],
 )
 def test_binary_observations_and_those_of_other_encoders_stay_as_they_are(encoder, spec):

@@ -1,6 +1,5 @@
 """The prediction model: its losses, the rows that they read, and the gradients that they add."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -209,53 +208,6 @@ def test_the_setting_decides_whether_the_gradient_has_to_agree_with_the_task(ada
     assert make_learner(adaptive=adaptive).auxiliaries.adaptive_groups == (
         {"auxiliary/prediction"} if adaptive else set()
     )
-
-
-class Identity(nn.Module):
-    """A layer that starts as the identity."""
-
-    def __init__(self, size):
-        super().__init__()
-        self.size, self.linear = size, nn.Linear(size, size)
-        nn.init.eye_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-def test_the_loss_of_a_linear_system_approaches_the_entropy_of_its_noise():
-    std, size, columns = 0.3, 2, 256
-    learner = make_learner(
-        role=make_role(columns, size),
-        blueprint=Blueprint(body=Identity),
-        units=32,
-        **ONLY["transition"],
-        transition_kl=0,
-    )
-    prediction = learner.auxiliaries.by_name["prediction"]
-    prediction.target.network.load_state_dict(learner.agent.policy.torso.state_dict())
-    parameters = list(learner.auxiliaries.modules["auxiliary/prediction"].parameters())
-    optimizer = torch.optim.Adam(parameters, lr=0.03)
-    rng, values = np.random.default_rng(0), []
-    for step in range(300):
-        optimizer.param_groups[0]["lr"] = 0.03 * (1 - step / 300)
-        x, action = rng.uniform(-1, 1, (columns, size)), rng.integers(3, size=columns)
-        following = 0.8 * x[:, ::-1] + 0.5 * (action[:, None] - 1) + std * rng.normal(size=(columns, size))
-        rollout = replace(
-            random_rollout(rng, 1, columns, size),
-            obs={"obs": np.stack((x, following)).astype(np.float32)},
-            first=np.zeros((2, columns), bool),
-            raw_action=action[None, :, None].astype(np.float32),
-        )
-        loss, _ = compute_loss(learner, rollout)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        values.append(loss.item())
-    entropy = math.log(std) + 0.5 * math.log(2 * math.pi * math.e)
-    assert values[0] > entropy + 0.5
-    assert np.mean(values[-50:]) == pytest.approx(entropy, abs=0.03)
 
 
 def test_the_target_follows_the_torso():

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from algorithm.auxiliaries.auxiliary import AuxiliaryInputs
+from algorithm.auxiliaries.episodic import Episodic
 from algorithm.auxiliaries.rnd import Rnd
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.auxiliaries.siamese_cases import AGENTS, PLAIN, RECURRENT, ROLE, STACKED, make_rollout
+from tests.auxiliaries.cases import AGENTS, PLAIN, RECURRENT, ROLE, STACKED, make_rollout
 from tests.builders import make_a2c, make_acer, make_ppo, make_role, random_rollout, update
 
 
@@ -115,38 +116,22 @@ def test_rewards_are_zero_until_enough_rows_have_been_observed():
     assert is_warm
 
 
-def test_a_strength_of_zero_adds_no_reward_and_no_value():
+def test_a_strength_of_zero_adds_no_reward():
     learner, rnd = make_learner(make_a2c, strength=0.0)
     rollout = random_rollout(np.random.default_rng(0))
     learner.observe(rollout)
-    assert rnd.stream is None
     assert rnd.reward(make_inputs(rollout)) is None
 
 
-def test_the_stream_has_the_settings():
-    rnd = make_learner(strength=0.3, gamma=0.95, crosses_episodes=False)[1]
-    assert rnd.stream == RewardStream(gamma=0.95, weight=0.3, crosses_episodes=False)
-    assert rnd.reward_weight == 0.3
-
-
-def test_a_gamma_of_one_needs_streams_that_end_with_episodes():
+@pytest.mark.parametrize("kind", [Rnd, Episodic])
+def test_a_stream_has_the_settings(kind):
+    auxiliary = kind(kind.Settings(strength=0.3, gamma=0.95, crosses_episodes=False))
+    assert auxiliary.stream == RewardStream(gamma=0.95, weight=0.3, crosses_episodes=False)
+    assert auxiliary.reward_weight == 0.3
+    assert kind(kind.Settings(strength=0.0)).stream is None
     with pytest.raises(ValueError, match="gamma 1 needs crosses_episodes: false"):
-        RndSettings(gamma=1.0)
-    assert RndSettings(gamma=1.0, crosses_episodes=False).gamma == 1
-
-
-def test_the_target_never_changes_and_the_predictor_learns():
-    learner, rnd = make_learner()
-    target = learner.parameters.target_vector[learner.parameters.target_slices["auxiliary/rnd/target"]]
-    predictor = learner.parameters.vector[learner.parameters.group_slices["auxiliary/rnd"]]
-    before = target.clone(), predictor.clone()
-    for seed in range(20):
-        rollout = random_rollout(np.random.default_rng(seed))
-        learner.observe(rollout)
-        update(learner, rollout)
-    assert torch.equal(target, before[0])
-    assert not torch.equal(predictor, before[1])
-    assert not any(parameter.requires_grad for parameter in rnd.target.parameters())
+        kind.Settings(gamma=1.0, crosses_episodes=True)
+    assert kind.Settings(gamma=1.0, crosses_episodes=False).gamma == 1
 
 
 def test_novelty_falls_at_visited_states_and_stays_at_others():
@@ -181,6 +166,7 @@ def test_the_gradient_of_the_loss_reaches_the_predictor_only():
     assert learner.parameters.gradient[columns].any()
     learner.parameters.gradient[columns] = 0
     assert not learner.parameters.gradient.any()
+    assert not any(parameter.requires_grad for parameter in rnd.target.parameters())
     error = rnd._collected_error.numpy()[rollout.same_episode]
     assert loss.item() == pytest.approx(error.mean(), rel=1e-5)
 

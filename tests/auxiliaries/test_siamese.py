@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from algorithm.auxiliaries.siamese import add_noise, select_pairs
 from algorithm.errors import UserError
-from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
+from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.networks.precision import Placement
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.auxiliaries.siamese_cases import (
+from tests.auxiliaries.cases import (
     AGENTS,
     KINDS,
     PLAIN,
@@ -29,7 +29,7 @@ from tests.auxiliaries.siamese_cases import (
     make_learner,
     make_rollout,
 )
-from tests.builders import make_acer, make_reactor, make_role, make_sac, random_boundaries, random_rollout, update
+from tests.builders import make_acer, make_reactor, make_role, make_sac, random_boundaries, update
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -283,13 +283,3 @@ def test_errors_are_one_line(kind, changes, others, message):
     with pytest.raises(UserError, match=f"^auxiliaries.siamese.*{message}") as error:
         make_learner(make(kind, **changes), **others)
     assert "\n" not in str(error.value)
-
-
-def test_frame_stacks_of_vectors_get_noise_of_all_frames():
-    auxiliary = make("byol", noise=0.1, shift=0)
-    blueprint = Blueprint({"*": FrameStack(2, Vector())}, body=Mlp(4))
-    learner = make_learner(auxiliary, blueprint=blueprint, role=make_role())
-    rollout = replace(random_rollout(np.random.default_rng(0)), memory=np.ones((4, 3), np.float32))
-    rows = make_inputs(learner.agent, rollout).select_inputs(learner.agent.policy.torso)
-    assert rows["obs"].shape == (7 * 4, 6)
-    assert (auxiliary._augment(rows, torch.arange(28))["obs"] != rows["obs"]).all()

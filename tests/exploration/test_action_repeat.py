@@ -1,4 +1,4 @@
-"""Repeated actions: the stored statistics, the first step of an episode, forbidden actions, invalid levels."""
+"""Repeated actions: the stored statistics, the first step of an episode, forbidden actions."""
 
 from __future__ import annotations
 
@@ -72,18 +72,3 @@ def test_added_lanes_have_levels_and_no_action_to_repeat_yet():
     explorer.grow(4, 2)
     np.testing.assert_allclose(1 / (1 - explorer.lane_levels), [1, 5, 5**0.5, 5**0.25], rtol=1e-6)
     assert explorer.previous.shape == (4, 1)
-
-
-@pytest.mark.parametrize(
-    ("spec", "levels", "message"),
-    [
-        (ActionSpec(branches=(2,)), [0, 1], "must be below 1"),
-        (ActionSpec(branches=(2,)), [0.5, 0.2], "two numbers"),
-        (ActionSpec(branches=(2,)), 0.5, "probability of a repetition"),
-        (ActionSpec(1), [0, 0.5], "is for discrete actions"),
-        (ActionSpec(1, (2,)), [0, 0.5], "is for discrete actions"),
-    ],
-)
-def test_invalid_settings_are_refused(spec, levels, message):
-    with pytest.raises(ValueError, match=message):
-        ActionRepeat(make_role(2, spec=spec), levels)

@@ -1,4 +1,4 @@
-"""Repeated noise: the lengths of repetitions, held noise, episodes, independent lanes, stored statistics, refusals."""
+"""Repeated noise: the lengths of repetitions, held noise, episodes, independent lanes, stored statistics."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import torch
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
 from algorithm.exploration.explorers import NoiseRepeat
 from algorithm.rollout import Decision
-from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_a2c, make_acer, make_ppo, make_sac
+from algorithm.specs import ActionSpec
+from tests.builders import make_role, make_sac
 from tests.exploration.agents import step_of
 
-OBS = {"obs": ObsSpec((3,))}
+ROLE = make_role(spec=ActionSpec(2))
 CHI_SQUARED_15 = 37.7  # 0.999 quantile of the chi-squared distribution with 15 degrees of freedom
 ROUNDING = 1e-9  # largest difference of equal noise that is computed from different samples in float64
-
-
-def make_role(lanes: int = 4, continuous: int = 2, branches: tuple[int, ...] = ()) -> Role:
-    return Role(lanes, OBS, ActionSpec(continuous, branches))
 
 
 class Varying:
@@ -64,7 +60,7 @@ def measure_lengths(noise: np.ndarray) -> np.ndarray:
 
 
 def test_the_lengths_follow_the_truncated_zeta_distribution():
-    noise = record(NoiseRepeat(make_role(lanes=50)), Varying(make_gaussian()), 50, 600)
+    noise = record(NoiseRepeat(make_role(50, spec=ActionSpec(2))), Varying(make_gaussian()), 50, 600)
     # The first 200 lengths of each lane: the lengths that end within a fixed time are too short.
     lengths = np.concatenate([measure_lengths(noise[:, lane, 0])[:200] for lane in range(50)])
     assert len(lengths) == 50 * 200
@@ -76,7 +72,7 @@ def test_the_lengths_follow_the_truncated_zeta_distribution():
 
 
 def test_the_noise_is_standard_normal_and_held_in_all_dimensions_at_once():
-    noise = record(NoiseRepeat(make_role(lanes=2000)), Varying(make_gaussian()), 2000, 12)
+    noise = record(NoiseRepeat(make_role(2000, spec=ActionSpec(2))), Varying(make_gaussian()), 2000, 12)
     np.testing.assert_allclose(noise[5].mean(0), 0, atol=0.1)
     np.testing.assert_allclose(noise[5].std(0), 1, atol=0.06)
     is_held = np.abs(np.diff(noise, axis=0)) < ROUNDING
@@ -85,7 +81,7 @@ def test_the_noise_is_standard_normal_and_held_in_all_dimensions_at_once():
 
 
 def test_lanes_are_independent():
-    noise = record(NoiseRepeat(make_role(lanes=300)), Varying(make_gaussian()), 300, 200)
+    noise = record(NoiseRepeat(make_role(300, spec=ActionSpec(2))), Varying(make_gaussian()), 300, 200)
     correlation = np.corrcoef(noise[..., 0].T)  # of lanes, over 200 ticks
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).mean() < 0.15
@@ -94,7 +90,7 @@ def test_lanes_are_independent():
 
 
 def test_the_start_of_an_episode_draws_again_in_its_lane_only():
-    explorer, agent = NoiseRepeat(make_role(3)), Varying(make_gaussian())
+    explorer, agent = NoiseRepeat(make_role(3, spec=ActionSpec(2))), Varying(make_gaussian())
     before = find_noise(act(explorer, agent, step_of(range(3), True)))
     explorer.remaining[:] = 9
     after = find_noise(act(explorer, agent, step_of(range(3), [False, True, False])))
@@ -104,7 +100,7 @@ def test_the_start_of_an_episode_draws_again_in_its_lane_only():
 
 
 def test_only_lanes_that_await_an_action_count_a_step():
-    explorer, agent = NoiseRepeat(make_role(4)), Varying(make_gaussian())
+    explorer, agent = NoiseRepeat(ROLE), Varying(make_gaussian())
     before = find_noise(act(explorer, agent, step_of(range(4), True)))
     explorer.remaining[:] = 2
     for _ in range(2):
@@ -115,7 +111,7 @@ def test_only_lanes_that_await_an_action_count_a_step():
 
 
 def test_one_step_is_the_policy():
-    explorer, agent = NoiseRepeat(make_role(5), 1), Varying(make_gaussian())
+    explorer, agent = NoiseRepeat(make_role(5, spec=ActionSpec(2)), 1), Varying(make_gaussian())
     for _ in range(20):
         act(explorer, agent, step_of(range(5)))
         np.testing.assert_array_equal(explorer.remaining, 0)
@@ -123,7 +119,7 @@ def test_one_step_is_the_policy():
 
 @pytest.mark.parametrize("branches", [(), (3, 2)])
 def test_the_stored_density_is_that_of_the_policy(branches):
-    role = make_role(6, 2, branches)
+    role = make_role(6, spec=ActionSpec(2, branches))
     agent, explorer = make_sac(role, n_step=1), NoiseRepeat(role)
     explorer.connect(agent, {})
     step, memory = step_of(range(6), True), np.zeros((6, 0), np.float32)
@@ -147,7 +143,7 @@ def test_the_stored_density_is_that_of_the_policy(branches):
 
 
 def test_branches_are_drawn_at_each_step():
-    role = make_role(1, 1, (2,))
+    role = make_role(1, spec=ActionSpec(1, (2,)))
     explorer, family = NoiseRepeat(role), HybridFamily(1, (2,))
     agent = Varying(family)
     act(explorer, agent, step_of([0], True))
@@ -159,9 +155,9 @@ def test_branches_are_drawn_at_each_step():
 
 
 def test_the_state_is_restored():
-    explorer, agent = NoiseRepeat(make_role(7)), Varying(make_gaussian())
+    explorer, agent = NoiseRepeat(make_role(7, spec=ActionSpec(2))), Varying(make_gaussian())
     record(explorer, agent, 7, 5)
-    other = NoiseRepeat(make_role(7))
+    other = NoiseRepeat(make_role(7, spec=ActionSpec(2)))
     other.restore(json.loads(json.dumps(explorer.state())))
     np.testing.assert_array_equal(other.noise, explorer.noise)
     np.testing.assert_array_equal(other.remaining, explorer.remaining)
@@ -169,7 +165,7 @@ def test_the_state_is_restored():
 
 
 def test_added_lanes_draw_noise_and_others_keep_theirs():
-    explorer, agent = NoiseRepeat(make_role(2)), Varying(make_gaussian())
+    explorer, agent = NoiseRepeat(make_role(2, spec=ActionSpec(2))), Varying(make_gaussian())
     before = find_noise(act(explorer, agent, step_of([0, 1], True)))
     explorer.remaining[:] = 3
     explorer.grow(4, 2)
@@ -179,34 +175,3 @@ def test_added_lanes_draw_noise_and_others_keep_theirs():
     explorer.select_lanes([3, 1])
     np.testing.assert_array_equal(explorer.noise.shape, (2, 2))
     np.testing.assert_allclose(explorer.noise[1], before[1], atol=ROUNDING)
-
-
-@pytest.mark.parametrize(
-    ("make", "role", "settings"),
-    [
-        (make_acer, make_role(), {}),
-        (make_acer, make_role(branches=(3,)), {}),
-        (make_a2c, make_role(), {}),
-        (make_ppo, make_role(), {}),
-        (make_sac, make_role(), {"n_step": 3, "use_n_step_is": True, "sequence_length": 3}),
-    ],
-)
-def test_an_agent_that_forms_importance_ratios_is_refused(make, role, settings):
-    with pytest.raises(ValueError, match="importance ratios are not supported, since the density of an action"):
-        NoiseRepeat(role).connect(make(role, **settings), {})
-
-
-def test_an_agent_without_importance_ratios_is_supported():
-    for settings in ({"n_step": 1}, {"n_step": 3, "use_n_step_is": False, "sequence_length": 3}):
-        NoiseRepeat(make_role()).connect(make_sac(make_role(), **settings), {})
-
-
-@pytest.mark.parametrize("max_repeat", [0, -1, 1.5, True, "16", None])
-def test_invalid_settings_are_refused(max_repeat):
-    with pytest.raises(ValueError, match="it must be an integer, at least 1"):
-        NoiseRepeat(make_role(), max_repeat)
-
-
-def test_actions_without_continuous_dimensions_are_refused():
-    with pytest.raises(ValueError, match="for discrete actions there is action_repeat"):
-        NoiseRepeat(make_role(continuous=0, branches=(3,)))

@@ -1,4 +1,4 @@
-"""The most novel of several actions: its distribution by enumeration and by drawing, and bad settings."""
+"""The most novel of several actions: its distribution by enumeration and by drawing."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import pytest
 
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily, FlattenedFamily
 from algorithm.exploration.explorers import NovelAction, compute_best_of_n
-from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from algorithm.specs import ActionSpec
+from tests.builders import make_role, make_sac
 from tests.exploration.agents import Fixed, step_of
 from tests.oracles import softmax
 
 NOVELTY = np.array([0.3, 0.1, 0.3, 0.9, 0.1])
 PROBS = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
-
-
-def make_role(*branches: int, continuous: int = 0, lanes: int = 4) -> Role:
-    return Role(lanes, {"obs": ObsSpec((3,))}, ActionSpec(continuous, branches))
 
 
 def enumerate_best_of_n(probs, novelty, n_samples) -> np.ndarray:
@@ -46,7 +42,7 @@ def test_actions_without_probability_keep_none_and_equal_novelty_changes_nothing
 
 def test_the_executed_actions_have_the_stored_distribution():
     lanes = 20_000
-    explorer, agent = NovelAction(make_role(5, lanes=lanes), n_samples=3), Fixed(CategoricalFamily(5), *np.log(PROBS))
+    explorer, agent = NovelAction(make_role(lanes, actions=5), n_samples=3), Fixed(CategoricalFamily(5), *np.log(PROBS))
     explorer.connect(agent, {"rnd": lambda obs, actions: NOVELTY[actions[..., 0].astype(int)]})
     decision = explorer.act(agent, step_of(range(lanes)), np.zeros((lanes, 2)))
     expected = enumerate_best_of_n(PROBS, NOVELTY, 3)
@@ -60,7 +56,10 @@ def test_the_executed_actions_have_the_stored_distribution():
 def test_combinations_are_compared_as_a_whole_and_forbidden_ones_are_never_taken():
     logits = np.zeros(6)
     logits[4] = MASKED_LOGIT
-    agent, explorer = Fixed(FlattenedFamily((2, 3)), *logits), NovelAction(make_role(2, 3), n_samples=50)
+    agent, explorer = (
+        Fixed(FlattenedFamily((2, 3)), *logits),
+        NovelAction(make_role(spec=ActionSpec(branches=(2, 3))), n_samples=50),
+    )
     explorer.connect(agent, {"rnd": lambda obs, actions: 3 * actions[..., 0] - np.abs(actions[..., 1] - 1)})
     decision = explorer.act(agent, step_of(range(4)), np.zeros((4, 0)))
     assert set(map(tuple, decision.raw_action)) <= {(1.0, 0.0), (1.0, 2.0)}  # (1, 1) is the most novel one
@@ -69,7 +68,7 @@ def test_combinations_are_compared_as_a_whole_and_forbidden_ones_are_never_taken
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_novelty_that_is_not_finite_is_not_preferred(bad):
-    agent, explorer = Fixed(CategoricalFamily(5), *np.log(PROBS)), NovelAction(make_role(5))
+    agent, explorer = Fixed(CategoricalFamily(5), *np.log(PROBS)), NovelAction(make_role(actions=5))
     explorer.connect(agent, {"rnd": lambda obs, actions: np.full(actions.shape[:2], bad)})
     decision = explorer.act(agent, step_of(range(4)), np.zeros((4, 0)))
     np.testing.assert_allclose(softmax(decision.behavior), [PROBS] * 4, rtol=1e-5)
@@ -78,7 +77,7 @@ def test_a_novelty_that_is_not_finite_is_not_preferred(bad):
 @pytest.mark.parametrize("branches", [(), (3,)])
 def test_the_most_novel_sample_is_executed_if_no_density_is_needed(branches):
     lanes = 2000
-    role = make_role(*branches, continuous=1, lanes=lanes)
+    role = make_role(lanes, spec=ActionSpec(1, branches))
     agent, explorer = make_sac(role, n_step=1), NovelAction(role, n_samples=4)
     explorer.connect(agent, {"rnd": lambda obs, actions: actions[..., 0]})
     step, memory = step_of(range(lanes)), np.zeros((lanes, 0), np.float32)
@@ -87,50 +86,3 @@ def test_the_most_novel_sample_is_executed_if_no_density_is_needed(branches):
     assert decision.raw_action.shape == plain.raw_action.shape
     # The largest of four draws is above the median of one draw with the probability 1 - 1/16.
     assert (decision.raw_action[:, 0] > np.median(plain.raw_action[:, 0])).mean() == pytest.approx(15 / 16, abs=0.02)
-
-
-def novelty(obs, actions):
-    return actions[..., 0]
-
-
-@pytest.mark.parametrize(
-    ("make", "role", "settings"),
-    [
-        (make_acer, make_role(continuous=1), {}),
-        (make_acer, make_role(3, continuous=1), {}),
-        (make_acer, make_role(2, 3), {}),
-        (make_a2c, make_role(continuous=1), {}),
-        (make_ppo, make_role(continuous=1), {}),
-        (make_sac, make_role(continuous=1), {"n_step": 3, "use_n_step_is": True, "sequence_length": 3}),
-        (make_sac, make_role(2, 3), {"n_step": 3, "use_n_step_is": True, "sequence_length": 3}),
-    ],
-)
-def test_an_agent_that_needs_an_unknown_density_is_refused(make, role, settings):
-    with pytest.raises(ValueError, match="the density of the most novel action is unknown"):
-        NovelAction(role).connect(make(role, **settings), {"rnd": novelty})
-
-
-@pytest.mark.parametrize(
-    ("make", "role", "settings"),
-    [
-        (make_acer, make_role(3), {}),
-        (make_ppo, make_role(3), {}),
-        (make_reactor, make_role(2, 3), {}),
-        (make_sac, make_role(3), {"n_step": 3, "use_n_step_is": True, "sequence_length": 3}),
-        (make_sac, make_role(continuous=1), {"n_step": 3, "use_n_step_is": False, "sequence_length": 3}),
-        (make_sac, make_role(2, continuous=1), {"n_step": 1}),
-    ],
-)
-def test_an_agent_with_a_known_density_or_without_need_of_one_is_supported(make, role, settings):
-    NovelAction(role).connect(make(role, **settings), {"rnd": novelty})
-
-
-def test_an_auxiliary_with_the_novelty_of_actions_is_needed():
-    with pytest.raises(ValueError, match=r"set auxiliaries\.rnd\.input to observation_and_action"):
-        NovelAction(make_role(3)).connect(make_acer(make_role(3)), {})
-
-
-@pytest.mark.parametrize("n_samples", [0, -1, 1.5, True, "8", None])
-def test_invalid_settings_are_refused(n_samples):
-    with pytest.raises(ValueError, match="it must be an integer, at least 1"):
-        NovelAction(make_role(3), n_samples)

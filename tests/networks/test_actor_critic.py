@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import ActorCritic, Blueprint, FlatParameters, FrameStack, Mlp, Vector
+from algorithm.networks import ActorCritic, Blueprint, Chain, FlatParameters, FrameStack, Mlp, Vector
 from algorithm.specs import ObsSpec
 from algorithm.training.learner import Learner
 from tests.builders import make_acer, make_role, random_rollout, update
@@ -17,11 +17,11 @@ ACTIONS = 5
 
 
 class Doubling:
-    """A factory of an encoder without a numpy form."""
+    """A factory of an encoder, or of layers, without a numpy form."""
 
-    def __call__(self, spec: ObsSpec) -> nn.Module:
+    def __call__(self, spec: ObsSpec | int) -> nn.Module:
         encoder = DoublingEncoder()
-        encoder.size = spec.shape[0]
+        encoder.size = spec if isinstance(spec, int) else spec.shape[0]
         return encoder
 
 
@@ -30,6 +30,7 @@ class DoublingEncoder(nn.Module):
         return 2 * obs
 
 
+WITHOUT_NUMPY = Chain(Mlp(6), Doubling())
 BLUEPRINTS = {
     "no body": (Blueprint(), ONE),
     "relu": (Blueprint(body=Mlp(16, 8)), ONE),
@@ -42,6 +43,8 @@ BLUEPRINTS = {
     "scaled vectors": (Blueprint(encoders={"sp*": Vector((1.0, 2.0, 0.5, 3.0)), "*": Vector(0.1)}), SEVERAL),
     "normalised vectors": (Blueprint(encoders={"*": Vector(normalize=True)}, body=Mlp(16)), SEVERAL),
     "an encoder without numpy": (Blueprint(encoders={"*": Doubling()}, body=Mlp(16)), ONE),
+    "a body without numpy": (Blueprint(body=WITHOUT_NUMPY), ONE),
+    "policy layers without numpy": (Blueprint(policy=WITHOUT_NUMPY), ONE),
     "memory": (Blueprint(body=Mlp(8), memory=RunningSum), ONE),
     "memory without body": (Blueprint(memory=RunningSum, policy=Mlp(7)), SEVERAL),
     "stacked frames": (Blueprint(encoders={"cam*": FrameStack(4, Vector(0.1)), "*": Vector()}, body=Mlp(8)), SEVERAL),
@@ -97,6 +100,7 @@ def assert_acts_as_the_module(network: ActorCritic, specs) -> np.ndarray:
 def test_acting_equals_the_module_and_follows_its_parameters(name):
     blueprint, specs = BLUEPRINTS[name]
     network = make(blueprint, specs)
+    assert (network.numpy() is None) == any(word in name for word in ("numpy", "memory", "frames"))
     parameters = FlatParameters({"policy": network}, {}, {})
     first = assert_acts_as_the_module(network, specs)
     parameters.vector.add_(0.1 * torch.randn_like(parameters.vector))

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, RandomShift, Torso, Vector, random_shift
+from algorithm.networks import Blueprint, Conv, FrameStack, Gru, Mlp, RandomShift, Torso, Vector
+from algorithm.networks.encoders import random_shift
 from algorithm.networks.precision import Placement
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner

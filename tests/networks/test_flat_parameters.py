@@ -119,25 +119,25 @@ def test_updates_change_values_and_move_no_tensor(optimizer, encoder):
         assert not torch.equal(old, new)
 
 
-def test_a_parameter_of_two_groups_is_rejected_by_their_names():
-    body = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=r"\['policy', 'critic'\]"):
-        FlatParameters({"policy": body, "critic": nn.Sequential(body, nn.Linear(2, 1))}, {}, {})
+def make_linears(n: int, size: int = 2) -> nn.ModuleList:
+    return nn.ModuleList(nn.Linear(size, size) for _ in range(n))
 
 
-def test_a_target_network_of_another_shape_is_rejected():
-    source = nn.Linear(2, 3)
-    with pytest.raises((ValueError, RuntimeError), match="size mismatch|look like"):
-        FlatParameters({"policy": source}, {"average": TargetNetwork(source, nn.Linear(3, 3))}, {})
+BODY, LAYERS = nn.Linear(2, 2), make_linears(3)
 
 
-def test_the_source_of_a_target_network_must_be_contiguous():
-    layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
-    ends = nn.ModuleList([layers[0], layers[2]])
-    with pytest.raises(ValueError, match="contiguous"):
-        FlatParameters(
-            {"policy": layers}, {"ends": TargetNetwork(ends, nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]))}, {}
-        )
+@pytest.mark.parametrize(
+    ("groups", "targets", "message"),
+    [
+        ({"policy": BODY, "critic": nn.Sequential(BODY, nn.Linear(2, 1))}, {}, r"\['policy', 'critic'\]"),
+        ({"policy": BODY}, {"average": TargetNetwork(BODY, nn.Linear(3, 3))}, "size mismatch|look like"),
+        ({"policy": LAYERS}, {"ends": TargetNetwork(LAYERS[::2], make_linears(2))}, "contiguous"),
+    ],
+    ids=["a parameter of two groups", "a target of another shape", "a source that is not contiguous"],
+)
+def test_groups_and_targets_that_do_not_fit_are_rejected(groups, targets, message):
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        FlatParameters(groups, targets, {})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -46,6 +47,12 @@ def torch_norm(layer: BatchNorm) -> nn.BatchNorm1d:
     return other
 
 
+def normalize(layer, x, valid=None, commits=False):
+    """Return the outputs of a layer with the statistics of the batch: of the valid rows, or of all rows."""
+    with batch_statistics(torch.ones(x.shape[:-1], dtype=torch.bool) if valid is None else valid, commits=commits):
+        return layer(x)
+
+
 def gradients(function, layer, x):
     """Return outputs, and the gradients of x, weight and bias for a random direction."""
     x = x.clone().requires_grad_()
@@ -58,12 +65,7 @@ def gradients(function, layer, x):
 
 def test_batch_norm_equals_torchs_in_both_modes():
     layer, x = perturb(BatchNorm(SIZE)), rows(7)
-    other = torch_norm(layer)
-
-    def batch(x):
-        with batch_statistics(torch.ones(7, dtype=torch.bool), commits=True):
-            return layer(x)
-
+    other, batch = torch_norm(layer), partial(normalize, layer, commits=True)
     for ours, theirs in zip(gradients(batch, layer, x), gradients(other.train(), other, x), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     commit(layer)
@@ -81,10 +83,7 @@ def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
         y = (x - selected.mean(0)) / (selected.var(0, correction=0) + 1e-5).sqrt()
         return y * layer.weight + layer.bias
 
-    def batch(x):
-        with batch_statistics(valid):
-            return layer(x)
-
+    batch = partial(normalize, layer, valid=valid)
     for ours, expected in zip(gradients(batch, layer, rows(6)), gradients(reference, layer, rows(6)), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 
@@ -96,17 +95,13 @@ def test_invalid_rows_do_not_count(norm):
     changed = torch.where(valid.unsqueeze(-1), x, 1e3 * rows(4, 3, seed=1))
     results = []
     for batch in (x, changed):
-        with batch_statistics(valid, commits=True):
-            y = layer(batch)
-        results.append((y[valid], layer.increment.clone()))
+        results.append((normalize(layer, batch, valid, commits=True)[valid], layer.increment.clone()))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
 
 
 def test_a_batch_without_valid_rows_commits_nothing():
     layer = perturb(BatchRenorm(SIZE))
-    with batch_statistics(torch.zeros(6, dtype=torch.bool), commits=True):
-        y = layer(rows(6))
-    assert y.isfinite().all()
+    assert normalize(layer, rows(6), torch.zeros(6, dtype=torch.bool), commits=True).isfinite().all()
     assert not layer.increment.any()
 
 
@@ -119,8 +114,7 @@ def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
         layer.running[SIZE : 2 * SIZE] = torch.tensor([1e-4, 1.0, 9.0, 2e4, 4.0])
         layer.running[0] = 40.0
     layer.running[-1] = committed
-    batch, running = x.double(), layer.running.double()
-    mean, std = batch.mean(0), (batch.var(0, correction=0) + 1e-5).sqrt()
+    running, mean, std = layer.running.double(), x.double().mean(0), (x.double().var(0, correction=0) + 1e-5).sqrt()
     running_std = (running[SIZE : 2 * SIZE] + 1e-5).sqrt()
     r, d = (std / running_std).clamp(1 / 3, 3), ((mean - running[:SIZE]) / running_std).clamp(-5, 5)
     if committed < 3:
@@ -132,11 +126,8 @@ def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
         y = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt() * r.float() + d.float()
         return y * layer.weight + layer.bias
 
-    def normalize(x):
-        with batch_statistics(torch.ones(8, dtype=torch.bool), commits=True):
-            return layer(x)
-
-    for ours, expected in zip(gradients(normalize, layer, x), gradients(reference, layer, x), strict=True):
+    batch = partial(normalize, layer, commits=True)
+    for ours, expected in zip(gradients(batch, layer, x), gradients(reference, layer, x), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
     commit(layer)
     assert layer.running[-1] == committed + 1
@@ -168,8 +159,7 @@ def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
         layer(rows(3)).sum().backward()
         layer(rows(1, 3))
     assert len(calls) == 1
-    with batch_statistics(select()):
-        torch.testing.assert_close(y.clone(), layer(rows(3)))
+    torch.testing.assert_close(y.clone(), normalize(layer, rows(3), select()))
 
 
 def test_blocks_nest_and_end_with_an_exception():
@@ -188,26 +178,24 @@ def test_blocks_nest_and_end_with_an_exception():
 
 def test_the_rows_of_an_input_are_found_by_its_shape():
     """All shapes of T rows and B columns, with more values for each row, and with fewer rows."""
-    layer, valid = perturb(BatchNorm(SIZE)), torch.tensor([[True, False, True], [True, True, False]])
-
-    def normalize(x, mask):
-        with batch_statistics(mask):
-            return layer(x)
-
+    batch, valid = (
+        partial(normalize, perturb(BatchNorm(SIZE))),
+        torch.tensor([[True, False, True], [True, True, False]]),
+    )
     x = rows(2, 3)
-    expected = normalize(x, valid)
-    torch.testing.assert_close(normalize(x.flatten(0, 1), valid), expected.flatten(0, 1))
-    torch.testing.assert_close(normalize(x[:1], valid), normalize(x[0], valid[0]).unsqueeze(0))
+    expected = batch(x, valid)
+    torch.testing.assert_close(batch(x.flatten(0, 1), valid), expected.flatten(0, 1))
+    torch.testing.assert_close(batch(x[:1], valid), batch(x[0], valid[0]).unsqueeze(0))
     # Three values for each of the first row's columns, which are as many rows as `valid` has, but others.
     short = torch.tensor([[True, False], [True, True], [True, False]])
-    torch.testing.assert_close(normalize(rows(3, 1, 2), short), normalize(rows(3, 1, 2), short[:1].expand(3, 1, 2)))
-    torch.testing.assert_close(normalize(x, valid.flatten()), expected)
+    torch.testing.assert_close(batch(rows(3, 1, 2), short), batch(rows(3, 1, 2), short[:1].expand(3, 1, 2)))
+    torch.testing.assert_close(batch(x, valid.flatten()), expected)
     tiled, many = rows(4, 2, 3), rows(2, 3, 4)
-    torch.testing.assert_close(normalize(tiled, valid), normalize(tiled, valid.expand(4, 2, 3)))
+    torch.testing.assert_close(batch(tiled, valid), batch(tiled, valid.expand(4, 2, 3)))
     repeated = valid.unsqueeze(-1).expand(2, 3, 4)
-    torch.testing.assert_close(normalize(many.flatten(0, 2), valid), normalize(many, repeated).flatten(0, 2))
+    torch.testing.assert_close(batch(many.flatten(0, 2), valid), batch(many, repeated).flatten(0, 2))
     with pytest.raises(ValueError, match=r"rows \[3, 3\] does not fit batch statistics of rows \[2, 3\]"):
-        normalize(rows(3, 3), valid)
+        batch(rows(3, 3), valid)
 
 
 INPUTS = 5

@@ -119,49 +119,28 @@ TOLERANCE = 2**-7  # of one operation in bfloat16
 COUNT, ENCODED = 4, 2
 
 
-def make_critics(encoded: int = ENCODED, values: int = 1, **layers) -> CriticEnsemble:
+def make_critics(encoded: int = ENCODED, values: int = 1, value_shape=(), **layers) -> CriticEnsemble:
     torch.manual_seed(0)
     blueprint = Blueprint(**{"body": Mlp(8), "critic": Mlp(6), **layers})
-    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT)
+    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT, value_shape)
     for parameter in critics.parameters():
         nn.init.normal_(parameter, std=0.5)
     return critics
 
 
-def test_each_critic_evaluates_each_action_of_each_row():
-    critics = make_critics()
-    features, actions = torch.randn(5, 3, 8), torch.randn(5, 3, 7, ENCODED)
-    values = critics(features, actions)
-    assert values.shape == (COUNT, 5, 3, 7)
-    for index, critic in enumerate(critics.critics):
-        for t in range(5):
-            for b in range(3):
-                for k in range(7):
-                    alone = critic(torch.cat((features[t, b], actions[t, b, k])))
-                    torch.testing.assert_close(values[index, t, b, k], alone[0])
-
-
-@pytest.mark.parametrize("rows", [(6,), (5, 3), (2, 5, 3)])
-def test_each_critic_evaluates_all_actions_of_each_row(rows):
-    critics = make_critics(encoded=0, values=3)
-    features = torch.randn(*rows, 8)
-    values = critics(features)
-    assert values.shape == (COUNT, *rows, 3)
-    for index, critic in enumerate(critics.critics):
-        torch.testing.assert_close(values[index].flatten(0, -2), critic(features.flatten(0, -2)))
-
-
-@pytest.mark.parametrize(("encoded", "values"), [(ENCODED, 1), (0, 3)])
-def test_a_value_may_have_a_shape(encoded, values):
-    blueprint = Blueprint(critic=Mlp(6))
-    critics = CriticEnsemble(blueprint, Torso(blueprint, ONE), encoded, values, COUNT, (5,))
-    features = torch.randn(4, 2, critics.torso.size)
-    actions = torch.randn(4, 2, 7, encoded) if encoded else None
+@pytest.mark.parametrize("value_shape", [(), (5,)], ids=["scalars", "atoms"])
+@pytest.mark.parametrize("rows", [(6,), (5, 3), (2, 5, 3)], ids=str)
+@pytest.mark.parametrize(("encoded", "values"), [(ENCODED, 1), (0, 3)], ids=["given actions", "all actions"])
+def test_each_critic_evaluates_each_action_of_each_row(encoded, values, rows, value_shape):
+    critics = make_critics(encoded, values, value_shape)
+    features, actions = torch.randn(*rows, 8), torch.randn(*rows, 7, ENCODED) if encoded else None
     outputs = critics(features, actions)
-    assert outputs.shape == (COUNT, 4, 2, 7 if encoded else 3, 5)
-    alone = torch.cat((features[1, 0], actions[1, 0, 2])) if encoded else features[1, 0]
-    expected = critics.critics[3](alone).view(values, 5)[0 if encoded else 2]
-    torch.testing.assert_close(outputs[3, 1, 0, 2], expected)
+    assert outputs.shape == (COUNT, *rows, 7 if encoded else values, *value_shape)
+    for index, critic in enumerate(critics.critics):
+        for row in np.ndindex(rows):
+            inputs = [torch.cat((features[row], action)) for action in actions[row]] if encoded else [features[row]]
+            alone = torch.cat([critic(x) for x in inputs])
+            torch.testing.assert_close(outputs[(index, *row)].flatten(), alone)
 
 
 def test_critics_are_selected_by_index_in_that_order():

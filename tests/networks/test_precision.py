@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,10 +23,8 @@ def learner_of(placement: Placement, blueprint: Blueprint, make_agent=make_acer,
     return Learner(make_agent(role, blueprint, **changes), role, {}, None, placement)
 
 
-def gradient(
-    placement: Placement, blueprint: Blueprint, burn_in: int = 0, make_agent=make_acer, **changes
-) -> torch.Tensor:
-    learner = learner_of(placement, blueprint, make_agent, **changes)
+def gradient(placement: Placement, blueprint: Blueprint, burn_in: int, make_agent) -> torch.Tensor:
+    learner = learner_of(placement, blueprint, make_agent)
     targets = learner.agent.target_networks.values()
     for network in (learner.agent.policy, *(target.network for target in targets)):
         for parameter in network.parameters():
@@ -37,7 +36,6 @@ def gradient(
 
 
 MEMORIES = {
-    "none": None,
     "sum": RunningSum,
     "gru": Gru(16),
     "lstm": Lstm(16),
@@ -45,25 +43,25 @@ MEMORIES = {
 }
 
 
+SCALAR_REACTOR = partial(make_reactor, critic="scalar", loo_beta="one")
+NETWORKS = {
+    **{f"{name} after the body": (make_acer, {"body": Mlp(32, 32), "memory": part}) for name, part in MEMORIES.items()},
+    **{
+        f"{name} of the policy": (SCALAR_REACTOR, {"policy": part, "critic": Mlp(8)}) for name, part in MEMORIES.items()
+    },
+    **{
+        f"{name} of the critic": (SCALAR_REACTOR, {"policy": Mlp(8), "critic": part}) for name, part in MEMORIES.items()
+    },
+    "no memory": (make_acer, {"body": Mlp(32, 32)}),
+}
+
+
 @pytest.mark.parametrize("burn_in", [0, 3])
-@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES.keys())
-def test_gradients_equal_float32_gradients_within_the_precision(memory, burn_in):
-    blueprint = Blueprint(body=Mlp(32, 32), memory=memory)
-    exact, rounded = (gradient(placement, blueprint, burn_in) for placement in (Placement(), BF16))
+@pytest.mark.parametrize(("make_agent", "parts"), NETWORKS.values(), ids=NETWORKS)
+def test_gradients_equal_float32_gradients_within_the_precision(make_agent, parts, burn_in):
+    exact, rounded = (gradient(placement, Blueprint(**parts), burn_in, make_agent) for placement in (Placement(), BF16))
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - exact).norm() < 5 * TOLERANCE * exact.norm()
-
-
-@pytest.mark.parametrize("burn_in", [0, 3])
-@pytest.mark.parametrize("memory", [name for name in MEMORIES if name != "none"])
-def test_the_branches_of_reactor_learn_in_the_set_precision(memory, burn_in):
-    for parts in ({"policy": MEMORIES[memory], "critic": Mlp(8)}, {"policy": Mlp(8), "critic": MEMORIES[memory]}):
-        exact, rounded = (
-            gradient(placement, Blueprint(**parts), burn_in, make_reactor, critic="scalar", loo_beta="one")
-            for placement in (Placement(), BF16)
-        )
-        assert rounded.dtype == torch.float32
-        assert 0 < (rounded - exact).norm() < 5 * TOLERANCE * exact.norm()
 
 
 @pytest.mark.parametrize("name", BLUEPRINTS)

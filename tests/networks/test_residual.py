@@ -93,24 +93,6 @@ def test_numpy_equals_torch(name):
     np.testing.assert_allclose(in_numpy(x.numpy()), module(x).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_with_a_chain_without_a_numpy_form_acts_in_torch():
-    class Doubling(nn.Module):
-        size = 6
-
-        def forward(self, x):
-            return 2 * x
-
-    blueprint = Blueprint(body=Chain(Mlp(6), lambda size: Doubling()))
-    for agent in (
-        make_acer(blueprint=blueprint),
-        make_reactor(blueprint=Blueprint(policy=blueprint.body)),
-        make_a2c(blueprint=Blueprint(policy=blueprint.body)),
-    ):
-        assert agent.policy.numpy() is None
-        statistics, _ = agent.policy.act({"obs": np.ones((2, 3), np.float32)}, np.zeros((2, 0), np.float32))
-        assert np.isfinite(statistics).all()
-
-
 def test_the_unit_sphere_keeps_the_length_of_a_row():
     x = random_rows(6, 4)
     y = UnitSphere(2.0)(4)(x)

@@ -32,7 +32,7 @@ from algorithm.agents.settings import AcerSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
 from algorithm.networks import ActorCritic, Blueprint, SeparateCritic, TargetNetwork, batch_statistics, collect_noise
-from algorithm.networks.constraints import has_constraints
+from algorithm.networks.constraints import find_constraints
 from algorithm.networks.default_network import has_images
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.returns import (
@@ -293,7 +293,7 @@ def _make_separate_critic(
             collect_noise([policy])
         ),
         "batch norms, unit weights or spectral norms in the policy, since they change it after the line search; "
-        "use the norm layer or rms alone": bool(find_batch_norms([policy])) or has_constraints(policy),
+        "use the norm layer or rms alone": bool(find_batch_norms([policy])) or any(find_constraints(policy)),
     }
     for refusal, is_refused in refusals.items():
         if is_refused:

@@ -1,4 +1,4 @@
-"""Learners with auxiliaries that compare pairs of observations, and the batches that they learn from."""
+"""Learners with auxiliaries, among them those that compare pairs of observations, and the batches of auxiliaries."""
 
 from __future__ import annotations
 
@@ -52,12 +52,15 @@ def make_rollout(agent, seed: int = 0, rows: int = 7, role: Role = ROLE, burn_in
     return replace(rollout, obs=obs, memory=memory, burn_in=burn_in)
 
 
-def make_inputs(agent, rollout: Rollout) -> AuxiliaryInputs:
-    """Return the inputs of an auxiliary for a batch in numpy."""
-    batch = rollout.convert(torch.from_numpy)
-    torso = agent.policy.torso
+def make_inputs(agent, rollout: Rollout, features: torch.Tensor | None = None) -> AuxiliaryInputs:
+    """Return the inputs of an auxiliary for a batch, in numpy or as tensors, in an update with a loss."""
+    batch = rollout.convert(torch.as_tensor)
     return AuxiliaryInputs(
-        batch=batch, torso=torso, compute_features=lambda: agent.features(batch), encode=agent.encode, update=1
+        batch=batch,
+        torso=agent.policy.torso,
+        compute_features=lambda: agent.features(batch) if features is None else features,
+        encode=agent.encode,
+        update=0,
     )
 
 
