@@ -210,6 +210,7 @@ def test_rewards_and_ends_of_episodes_are_counted():
     assert set(cartpole.rewards) == {1}
     car = play("MountainCar-v0")
     assert set(car.episode_lengths) == {200} and not car.terminations and set(car.rewards) == {-1}
+    assert car.steps == suggested_settings.MAX_STEPS
     assert 0 < play("FrozenLake-v1").rewards.mean() < 0.1
 
 

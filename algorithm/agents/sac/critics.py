@@ -322,8 +322,7 @@ class ActionEvaluator:
             self.critics, rollout, features, next_actions, commits=True
         )
         if not self.target_critics:
-            selected = slice(None) if critic_indices is None else critic_indices
-            return outputs, AutogradPass(taken_outputs), next_outputs.detach()[selected]
+            return outputs, AutogradPass(taken_outputs), select_critics(next_outputs.detach(), critic_indices)
         with torch.no_grad():
             _, _, next_outputs = self._evaluate_jointly(
                 self.target_critics, rollout, target_features, next_actions, critic_indices
@@ -349,7 +348,7 @@ class ActionEvaluator:
             continuous_actions: [T, B, K, c].
         """
         if not self.family.n_continuous:
-            values = values.detach()[slice(None) if critic_indices is None else critic_indices]
+            values = select_critics(values.detach(), critic_indices)
             if self._has_batch_norms:  # `values` were computed with the statistics of the batch
                 with torch.no_grad():
                     values = self.critics(features, None, critic_indices)
@@ -437,3 +436,8 @@ class ActionEvaluator:
         value_shape = outputs.shape[axis + 1 :]
         index = combination[(..., *[None] * len(value_shape))].expand(*outputs.shape[:axis], 1, *value_shape)
         return outputs.gather(axis, index).squeeze(axis)
+
+
+def select_critics(outputs: Tensor, critic_indices: Sequence[int] | None) -> Tensor:
+    """Return the outputs of M critics, of those of all [N, ...]; None: all."""
+    return outputs if critic_indices is None else outputs[critic_indices]
