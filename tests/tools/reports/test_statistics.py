@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from algorithm.tools.reports import statistics
 from algorithm.tools.reports.statistics import (
     compute_improvement,
     compute_iqm,
@@ -114,23 +113,6 @@ def test_intervals_over_tasks_and_of_two_groups_agree_with_scipy():
     ours = estimate(compute_improvement, tasks, others, level=0.95, resamples=20_000)
     low, high = reference.confidence_interval
     assert ours.low == pytest.approx(low, abs=0.01) and ours.high == pytest.approx(high, abs=0.01)
-
-
-def test_resamples_in_parts_are_complete(monkeypatch):
-    scores = [np.random.default_rng(0).normal(size=(3, 20))]
-    whole = estimate(compute_mean, scores, resamples=5000)
-    shapes = []
-
-    def record(tasks):
-        shapes.append(tasks[0].shape)
-        return compute_mean(tasks)
-
-    monkeypatch.setattr(statistics, "MAX_VALUES", 100_000)
-    parts = estimate(record, scores, resamples=5000)
-    assert shapes[0] == (3, 20) and sum(shape[1] for shape in shapes[1:]) == 5000
-    assert len(shapes) == 5 and max(np.prod(shape) for shape in shapes) <= 100_000
-    np.testing.assert_allclose(parts.low, whole.low, atol=0.05)
-    np.testing.assert_allclose(parts.high, whole.high, atol=0.05)
 
 
 def test_curves_have_an_interval_at_each_point():
