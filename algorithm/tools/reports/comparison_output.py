@@ -42,9 +42,25 @@ _UNRECORDED_RESULT: Any = {
 UNRECORDED: Any = {"environments": {"__all__": _UNRECORDED_RESULT}, "overall": _UNRECORDED_RESULT}
 
 
-def compare_runs(runs: Sequence[str], metric: str | None, output: Output) -> None:
-    """Compare run folders, or those in folders and patterns: print tables, and write a page and a picture."""
-    output.result = _report(compare(runs, metric, output.log), NAME, output)
+def compare_runs(runs: Sequence[str], metric: str | None, name: str, output: Output) -> dict[str, Any]:
+    """Compare run folders, or those in folders and patterns: print tables, and write a page and a picture.
+
+    They are written alongside the first run folder, as <name>.html and <name>.svg. Returns the figures in JSON with
+    their paths; the interval of a single run and an unknown number are null.
+    """
+    comparison = compare(runs, metric, output.log)
+    _print_tables(comparison, output)
+    first = comparison.environments[0].groups[0].runs[0].folder
+    page, picture = write_files(comparison, (first if first.name else first.absolute()).parent, name)
+    output.log(f"page:    {page.as_posix()}")
+    output.log(f"picture: {picture.as_posix()}")
+    content = to_json(
+        comparison,
+        exclude=UNRECORDED,
+        inf_nan_mode="null",
+        fallback=lambda value: value.tolist() if isinstance(value, np.ndarray) else str(value),
+    )
+    return {**json.loads(content), "page": page.as_posix(), "picture": picture.as_posix()}
 
 
 def compare_repeats(runs: Sequence[str], output: Output) -> None:
@@ -54,24 +70,10 @@ def compare_repeats(runs: Sequence[str], output: Output) -> None:
     """
     name = Path(runs[0]).name.rpartition("-")[0]
     try:
-        output.result["comparison"] = _report(compare(runs, None, output.log), f"{name}-{NAME}", output)
+        output.result["comparison"] = compare_runs(runs, None, f"{name}-{NAME}", output)
     except Exception as error:  # the runs are complete
         reason = str(error) if isinstance(error, UserError) else summarize_error(error)
         output.log(f"the runs are not compared: {reason}")
-
-
-def _report(comparison: Comparison, name: str, output: Output) -> dict[str, Any]:
-    """Print the tables of a comparison, and write its page and its picture alongside the first run folder.
-
-    Returns its record with their paths.
-    """
-    _print_tables(comparison, output)
-    first = comparison.environments[0].groups[0].runs[0].folder
-    folder = (first if first.name else first.absolute()).parent
-    page, picture = write_files(comparison, folder, name)
-    output.log(f"page:    {page.as_posix()}")
-    output.log(f"picture: {picture.as_posix()}")
-    return {**make_record(comparison), "page": page.as_posix(), "picture": picture.as_posix()}
 
 
 def _print_tables(comparison: Comparison, output: Output) -> None:
@@ -98,17 +100,6 @@ def _print_improvements(title: str, improvements: Sequence[Improvement], output:
     rows = [(each.label, each.other, str(each)) for each in improvements]
     if rows:
         output.print_table(("a run of", "is above a run of"), ("probability [95%]",), rows, title)
-
-
-def make_record(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a comparison in JSON, with null for the interval of a single run and an unknown number."""
-    content = to_json(
-        comparison,
-        exclude=UNRECORDED,
-        inf_nan_mode="null",
-        fallback=lambda value: value.tolist() if isinstance(value, np.ndarray) else str(value),
-    )
-    return json.loads(content)
 
 
 def write_files(comparison: Comparison, folder: Path, name: str) -> tuple[Path, Path]:

@@ -83,11 +83,9 @@ class Fact:
 def write_report(folder: Path, log: Log) -> None:
     """Write the files at the end of a run; an error is a line, and does not change the result of the run."""
     try:
-        report, _ = write_files(folder, log)
+        log(f"report: {write_files(folder, log)[0]}")
     except Exception as error:  # no error of a report may change the result of a run
         log(f"no report: {summarize_error(error)}")
-    else:
-        log(f"report: {report}")
 
 
 def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
