@@ -31,7 +31,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec, open_host
-from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+from algorithm.processes.supervisor import Supervised, Supervisor
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"
@@ -373,16 +373,16 @@ class MemberFleet:
                     files = read_member(folder, self.keep, self.log)
                 self.supervisor.call(service, "begin", task, files, timeout=self.reply_timeout)
 
-    def _find_late(self) -> list[tuple[Supervised, Lost]]:
+    def _find_late(self) -> list[tuple[Supervised, ServiceLost]]:
         """Return the services whose tasks have exceeded the time limit."""
         reason = f"has not ended its interval within {self.timeout:g} s (population_config.timeout)"
         now = time.monotonic()
-        return [(service, Lost(reason)) for service, work in self._work.items() if work.deadline <= now]
+        return [(service, ServiceLost(reason)) for service, work in self._work.items() if work.deadline <= now]
 
     def _receive(self, service: Supervised, reply: Any) -> Iterator[Ended]:
         """Handle a reply of a service. Yield its task with the result, if it has ended."""
-        if isinstance(reply, Lost):
-            yield from self._replace(service, reply.reason, f"its process {reply.reason}")
+        if isinstance(reply, ServiceLost):
+            yield from self._replace(service, str(reply), f"its process {reply}")
         elif isinstance(reply, Failure):
             if service not in self._work or not isinstance(reply.error, OSError | ValueError):
                 reply.raise_error()
@@ -441,7 +441,7 @@ class MemberFleet:
         deadline = time.monotonic() + STOP_SECONDS
         while self._work and time.monotonic() < deadline:
             for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):
-                if isinstance(reply, Lost):
+                if isinstance(reply, ServiceLost):
                     self.supervisor.end(service)
                 elif isinstance(reply, MemberReply):
                     with suppress(CheckpointError, ValueError):

@@ -25,7 +25,7 @@ from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
+from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.services import (
     CollectorService,
@@ -36,7 +36,7 @@ from algorithm.processes.services import (
     pack_all_weights,
     start_service,
 )
-from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents, run_updates
@@ -119,14 +119,18 @@ class ClusterFleet(Fleet):
         return self._peers.build(roles, checkpoint) if self._peers else nullcontext()
 
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
+        allow_read_only_arrays()
         self.training, collectors = training, self._collectors
+        supervisor = collectors.supervisor
+        if supervisor.n_open < len(supervisor.services):
+            LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
         # Rollouts of agents without a replay are joined, so that one update follows a rollout of every actor.
         self._joins = not all(each.agent.schedule.uses_replay for each in training.by_role.values())
         self._serves = not self._joins and not self._peers
         self._next_service = 0.0  # time
         self._version = 0
         self._published: tuple[Any, int] = (None, -1)  # the weights that were published last, and their version
-        roles = collectors.supervisor.opened
+        roles = supervisor.opened
         self._lanes = RemoteLanes(len(collectors.waiting), roles)
         # By role and actor: lanes whose last rollout was dropped.
         self._broken = {name: np.zeros((len(collectors.waiting), role.lanes), bool) for name, role in roles.items()}
@@ -148,6 +152,9 @@ class ClusterFleet(Fleet):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self.adapter)
+        for name, role in self.adapter.roles.items():
+            if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
+                self.training.grow(name)
 
     def save(self, manifest: Manifest) -> dict[str, Any]:
         save = self._peers.save if self._peers else write_all
@@ -174,15 +181,6 @@ class ClusterFleet(Fleet):
         self._experiences.clear()
         self._scene.clear()
         return values
-
-    def begin(self) -> None:
-        allow_read_only_arrays()
-        for name, role in self.adapter.roles.items():
-            if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
-                self.training.grow(name)
-        supervisor = self._collectors.supervisor
-        if supervisor.n_open < len(supervisor.services):
-            LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
 
     def close(self) -> None:
         if self._host:
@@ -327,10 +325,10 @@ class Collectors:
             actor = service.index
             if isinstance(reply, Failure):
                 reply.raise_error()
-            elif isinstance(reply, Lost):
-                lost = reply.lost_calls * self._env_steps[actor] if service.is_open else 0
+            elif isinstance(reply, ServiceLost):
+                lost = reply.calls * self._env_steps[actor] if service.is_open else 0
                 consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
-                self.supervisor.replace(service, reply.reason, consequence)
+                self.supervisor.replace(service, reply, consequence)
                 self.lost_env_steps += lost
             else:
                 service.has_result, self._env_steps[actor] = True, reply.env_steps
@@ -383,8 +381,8 @@ class RemoteEvaluations(Evaluations):
 
     def receive(self, timeout: float) -> Outcome | None:
         for service, reply in self.supervisor.poll(timeout):
-            if isinstance(reply, Lost):
-                self.supervisor.replace(service, reply.reason, "another actor repeats the evaluation")
+            if isinstance(reply, ServiceLost):
+                self.supervisor.replace(service, reply, "another actor repeats the evaluation")
                 self._send()
                 return None
             if isinstance(reply, Failure):

@@ -249,7 +249,7 @@ class CollectorService(Service):
         agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
         explorer = make_explorer(settings, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
         records_td_errors = agent.schedule.uses_replay and settings.replay.initial_priorities is not None
-        scheduler = ForwardOnly(role.lanes, records_td_errors)
+        scheduler = ForwardOnly(initial_lanes=role.lanes, records_td_errors=records_td_errors)
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
     def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
@@ -306,18 +306,13 @@ class CollectorService(Service):
         self._actor.receive()
 
 
+@dataclass(kw_only=True)
 class ForwardOnly(BatchScheduler):
-    """The scheduler of an actor, which has no replay and learns from nothing.
+    """The scheduler of an actor, which has no replay and learns from nothing."""
 
-    Args:
-        initial_lanes: the number of lanes at the start of the run.
-        records_td_errors: whether the actor computes the TD errors of its rollouts.
-    """
-
+    initial_lanes: int
+    records_td_errors: bool
     replay = None
-
-    def __init__(self, initial_lanes: int, records_td_errors: bool):
-        self.initial_lanes, self.records_td_errors = initial_lanes, records_td_errors
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())
