@@ -77,14 +77,11 @@ class RunTask:
         """Write the files to a folder that is removed with this process. Return it as a run folder."""
         path = make_temporary_folder("samara-actor-")
         unpack_folder(self.code, Manifest(path))
-        return self._open(path)
+        return self.open_folder(path)
 
-    def open_folder(self) -> RunFolder:
-        """Return the run folder itself, for a service on the machine of the main process."""
-        return self._open(*self.paths)
-
-    def _open(self, *paths: Path) -> RunFolder:
-        folder = RunFolder(*paths)
+    def open_folder(self, *paths: Path) -> RunFolder:
+        """Return a run folder, by default the one on the machine of the main process."""
+        folder = RunFolder(*(paths or self.paths))
         folder.make_env = pickle.loads(self.make_env) if self.make_env else None
         return folder
 

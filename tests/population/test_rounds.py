@@ -48,10 +48,6 @@ class FakeFleet:
             yield task, self.change(replace(task, mean_return=rate, goal_reached=reached, goal=self.goal))
 
 
-class Interrupted(Exception):
-    """The interruption of a population by a test."""
-
-
 def make_population(path, fleet, max_step: int = 300, lines=None, goal=None):
     folder = PopulationFolder(path, 4)
     if not folder.state_path.exists():
@@ -169,22 +165,22 @@ def test_a_goal_that_does_not_count_does_not_end_the_interval(tmp_path):
 def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, interrupted_at):
     def interrupt(row):
         if len(interrupted.tasks) > interrupted_at:
-            raise Interrupted
+            raise KeyboardInterrupt
         return row
 
     interrupted = FakeFleet(change=interrupt)
     make_population(tmp_path, FakeFleet()).run()
     expected = read_rows(tmp_path)
     (other := tmp_path / "other").mkdir()
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         make_population(other, interrupted).run()
     make_population(other, fleet := FakeFleet()).run()
     assert read_rows(other) == expected and len(fleet.tasks) == 12 - interrupted_at
 
 
 def test_an_interrupted_exchange_is_repeated(tmp_path, transfers, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(runner, "transfer_checkpoints", Mock(side_effect=Interrupted))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner, "transfer_checkpoints", Mock(side_effect=KeyboardInterrupt))
         make_population(tmp_path, FakeFleet()).run()
     population = make_population(tmp_path, FakeFleet(), max_step=200)
     population.plan = None  # the plan is not made again, since it may depend on the time
