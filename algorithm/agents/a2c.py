@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import LossResult, select_statistics_rows, unroll
-from algorithm.agents.metrics import make_stream_metrics, summarize_update
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.metrics import make_stream_metrics, mean_weights, summarize_update, td_error_stats
 from algorithm.agents.settings import A2CSettings
 from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import squared_error, surrogate_loss

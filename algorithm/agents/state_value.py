@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head
-from algorithm.agents.agent import Agent, DataSchedule, MergeMoments
-from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.agent import Agent, DataSchedule, MergeMoments, RewardTransform
 from algorithm.agents.settings import A2CSettings, PpoSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import ActorCritic, Blueprint

@@ -24,10 +24,16 @@ from algorithm.agents.actor_critic import (
     make_replay_schedule,
     make_std_head,
 )
-from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterGroup, select_statistics_rows, unroll
-from algorithm.agents.metrics import make_stream_metrics, summarize_update
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import (
+    Agent,
+    Divergence,
+    LossResult,
+    ParameterGroup,
+    RewardTransform,
+    select_statistics_rows,
+    unroll,
+)
+from algorithm.agents.metrics import make_stream_metrics, mean_weights, summarize_update, td_error_stats
 from algorithm.agents.settings import AcerSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier

@@ -16,10 +16,16 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule
-from algorithm.agents.agent import Agent, LossResult, ParameterReset, make_decision, select_statistics_rows, unroll
-from algorithm.agents.metrics import summarize_update
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import (
+    Agent,
+    LossResult,
+    ParameterReset,
+    RewardTransform,
+    make_decision,
+    select_statistics_rows,
+    unroll,
+)
+from algorithm.agents.metrics import mean_weights, summarize_update, td_error_stats
 from algorithm.agents.sac.critics import ActionEvaluator, Experience, TakenActions, make_critic
 from algorithm.agents.sac.policy_learners import EpsilonGreedy, PolicyOutput, SacPolicyLearner, SoftPolicy
 from algorithm.agents.settings import SacSettings
