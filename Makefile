@@ -23,7 +23,7 @@ types:
 	$(PYTHON) -m mypy
 
 docs:
-	$(PYTHON) -m algorithm.cli.reference
+	$(PYTHON) docs/tables.py
 
 site:
 	$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -16,15 +16,10 @@ from algorithm.rollout import Step
 from algorithm.specs import Role
 from algorithm.training.invalid_values import RunningEpisodes
 from algorithm.training.metrics import format_number
+from algorithm.training.student_t import compute_t_quantile
 
 ShowEpisodes = Callable[[int, int, int], object]  # receives the episodes that have ended, all episodes, and the tick
 MAX_IDLE_TICKS = 500  # successive ticks without a row after which evaluation does not wait for a lane
-# Half the width of a 95% confidence interval, in standard errors, by the number of degrees of freedom (Student's t).
-# Between two of them, 1 / degrees is interpolated, which is exact to two decimals.
-DEGREES_OF_FREEDOM = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
-T_QUANTILES = np.array(
-    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]
-)
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,7 @@ class EvaluationResult:
         episodes = len(self.returns)
         if episodes == 1:
             return -inf, inf
-        quantile = np.interp(1 / (episodes - 1), 1 / DEGREES_OF_FREEDOM[::-1], T_QUANTILES[::-1])
-        half_width = float(quantile * np.std(self.returns, ddof=1) / np.sqrt(episodes))
+        half_width = float(compute_t_quantile(episodes - 1) * np.std(self.returns, ddof=1) / np.sqrt(episodes))
         return self.mean - half_width, self.mean + half_width
 
     @property

@@ -111,7 +111,7 @@ def test_an_id_is_trained_and_its_runs_are_found_by_the_id(command):
 
 def test_an_id_of_a_module_that_fails_before_learning_leaves_nothing(monkeypatch, command):
     monkeypatch.setattr(api, "train_in_folder", lambda *_, **__: 1 / 0)
-    assert "training tests.adapters.fragile:Invalid-v0 with" in command("tests.adapters.fragile:Invalid-v0", 1).out
+    assert "training tests.adapters.spaced:Invalid-v0 with" in command("tests.adapters.spaced:Invalid-v0", 1).out
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 

@@ -16,15 +16,14 @@ from statistics import NormalDist
 import numpy as np
 
 from algorithm.training.metrics import format_number
+from algorithm.training.student_t import compute_t_quantile
 
 Scores = Sequence[np.ndarray]  # of each task: [..., runs]
-LEVEL = 0.95  # of all intervals that are shown
 RESAMPLES = 2000
 MAX_VALUES = 20_000_000  # scores of resamples that are in memory at once
 SEED = 0  # of the resamples, so that the same runs have the same intervals
 THRESHOLDS = 101  # of a performance profile
 TRIMMED = 0.25  # fraction of the runs that the interquartile mean leaves out at each end
-_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,14 +157,14 @@ def estimate(
     Args:
         statistic: function of the scores of each group that returns [...].
         groups: the scores of each group.
-        level: probability between the two quantiles of the resampled statistic; None for `widen_level` of `LEVEL`.
+        level: probability between the two quantiles of the resampled statistic; None for `widen_level`.
         resamples: number of resamples.
     """
     value = np.asarray(statistic(*groups))
     counts = [task.shape[-1] for tasks in groups for task in tasks]
     if min(counts) < 2:
         return Estimate(value=value, low=np.full_like(value, np.nan), high=np.full_like(value, np.nan))
-    level = widen_level(LEVEL, counts) if level is None else level
+    level = widen_level(counts) if level is None else level
     rng = np.random.default_rng(SEED)
     n_values = resamples * sum(task.size for tasks in groups for task in tasks)
     parts = np.array_split(np.arange(resamples), 1 + n_values // MAX_VALUES)
@@ -182,35 +181,16 @@ def estimate(
     return Estimate(value=value, low=low, high=high)
 
 
-def widen_level(level: float, counts: Sequence[int]) -> float:
-    """Return the level at which a percentile interval of few runs covers about `level`.
+def widen_level(counts: Sequence[int]) -> float:
+    """Return the level at which a percentile interval of few runs covers about 95%.
 
     The bootstrap underestimates the variance of a mean of n runs by (n - 1) / n, and has no equivalent of Student's t.
     The level is chosen so that the quantiles of a normal distribution with this variance are those of Student's t:
-    the expanded percentile interval of Hesterberg 2015, arXiv 1411.5279. With many runs it is `level`.
+    the expanded percentile interval of Hesterberg 2015, arXiv 1411.5279. With many runs it is 95%.
 
     Args:
-        level: the level to cover.
         counts: the runs in each stratum of the bootstrap, each at least 2.
     """
-    runs = np.asarray(counts, float)
+    runs = np.asarray(counts)
     variance_ratio = (1 / runs).sum() / ((runs - 1) / runs**2).sum()
-    quantile = _compute_t_quantile((1 + level) / 2, (runs - 1).sum())
-    return 2 * _NORMAL.cdf(np.sqrt(variance_ratio) * quantile) - 1
-
-
-def _compute_t_quantile(probability: float, freedom: float) -> float:
-    """Return a quantile of Student's t by its expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5).
-
-    Its error is below 0.01 from 3 degrees of freedom on, for probabilities up to 0.975. With fewer, the interval is the
-    whole range of the resampled statistic in any case.
-    """
-    x = _NORMAL.inv_cdf(probability)
-    terms = (
-        x,
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return 2 * NormalDist().cdf(np.sqrt(variance_ratio) * compute_t_quantile((runs - 1).sum())) - 1

@@ -18,7 +18,7 @@ from PIL import Image
 from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
-from algorithm.tools.reports.figure import Figure
+from algorithm.tools.reports.charts import Figure
 from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
 from algorithm.tools.reports.report_files import (
     BAD,

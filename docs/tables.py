@@ -1,20 +1,23 @@
-"""The tables in docs/configuration.md and docs/options.md, made of settings and parsers by `make docs`."""
+"""Make the tables in docs/configuration.md and docs/options.md of settings and parsers: `python docs/tables.py`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings
-from algorithm.cli.parser import COMMANDS, MODES, Parser, load_command, make_command_parser, make_parser
-from algorithm.config.loader import Settings
-from algorithm.config.registry import AGENTS, find_settings, get_agent_section
-from algorithm.config.sections import SECTIONS, Section
-from algorithm.config.yaml_layers import SettingEntry, read_entries
-from algorithm.program import DATA
-from algorithm.runs.commands import SETTINGS
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings  # noqa: E402
+from algorithm.cli.parser import COMMANDS, MODES, Parser, load_command, make_command_parser, make_parser  # noqa: E402
+from algorithm.config.loader import Settings  # noqa: E402
+from algorithm.config.registry import AGENTS, find_settings, get_agent_section  # noqa: E402
+from algorithm.config.sections import SECTIONS, Section  # noqa: E402
+from algorithm.config.yaml_layers import SettingEntry, read_entries  # noqa: E402
+from algorithm.runs.commands import SETTINGS  # noqa: E402
 
 TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text", list: "list", dict: "mapping"}
 MARK = "\n<!-- `make docs` replaces all that follows. -->\n"  # after the introduction of a page
@@ -50,7 +53,7 @@ def make_option_tables() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {DATA / "docs" / "configuration.md": make_setting_tables, DATA / "docs" / "options.md": make_option_tables}
+PAGES = {ROOT / "docs" / "configuration.md": make_setting_tables, ROOT / "docs" / "options.md": make_option_tables}
 
 
 def _format_options(parser: Parser, is_command: bool = False) -> list[str]:
