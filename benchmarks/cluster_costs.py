@@ -18,7 +18,6 @@ from measure import format_spread
 from algorithm.agents.acer.agent import Acer
 from algorithm.config.loader import resolve
 from algorithm.networks.default_network import make_default_blueprint
-from algorithm.processes.cluster import Collectors
 from algorithm.processes.host import Host, ServiceSpec
 from algorithm.processes.ray_host import RayHost
 from algorithm.processes.services import Experience, pack_weights
@@ -228,43 +227,35 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
     """
     host = open_host(OneActorHost)
     supervisor = Supervisor(host, make_spec(partial(RolloutServer, rows, 1, shape)), name="actor {}".format)
-    cluster = resolve([("benchmark", {"cluster_config": {"actors": actors, "timeout": 600.0}})]).cluster
-    collectors = Collectors(supervisor, cluster, in_flight=2)
+    supervisor.ensure(actors)
     supervisor.wait_for_start(needed=actors)
     reference = host.put({"agent": np.zeros(1000, np.float32)})
     replay = make_replay(rows, actors, 2)
     seconds = []
     for repeat in range(2 + max(3, min(repeats, 100 // actors))):  # the first ones allocate memory
-        collectors.request(lambda: (reference, 0, 0, 0.0))
+        _request(supervisor, reference)
         wait_for_all(host, [service.calls[0][0] for service in supervisor.services])
-        start = thread_time()
-        for _ in range(actors):
-            _receive(collectors, reference)
-            _learn(collectors, replay)
+        start, received = thread_time(), 0
+        while received < actors:
+            for service, reply in supervisor.poll(1.0):
+                _request(supervisor, reference)
+                ((_, rollout),) = reply.rollouts
+                replay.add(replace(rollout, lane=rollout.lane + service.index))
+                received += 1
         if repeat >= 2:
-            seconds.append((thread_time() - start) / actors)
-        while any(service.calls for service in supervisor.services) or any(collectors.waiting):
-            collectors.receive(1.0)
-            for waiting in collectors.waiting:
-                waiting.clear()
+            seconds.append((thread_time() - start) / received)
+        supervisor.gather(60.0)
     ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, 0, 0, 0.0).rollouts
     host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}
     return Measurement(quantities, float(np.median(seconds)))
 
 
-def _receive(collectors: Collectors, reference: Any) -> None:
-    """Receive as `ClusterFleet` does."""
-    collectors.request(lambda: (reference, 0, 0, 0.0))
-    collectors.receive(0.0 if collectors.find_next(False) else 1.0)
-    collectors.request(lambda: (reference, 0, 0, 0.0))
-
-
-def _learn(collectors: Collectors, replay: Replay) -> None:
-    """Add the next rollout to the replay."""
-    for actor in collectors.find_next(False):
-        ((_, rollout),) = collectors.waiting[actor].popleft().rollouts
-        replay.add(replace(rollout, lane=rollout.lane + actor))
+def _request(supervisor: Supervisor, weights: Any) -> None:
+    """Send a request to each actor without one, as `ClusterFleet` does."""
+    for service in supervisor.services:
+        if not service.calls:
+            supervisor.call(service, "collect", weights, 0, 0, 0.0, timeout=600.0)
 
 
 def make_learner(shape: tuple[int, ...], dtype: str) -> Learner:

@@ -7,7 +7,6 @@ follow the cross-entropy method. All random numbers come from the generator that
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +31,31 @@ MAX_STD, MIN_STD = 1.0, 1e-4  # bounds of the standard deviation of a drawn weig
 Log = Callable[[str], None]
 
 
-class Exchange(ABC):
-    """A way in which members exchange weights and settings after each interval.
+def plan_copies(
+    spaces: SettingSpaces, config: PopulationConfig, rows: Sequence[LineageRow], rng: np.random.Generator
+) -> PopulationState:
+    """Plan population-based training: the worst members copy one of the best, and perturb its settings.
+
+    Args:
+        spaces: the settings that differ between members.
+        config: the settings of the population.
+        rows: the rows of all members in the interval that has ended, in their order.
+        rng: the generator.
+    """
+    members = []
+    for member, parent in enumerate(choose_parents(_list_returns(rows), config.exchange_fraction, rng)):
+        settings = rows[parent].settings
+        if member != parent:
+            settings = spaces.perturb(settings, config.perturb_factors, config.resample_probability, rng)
+        members.append(MemberPlan(parent=parent + 1, settings=settings))
+    return PopulationState(interval=rows[0].interval + 1, members=members, is_transferred=False)
+
+
+class DrawWeights:
+    """The cross-entropy method: the weights of all members are drawn from a distribution over those of the elites.
+
+    It is the evolver of Advanced-Soft-Actor-Critic, with these changes: only members with enough evaluations are
+    elites, there are at least two of them, and a failed evaluation counts as none.
 
     Args:
         spaces: the settings that differ between members.
@@ -42,44 +64,13 @@ class Exchange(ABC):
 
     def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
         self.spaces, self.config = spaces, config
-
-    @abstractmethod
-    def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
-        """Return the start of the next interval, from the rows of all members of this one, in their order."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `PopulationState.exchange`. The default has no state."""
-
-
-class CopyBest(Exchange):
-    """Population-based training: the worst members copy one of the best, and perturb its settings."""
-
-    def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
-        members = []
-        for member, parent in enumerate(choose_parents(_list_returns(rows), self.config.exchange_fraction, rng)):
-            settings = rows[parent].settings
-            if member != parent:
-                factors, probability = self.config.perturb_factors, self.config.resample_probability
-                settings = self.spaces.perturb(settings, factors, probability, rng)
-            members.append(MemberPlan(parent=parent + 1, settings=settings))
-        return PopulationState(interval=rows[0].interval + 1, members=members, is_transferred=False)
-
-
-class DrawWeights(Exchange):
-    """The cross-entropy method: the weights of all members are drawn from a distribution over those of the elites.
-
-    It is the evolver of Advanced-Soft-Actor-Critic, with these changes: only members with enough evaluations are
-    elites, there are at least two of them, and a failed evaluation counts as none.
-    """
-
-    def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
-        super().__init__(spaces, config)
         self._returns: list[list[float]] = []  # of each member, since the last draw
         self._selected: list[int] = []  # the number of draws in which each member was an elite
         self._counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
         self._started = time.monotonic()
 
     def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
+        """Return the start of the next interval, from the rows of all members of this one, in their order."""
         self._returns = self._returns or [[] for _ in rows]
         self._selected = self._selected or [0] * len(rows)
         for returns, row in zip(self._returns, rows, strict=True):
@@ -140,6 +131,7 @@ class DrawWeights(Exchange):
                     counts[choices.index(value)] += 1
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore `PopulationState.exchange`, if it is not empty."""
         if state:
             self._returns, self._selected = state["returns"], state["selected"]
             self._counts = state["counts"]
@@ -258,15 +250,14 @@ class WeightDistribution:
 
     def draw(self, rng: np.random.Generator) -> dict[str, State]:
         """Return drawn weights by role, without target networks, which become copies of their sources."""
-        vector, start = torch.from_numpy(rng.normal(self.mean, self.std).astype(np.float32)), 0
-        drawn: dict[str, State] = {}
-        for role, state in self.template.items():
-            groups = {}
-            for name, tensor in state[DRAWN].items():
-                groups[name] = vector[start : start + len(tensor)].clone()
-                start += len(tensor)
-            drawn[role] = {**state, DRAWN: groups}
-        return drawn
+        vector = torch.from_numpy(rng.normal(self.mean, self.std).astype(np.float32))
+        parts = iter(
+            vector.split([len(tensor) for state in self.template.values() for tensor in state[DRAWN].values()])
+        )
+        return {
+            role: {**state, DRAWN: {name: next(parts).clone() for name in state[DRAWN]}}
+            for role, state in self.template.items()
+        }
 
     def save(self, path: Path, interval: int) -> None:
         """Write the distribution, and the number of the interval before which weights are drawn, to a file."""

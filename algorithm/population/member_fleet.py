@@ -31,7 +31,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec, open_host
-from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+from algorithm.processes.supervisor import Supervised, Supervisor
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"
@@ -47,15 +47,17 @@ Ended = tuple[LineageRow, LineageRow | MemberFailed]  # a task with its result
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberReply:
-    """A reply of a service that trains members.
+class MemberMessage:
+    """A message of a service that trains members, or to one on another machine: files of a run folder, and a result.
 
     Attributes:
-        files: the files that have changed since the last reply; None without any, or if the machine is the same.
+        checkpoints: checkpoints by their env steps, oldest first.
+        others: all other files: settings, metrics, logs, results; also code, which the main process does not accept.
         result: the end of the task; None while the member trains.
     """
 
-    files: MemberFiles | None = None
+    checkpoints: dict[int, PackedFolder] = field(default_factory=dict)
+    others: PackedFolder = field(default_factory=dict)
     result: LineageRow | MemberFailed | UserError | None = None
 
 
@@ -73,23 +75,23 @@ class MemberService:
     def open(self) -> None:
         """Do nothing: the reply states that the process has started."""
 
-    def begin(self, task: LineageRow, files: None = None) -> MemberReply:
+    def begin(self, task: LineageRow, files: None = None) -> MemberMessage:
         """Train a member until the end of an interval, or until SIGTERM, after which a checkpoint is saved."""
         try:
             with raise_on_stop_signals():
-                return MemberReply(result=self.members.run_task(task))
+                return MemberMessage(result=self.members.run_task(task))
         except BaseException as error:  # of the environment, or of a user's network
             if is_stop(error):
-                return MemberReply(result=MemberFailed("its process was stopped"))
+                return MemberMessage(result=MemberFailed("its process was stopped"))
             named = find_user_error(error)
             if isinstance(named, UserError):
-                return MemberReply(result=UserError(str(named)))
+                return MemberMessage(result=UserError(str(named)))
             is_final = type(named).__name__ == "Diverged"
-            return MemberReply(result=MemberFailed(summarize_error(named), is_final))
+            return MemberMessage(result=MemberFailed(summarize_error(named), is_final))
 
-    def stop(self) -> MemberReply:
+    def stop(self) -> MemberMessage:
         """Do nothing: SIGTERM has stopped the member."""
-        return MemberReply()
+        return MemberMessage()
 
 
 class RemoteMemberService:
@@ -116,7 +118,7 @@ class RemoteMemberService:
         """Prepare this process."""
         prepare_worker()
 
-    def begin(self, task: LineageRow, files: MemberFiles) -> MemberReply:
+    def begin(self, task: LineageRow, files: MemberMessage) -> MemberMessage:
         """Begin to train a member from its files."""
         path = self._members.folders[task.member - 1]
         shutil.rmtree(path, ignore_errors=True)
@@ -128,13 +130,13 @@ class RemoteMemberService:
         if self._trainer is None:
             self._trainer = self._host.start(ServiceSpec(kind="Member", make=partial(MemberService, self._members)))
         self._ticket = self._host.call(self._trainer, "begin", task)
-        return MemberReply()
+        return MemberMessage()
 
-    def poll(self) -> MemberReply:
+    def poll(self) -> MemberMessage:
         """Wait until the task has ended, or `POLL_SECONDS` have passed."""
         assert self._changed
         if not self._host.wait([self._ticket], POLL_SECONDS):
-            return MemberReply(files=self._changed.take() if self._changed.has_checkpoint() else None)
+            return self._changed.take() if self._changed.has_checkpoint() else MemberMessage()
         try:
             result, self._ticket = self._host.fetch(self._ticket).result.result, None
         except ServiceLost as error:
@@ -142,15 +144,15 @@ class RemoteMemberService:
             result = MemberFailed(f"its process {error}")
         if isinstance(result, UserError):  # with the path on the main process
             result = UserError(str(result).replace(str(self._root), str(self._original)))
-        return MemberReply(files=self._changed.take(), result=result)
+        return replace(self._changed.take(), result=result)
 
-    def stop(self) -> MemberReply:
+    def stop(self) -> MemberMessage:
         """Stop the member, which saves a checkpoint first."""
         if self._ticket:
             self._host.interrupt(self._trainer)
             self._host.wait([self._ticket], SAVE_SECONDS)
             self._end_trainer()
-        return MemberReply(files=self._changed.take() if self._changed else None)
+        return self._changed.take() if self._changed else MemberMessage()
 
     def _end_trainer(self) -> None:
         if self._trainer:
@@ -158,20 +160,7 @@ class RemoteMemberService:
         self._trainer = self._ticket = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemberFiles:
-    """Files of a run folder.
-
-    Attributes:
-        checkpoints: checkpoints by their env steps, oldest first.
-        others: all other files: settings, metrics, logs, results; also code, which the main process does not accept.
-    """
-
-    checkpoints: dict[int, PackedFolder] = field(default_factory=dict)
-    others: PackedFolder = field(default_factory=dict)
-
-
-def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> MemberFiles:
+def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> MemberMessage:
     """Return the files from which a member continues on another machine: its newest checkpoint, the best, and the rest.
 
     Args:
@@ -190,7 +179,7 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
     return _pack(folder, [name for name in _list_stamps(folder) if isinstance(name, str) or name in sent])
 
 
-def write_member(folder: RunFolder, files: MemberFiles, keep: int) -> None:
+def write_member(folder: RunFolder, files: MemberMessage, keep: int) -> None:
     """Write files into a run folder.
 
     Checkpoints are written first: after an interruption the folder is as if the run had been killed.
@@ -234,7 +223,7 @@ class ChangedFiles:
         """Return whether there is a checkpoint that has not been sent."""
         return any(isinstance(name, int) for name in self._find_changed(_list_stamps(self._folder)))
 
-    def take(self) -> MemberFiles:
+    def take(self) -> MemberMessage:
         """Return all changes, without code; they then count as sent.
 
         The run may write at the same time. A checkpoint that is removed meanwhile is left out.
@@ -265,9 +254,9 @@ def _list_stamps(folder: RunFolder) -> Stamps:
     return stamps
 
 
-def _pack(folder: RunFolder, names: Iterable[str | int]) -> MemberFiles:
+def _pack(folder: RunFolder, names: Iterable[str | int]) -> MemberMessage:
     """Return checkpoints and other files, by the names of `_list_stamps`, without those that are removed meanwhile."""
-    files = MemberFiles()
+    files = MemberMessage()
     for name in names:
         with suppress(CheckpointError, FileNotFoundError):
             if isinstance(name, int):
@@ -373,16 +362,16 @@ class MemberFleet:
                     files = read_member(folder, self.keep, self.log)
                 self.supervisor.call(service, "begin", task, files, timeout=self.reply_timeout)
 
-    def _find_late(self) -> list[tuple[Supervised, Lost]]:
+    def _find_late(self) -> list[tuple[Supervised, ServiceLost]]:
         """Return the services whose tasks have exceeded the time limit."""
         reason = f"has not ended its interval within {self.timeout:g} s (population_config.timeout)"
         now = time.monotonic()
-        return [(service, Lost(reason)) for service, work in self._work.items() if work.deadline <= now]
+        return [(service, ServiceLost(reason)) for service, work in self._work.items() if work.deadline <= now]
 
     def _receive(self, service: Supervised, reply: Any) -> Iterator[Ended]:
         """Handle a reply of a service. Yield its task with the result, if it has ended."""
-        if isinstance(reply, Lost):
-            yield from self._replace(service, reply.reason, f"its process {reply.reason}")
+        if isinstance(reply, ServiceLost):
+            yield from self._replace(service, str(reply), f"its process {reply}")
         elif isinstance(reply, Failure):
             if service not in self._work or not isinstance(reply.error, OSError | ValueError):
                 reply.raise_error()
@@ -401,7 +390,7 @@ class MemberFleet:
                 raise reply.result
             yield task, reply.result
 
-    def _write(self, service: Supervised, reply: MemberReply) -> None:
+    def _write(self, service: Supervised, reply: MemberMessage) -> None:
         """Write the files of a reply into the run folder of the member.
 
         Raises:
@@ -409,10 +398,9 @@ class MemberFleet:
             OSError: a file cannot be written.
             ValueError: a file is code, or outside of the run folder.
         """
-        if reply.files is not None:
-            if any(name.endswith(CODE_SUFFIX) for name in reply.files.others):
-                raise ValueError("a service has sent code")
-            write_member(self._folders[self._work[service].task.member - 1], reply.files, self.keep)
+        if any(name.endswith(CODE_SUFFIX) for name in reply.others):
+            raise ValueError("a service has sent code")
+        write_member(self._folders[self._work[service].task.member - 1], reply, self.keep)
 
     def _release(self, service: Supervised) -> LineageRow:
         """Let a service have no task. Return the one that it had."""
@@ -441,9 +429,9 @@ class MemberFleet:
         deadline = time.monotonic() + STOP_SECONDS
         while self._work and time.monotonic() < deadline:
             for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):
-                if isinstance(reply, Lost):
+                if isinstance(reply, ServiceLost):
                     self.supervisor.end(service)
-                elif isinstance(reply, MemberReply):
+                elif isinstance(reply, MemberMessage):
                     with suppress(CheckpointError, ValueError):
                         self._write(service, reply)
                 if not service.calls:  # it replies in the order of its calls

@@ -147,11 +147,8 @@ class MemberFailed(Exception):
     """
 
     def __init__(self, message: str, is_final: bool = False):
-        super().__init__(message, is_final)
-        self.message, self.is_final = message, is_final
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.is_final = is_final
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run
 from algorithm.parts.lock import check_links
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_changes
-from algorithm.population.exchange import CopyBest, DrawWeights, Exchange, rank_members, transfer_checkpoints
+from algorithm.population.exchange import DrawWeights, plan_copies, rank_members, transfer_checkpoints
 from algorithm.population.member_fleet import MemberFleet
 from algorithm.population.members import (
     LineageRow,
@@ -124,7 +125,7 @@ class Population:
     Args:
         folder: the folder of the population.
         settings: its settings.
-        exchange: plans the next interval.
+        plan: returns the start of the next interval, given the rows of this one and a generator.
         train: trains members, as `MemberFleet.train`.
         log: receives lines for the user.
     """
@@ -133,17 +134,16 @@ class Population:
         self,
         folder: PopulationFolder,
         settings: Settings,
-        exchange: Exchange,
+        plan: Callable[[Sequence[LineageRow], np.random.Generator], PopulationState],
         train: Callable[[Sequence[LineageRow]], Iterator[tuple[LineageRow, LineageRow | MemberFailed]]],
         log: Log,
     ):
         self.folder, self.settings, self.config = folder, settings, settings.population
-        self.exchange, self.train, self.log = exchange, train, log
+        self.plan, self.train, self.log = plan, train, log
         self.state = folder.read_state()
         self.lineage = [row for row in folder.read_lineage(log) if not self._continues(row)]
         if all(row.mean_return is None for row in self._list_rows()):  # their common cause may be repaired
             self.lineage = [row for row in self.lineage if row.interval < self.state.interval]
-        exchange.restore(self.state.exchange)
 
     def run(self) -> None:
         """Train until a member reaches the goal, or all members have ended.
@@ -212,10 +212,10 @@ class Population:
                     continue
                 failures[task.member] += 1
                 if result.is_final or failures[task.member] > self.config.max_restarts:
-                    self.log(f"member {task.member}: {result.message}: it will be replaced by a copy of a better one")
+                    self.log(f"member {task.member}: {result}: it will be replaced by a copy of a better one")
                     self._add_row(task)
                 else:
-                    self.log(f"member {task.member}: {result.message}: it continues from its last checkpoint")
+                    self.log(f"member {task.member}: {result}: it continues from its last checkpoint")
         if all(row.mean_return is None for row in self._list_rows()):
             raise MemberFailed("all members of the population have failed; the lines above contain the reasons")
 
@@ -229,7 +229,7 @@ class Population:
 
     def _exchange(self, rows: Sequence[LineageRow]) -> None:
         """Plan the next interval, write the plan, and change the checkpoints accordingly."""
-        self.state = self.exchange.plan(rows, np.random.default_rng([self.settings.base.seed, self.state.interval]))
+        self.state = self.plan(rows, np.random.default_rng([self.settings.base.seed, self.state.interval]))
         for line in describe_exchange(rows, self.state.members):
             self.log(line)
         self.folder.write_state(self.state)
@@ -281,9 +281,13 @@ def train_population(
     """
     folders = tuple(member.path for member in folder.members)
     members = Members(environment=environment, variant=variant, folders=folders, tree=settings.tree, train=train)
-    exchange_class: type[Exchange] = DrawWeights if settings.population.evolver_enabled else CopyBest
-    exchange = exchange_class(make_spaces(settings), settings.population)
+    spaces, config = make_spaces(settings), settings.population
+    plan = partial(plan_copies, spaces, config)
+    if config.evolver_enabled:
+        draws = DrawWeights(spaces, config)
+        draws.restore(folder.read_state().exchange)
+        plan = draws.plan
     with closing(MemberFleet(members, settings, log)) as fleet:
-        population = Population(folder, settings, exchange, fleet.train, log)
+        population = Population(folder, settings, plan, fleet.train, log)
         population.run()
     return population.lineage

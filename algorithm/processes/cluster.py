@@ -18,14 +18,13 @@ from algorithm.adapters.adapter import Adapter, EnvironmentCrashed
 from algorithm.agents.agent import LossResult
 from algorithm.checkpointing.checkpoint import Checkpoint, Manifest, write_all
 from algorithm.config.loader import Settings
-from algorithm.config.sections import ClusterConfig
 from algorithm.config.yaml_layers import Tree
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Failure, Host, ServiceSpec, open_host
+from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec, open_host
 from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.services import (
     CollectorService,
@@ -36,7 +35,7 @@ from algorithm.processes.services import (
     pack_all_weights,
     start_service,
 )
-from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents, run_updates
@@ -90,14 +89,14 @@ class ClusterFleet(Fleet):
             cpus=cluster.cpus_per_actor,
             gpus=cluster.gpus_per_actor,
         )
-        supervisor = Supervisor(
+        self._actors = Supervisor(
             host,
             spec,
             name="actor {}".format,
             start_timeout=cluster.start_timeout,
             max_replacements=settings.base.max_env_restarts,
         )
-        self._collectors = Collectors(supervisor, cluster, get_rollouts_in_flight(settings))
+        self._actors.ensure(cluster.actors)
         if evaluates and cluster.evaluation_actor:
             self._evaluator = Supervisor(
                 host,
@@ -106,12 +105,12 @@ class ClusterFleet(Fleet):
                 time_limit="cluster_config.evaluation_timeout",
             )
             self._evaluator.ensure(1)
-        supervisor.wait_for_start()
+        self._actors.wait_for_start()
         count = cluster.actors // cluster.learners  # of the actors of one learner
         self.adapter = RemoteEnvironments(
             {
                 name: replace(role, lanes=role.lanes * count, teams=role.teams * count)
-                for name, role in supervisor.opened.items()
+                for name, role in self._actors.opened.items()
             }
         )
 
@@ -119,18 +118,24 @@ class ClusterFleet(Fleet):
         return self._peers.build(roles, checkpoint) if self._peers else nullcontext()
 
     def start(self, training: TrainingComponents, checkpoint: Checkpoint | None) -> None:
-        self.training, collectors = training, self._collectors
+        allow_read_only_arrays()
+        self.training, roles, count = training, self._actors.opened, len(self._actors.services)
+        if self._actors.n_open < count:
+            LOG.warning(f"{self._actors.describe_missing()}: the run starts without them")
+        # By actor: its experience that has not been learned from, oldest first, and the env steps of its last one.
+        self._waiting: list[deque[Experience]] = [deque() for _ in range(count)]
+        self._env_steps = [0] * count
         # Rollouts of agents without a replay are joined, so that one update follows a rollout of every actor.
         self._joins = not all(each.agent.schedule.uses_replay for each in training.by_role.values())
         self._serves = not self._joins and not self._peers
         self._next_service = 0.0  # time
         self._version = 0
         self._published: tuple[Any, int] = (None, -1)  # the weights that were published last, and their version
-        roles = collectors.supervisor.opened
-        self._lanes = RemoteLanes(len(collectors.waiting), roles)
+        self._lanes = RemoteLanes(count, roles)
         # By role and actor: lanes whose last rollout was dropped.
-        self._broken = {name: np.zeros((len(collectors.waiting), role.lanes), bool) for name, role in roles.items()}
+        self._broken = {name: np.zeros((count, role.lanes), bool) for name, role in roles.items()}
         self._dropped_env_steps = 0  # of rollouts whose lag was above `max_lag`
+        self._lost_env_steps = 0  # estimated, of rollouts that were requested from actors that ended
         # Since the last row of metrics, of each experience: lag, replies that wait, seconds of waiting, of collecting.
         self._experiences: list[tuple[float, float, float, float]] = []
         self._scene: dict[str, list[float]] = defaultdict(list)
@@ -148,6 +153,9 @@ class ClusterFleet(Fleet):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self.adapter)
+        for name, role in self.adapter.roles.items():
+            if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
+                self.training.grow(name)
 
     def save(self, manifest: Manifest) -> dict[str, Any]:
         save = self._peers.save if self._peers else write_all
@@ -155,9 +163,9 @@ class ClusterFleet(Fleet):
 
     def collect_metrics(self) -> Mapping[str, float]:
         values: dict[str, float] = {
-            "cluster/actors": self._collectors.supervisor.n_open,
-            "cluster/restarts": self._collectors.supervisor.replaced,
-            "cluster/lost_env_steps": self._collectors.lost_env_steps,
+            "cluster/actors": self._actors.n_open,
+            "cluster/restarts": self._actors.replaced,
+            "cluster/lost_env_steps": self._lost_env_steps,
             "cluster/dropped_env_steps": self._dropped_env_steps,
         }
         if self._experiences:
@@ -175,15 +183,6 @@ class ClusterFleet(Fleet):
         self._scene.clear()
         return values
 
-    def begin(self) -> None:
-        allow_read_only_arrays()
-        for name, role in self.adapter.roles.items():
-            if role.lanes > self.training.by_role[name].role.lanes:  # more actors than the checkpoint has lanes for
-                self.training.grow(name)
-        supervisor = self._collectors.supervisor
-        if supervisor.n_open < len(supervisor.services):
-            LOG.warning(f"{supervisor.describe_missing()}: the run starts without them")
-
     def close(self) -> None:
         if self._host:
             self._host.close()
@@ -191,26 +190,71 @@ class ClusterFleet(Fleet):
 
     def advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
-        self._collectors.request(self._publish)
-        is_idle = not self._collectors.find_next(self._joins)
-        self._receive(DISPLAY_INTERVAL if is_idle else 0.0)
+        self._request(self._publish)
+        self._receive(0.0 if self._find_next() else DISPLAY_INTERVAL)
         self.training.timer.lap("environment")
-        self._collectors.request(self._publish)
+        self._request(self._publish)
         self._learn()
         return self.monitor.do_due()
 
+    def _request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
+        """Send requests to all actors that may get one.
+
+        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
+
+        Args:
+            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
+        """
+        in_flight, timeout = get_rollouts_in_flight(self.settings), self.settings.cluster.timeout
+        for service, waiting in zip(self._actors.services, self._waiting, strict=True):
+            count = min(max(1, in_flight - 1), in_flight - len(waiting))
+            while service.is_open and len(service.calls) < count:
+                self._actors.call(service, "collect", *make_arguments(), timeout=timeout)
+
     def _receive(self, timeout: float) -> None:
-        """Count the env steps and the episodes in the experience that arrives within `timeout` seconds."""
-        for actor, experience in self._collectors.receive(timeout):
-            self.monitor.count_steps(experience.env_steps)
-            self.training.timer.add_cpu_seconds(experience.cpu_seconds)
-            self._lanes.count_episodes(self.monitor, actor, experience.episodes, experience.active_lanes)
+        """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
+
+        Raises:
+            EnvironmentCrashed: too many actors have ended, or none is ready in time.
+            Exception: an actor has raised it.
+        """
+        for service, reply in self._actors.poll(timeout):
+            actor = service.index
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            elif isinstance(reply, ServiceLost):
+                lost = reply.calls * self._env_steps[actor] if service.is_open else 0
+                consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
+                self._actors.replace(service, reply, consequence)
+                self._lost_env_steps += lost
+            else:
+                service.has_result, self._env_steps[actor] = True, reply.env_steps
+                self._waiting[actor].append(reply)
+                self.monitor.count_steps(reply.env_steps)
+                self.training.timer.add_cpu_seconds(reply.cpu_seconds)
+                self._lanes.count_episodes(self.monitor, actor, reply.episodes, reply.active_lanes)
+        now, limit = time.monotonic(), self.settings.cluster.start_timeout
+        if not self._actors.n_open and all(now - each.since > limit for each in self._actors.services):
+            raise EnvironmentCrashed(self._actors.describe_missing())
+
+    def _find_next(self) -> list[int]:
+        """Return the actors whose oldest experience is learned from next; none if it has not been received.
+
+        If rollouts are joined, they are all actors that are ready, once each has some; otherwise, for each learner, the
+        actor whose experience was made with the oldest weights. Learner k has the actors k, k + learners, ...
+        """
+        filled, learners = [actor for actor, waiting in enumerate(self._waiting) if waiting], self.settings.n_learners
+        if self._joins:
+            missing = [each for each in self._actors.services if each.is_open and each.index not in filled]
+            return [] if missing else filled
+        filled.sort(key=lambda actor: self._waiting[actor][0].version)
+        by_learner = {actor % learners: actor for actor in reversed(filled)}
+        return list(by_learner.values()) if len(by_learner) == learners else []
 
     def _learn(self) -> None:
         """Make the updates that follow the next experience, if it has been received."""
         by_role: dict[str, list[list[Rollout]]] = {}  # by role, the rollouts of each learner
-        learners, waiting = self.settings.cluster.learners, self._collectors.waiting
-        actors = self._collectors.find_next(self._joins)
+        learners, waiting, actors = self.settings.cluster.learners, self._waiting, self._find_next()
         n_waiting = sum(map(len, waiting)) - len(actors)
         for actor in actors:
             for role, rollout in self._place_rollouts(actor, waiting[actor][0], n_waiting):
@@ -262,14 +306,14 @@ class ClusterFleet(Fleet):
         if self._serves and (now := time.monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
-            self._collectors.request(self._make_arguments)
+            self._request(self._make_arguments)
             end = time.monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
 
     def _publish(self) -> tuple[Any, ...]:
         """Publish the weights, once per version. Return the arguments of a request with them."""
         if self._published[1] != self._version:
-            weights = self._collectors.supervisor.host.put(pack_all_weights(self.training.by_role))
+            weights = self._actors.host.put(pack_all_weights(self.training.by_role))
             self._published = weights, self._version
         return self._make_arguments()
 
@@ -277,84 +321,6 @@ class ClusterFleet(Fleet):
         """Return the arguments of a request with the weights that were published last."""
         counters = self.monitor.counters
         return *self._published, counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
-
-
-class Collectors:
-    """The rollout actors of a run, which are started.
-
-    Args:
-        supervisor: supervises them; the services are `CollectorService`.
-        cluster: the settings of the cluster. Learner k has the rollouts of the actors k, k + learners, ...
-        in_flight: the maximum number of rollouts of an actor that were requested, or wait to be learned from.
-
-    Attributes:
-        waiting: by actor, its experience that has not been learned from, oldest first.
-        lost_env_steps: estimated number of env steps that were requested from actors that ended.
-    """
-
-    def __init__(self, supervisor: Supervisor, cluster: ClusterConfig, in_flight: int):
-        self.supervisor, self.cluster, self.in_flight = supervisor, cluster, in_flight
-        supervisor.ensure(cluster.actors)
-        self.waiting: list[deque[Experience]] = [deque() for _ in supervisor.services]
-        self._env_steps = [0] * cluster.actors  # of the last experience of each actor
-        self.lost_env_steps = 0
-
-    def request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
-        """Send requests to all actors that may get one.
-
-        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
-
-        Args:
-            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
-        """
-        for service, waiting in zip(self.supervisor.services, self.waiting, strict=True):
-            count = min(max(1, self.in_flight - 1), self.in_flight - len(waiting))
-            while service.is_open and len(service.calls) < count:
-                self.supervisor.call(service, "collect", *make_arguments(), timeout=self.cluster.timeout)
-
-    def receive(self, timeout: float) -> list[tuple[int, Experience]]:
-        """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
-
-        Returns:
-            The new experience with the number of its actor. It is appended to `waiting`, too.
-
-        Raises:
-            EnvironmentCrashed: too many actors have ended, or none is ready in time.
-            Exception: an actor has raised it.
-        """
-        received: list[tuple[int, Experience]] = []
-        for service, reply in self.supervisor.poll(timeout):
-            actor = service.index
-            if isinstance(reply, Failure):
-                reply.raise_error()
-            elif isinstance(reply, Lost):
-                lost = reply.lost_calls * self._env_steps[actor] if service.is_open else 0
-                consequence = f"about {lost:,} env steps are lost, and another actor replaces it"
-                self.supervisor.replace(service, reply.reason, consequence)
-                self.lost_env_steps += lost
-            else:
-                service.has_result, self._env_steps[actor] = True, reply.env_steps
-                self.waiting[actor].append(reply)
-                received.append((actor, reply))
-        now, limit = time.monotonic(), self.cluster.start_timeout
-        if not self.supervisor.n_open and all(now - each.since > limit for each in self.supervisor.services):
-            raise EnvironmentCrashed(self.supervisor.describe_missing())
-        return received
-
-    def find_next(self, joins: bool) -> list[int]:
-        """Return the actors whose oldest experience is learned from next; none if it has not been received.
-
-        Args:
-            joins: whether they are all actors that are ready, once each has some; otherwise, for each learner, the
-                actor whose experience was made with the oldest weights.
-        """
-        filled = [actor for actor, waiting in enumerate(self.waiting) if waiting]
-        if joins:
-            missing = [each for each in self.supervisor.services if each.is_open and each.index not in filled]
-            return [] if missing else filled
-        filled.sort(key=lambda actor: self.waiting[actor][0].version)
-        by_learner = {actor % self.cluster.learners: actor for actor in reversed(filled)}
-        return list(by_learner.values()) if len(by_learner) == self.cluster.learners else []
 
 
 class RemoteEvaluations(Evaluations):
@@ -383,8 +349,8 @@ class RemoteEvaluations(Evaluations):
 
     def receive(self, timeout: float) -> Outcome | None:
         for service, reply in self.supervisor.poll(timeout):
-            if isinstance(reply, Lost):
-                self.supervisor.replace(service, reply.reason, "another actor repeats the evaluation")
+            if isinstance(reply, ServiceLost):
+                self.supervisor.replace(service, reply, "another actor repeats the evaluation")
                 self._send()
                 return None
             if isinstance(reply, Failure):

@@ -130,7 +130,6 @@ class Fleet(ABC):
             Exception: another process has raised it.
         """
         self.monitor, self.divergence, finish = monitor, divergence, monitor.finish
-        self.begin()
         with DeferredSignals() as signals:
             try:
                 is_over = monitor.do_due()  # a run that was stopped while its last weights were evaluated has ended
@@ -145,9 +144,6 @@ class Fleet(ABC):
                 signals.defer_all()
                 self.settle()
                 finish()
-
-    def begin(self) -> None:
-        """Prepare for the first call of `advance`. The default does nothing."""
 
     @abstractmethod
     def advance(self, signals: DeferredSignals) -> bool:

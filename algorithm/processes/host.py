@@ -11,14 +11,12 @@ import pickle
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
-from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from dataclasses import dataclass
 from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection, wait
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, NoReturn
 
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
@@ -30,7 +28,13 @@ JOIN_SECONDS = 5.0  # longest time in which a process ends whose connection is c
 
 
 class ServiceLost(Exception):
-    """The process of a service, or its machine, has ended. The message is how, as the predicate of a sentence."""
+    """The process of a service, or its machine, has ended. The message is how, as the predicate of a sentence.
+
+    Attributes:
+        calls: the number of calls that it has not replied to, if a supervisor has counted them.
+    """
+
+    calls = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -257,7 +261,7 @@ class ProcessHost(Host):
 
 
 class _Handle:
-    """A process of a service, with messages that have not been sent, and calls without a reply, oldest first."""
+    """A process of a service, and the threads that send its calls and receive the replies, both in their order."""
 
     def __init__(self, spec: ServiceSpec, numbers: tuple[int, ...]):
         self._connection, theirs = PROCESSES.Pipe()
@@ -265,43 +269,32 @@ class _Handle:
         self.process = PROCESSES.Process(target=_serve, args=(theirs, spec.inherited), name=name)
         self.process.start()
         theirs.close()
-        self._messages: SimpleQueue[bytes | None] = SimpleQueue()
-        self._calls: SimpleQueue[Future[Reply] | None] = SimpleQueue()
-        self._messages.put(pickle.dumps((spec.make, numbers)))
-        for target in (self._send_messages, self._receive_replies):
-            Thread(target=target, daemon=True).start()
+        self._sender, self._receiver = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._send((spec.make, numbers))
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
         """Call a method, later. The arguments are pickled now, since the caller may change their arrays."""
-        message, reply = pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL), Future[Reply]()
-        self._calls.put(reply)
-        self._messages.put(message)
-        return reply
+        self._send((method, arguments))
+        return self._receiver.submit(self._receive)
 
     def kill(self) -> None:
         """End the process at once."""
         self.process.kill()
         self.process.join()
-        self._messages.put(None)
-        self._calls.put(None)
 
-    def _send_messages(self) -> None:
-        with suppress(OSError):  # the process has ended, which `_receive_replies` notices
-            while (message := self._messages.get()) is not None:
-                self._connection.send_bytes(message)
+    def _send(self, message: Any) -> None:
+        """Send a message, later; if the process has ended, `_receive` notices it."""
+        self._sender.submit(self._connection.send_bytes, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
-    def _receive_replies(self) -> None:
+    def _receive(self) -> Reply:
+        """Wait for the next reply. Raises ServiceLost."""
         with suppress(EOFError, OSError):
             # Programs that the process has started may keep its end of the connection open.
-            while self._connection in wait([self._connection, self.process.sentinel]):
-                reply = self._connection.recv()
-                if call := self._calls.get():
-                    call.set_result(reply)
+            if self._connection in wait([self._connection, self.process.sentinel]):
+                return self._connection.recv()
         self.process.join(JOIN_SECONDS)
         code = self.process.exitcode
-        end = "its connection was closed" if code is None else describe_exit(code)
-        while (call := self._calls.get()) is not None:
-            call.set_exception(ServiceLost(end))
+        raise ServiceLost("its connection was closed" if code is None else describe_exit(code))
 
 
 def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:

@@ -35,9 +35,9 @@ from algorithm.parts.lock import make_temporary_folder
 from algorithm.parts.seeding import RunSeeds
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
-from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceSpec
+from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceLost, ServiceSpec
 from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
-from algorithm.processes.supervisor import Lost, Supervisor
+from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import AgentComponents, TrainingComponents, complete_report
@@ -321,11 +321,11 @@ def _raise_cause(replies: Mapping[int, Any]) -> None:
         LearnerUnreachable: a learner has ended, or has raised an exception.
         UserError: a learner has raised it.
     """
-    failures = [(index + 1, reply) for index, reply in replies.items() if isinstance(reply, Failure | Lost)]
+    failures = [(index + 1, reply) for index, reply in replies.items() if isinstance(reply, Failure | ServiceLost)]
     failures.sort(key=lambda item: isinstance(getattr(item[1], "error", None), LearnerUnreachable))
     for rank, failure in failures:
-        if isinstance(failure, Lost):
-            raise LearnerUnreachable(f"learner {rank} {failure.reason}; resume from the last checkpoint")
+        if isinstance(failure, ServiceLost):
+            raise LearnerUnreachable(f"learner {rank} {failure}; resume from the last checkpoint")
         if isinstance(failure.error, LearnerUnreachable | UserError):
             failure.raise_error()
         raise LearnerUnreachable(

@@ -160,7 +160,10 @@ def _import_ray(uses_tokens: bool) -> Any:
 
 
 def _connect(ray: Any, address: str, local_cpus: float) -> None:
-    """Start a local cluster, or connect to one. Raises UserError, EnvironmentStartError."""
+    """Start a local cluster, or connect to one; again and again if the machine is busy, for `START_SECONDS`.
+
+    Raises UserError, EnvironmentStartError.
+    """
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {
@@ -170,26 +173,18 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
             # Otherwise Ray gives actors the niceness 15, with which they starve on a machine that is busy.
             "_system_config": {"worker_niceness": 0},
         }
-    try:
-        if ":" in address:
-            host, port = address.rsplit(":", 1)
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
-        with _python_path(), _defer_signals():
-            _start_in_time(ray, address, options)
-    except EnvironmentStartError:
-        raise
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        reason = summarize_error(error)
-        raise UserError(f"cluster_config.address {address}: there is no Ray cluster to connect to: {reason}") from error
-
-
-def _start_in_time(ray: Any, address: str, options: dict[str, Any]) -> None:
-    """Call `ray.init`, again and again if the machine is busy. Raises EnvironmentStartError after `START_SECONDS`."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            ray.init(address=address, **options)
+            if ":" in address:
+                host, port = address.rsplit(":", 1)
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
+            with _python_path(), _defer_signals():
+                ray.init(address=address, **options)
             return
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+            reason = f"there is no Ray cluster to connect to: {summarize_error(error)}"
+            raise UserError(f"cluster_config.address {address}: {reason}") from error
         except Exception as error:
             if type(error) is not Exception:  # Ray raises only its time limits without a class of their own
                 raise

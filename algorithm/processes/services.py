@@ -77,14 +77,11 @@ class RunTask:
         """Write the files to a folder that is removed with this process. Return it as a run folder."""
         path = make_temporary_folder("samara-actor-")
         unpack_folder(self.code, Manifest(path))
-        return self._open(path)
+        return self.open_folder(path)
 
-    def open_folder(self) -> RunFolder:
-        """Return the run folder itself, for a service on the machine of the main process."""
-        return self._open(*self.paths)
-
-    def _open(self, *paths: Path) -> RunFolder:
-        folder = RunFolder(*paths)
+    def open_folder(self, *paths: Path) -> RunFolder:
+        """Return a run folder, by default the one on the machine of the main process."""
+        folder = RunFolder(*(paths or self.paths))
         folder.make_env = pickle.loads(self.make_env) if self.make_env else None
         return folder
 
@@ -249,7 +246,7 @@ class CollectorService(Service):
         agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
         explorer = make_explorer(settings, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
         records_td_errors = agent.schedule.uses_replay and settings.replay.initial_priorities is not None
-        scheduler = ForwardOnly(role.lanes, records_td_errors)
+        scheduler = ForwardOnly(initial_lanes=role.lanes, records_td_errors=records_td_errors)
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
     def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
@@ -306,18 +303,13 @@ class CollectorService(Service):
         self._actor.receive()
 
 
+@dataclass(kw_only=True)
 class ForwardOnly(BatchScheduler):
-    """The scheduler of an actor, which has no replay and learns from nothing.
+    """The scheduler of an actor, which has no replay and learns from nothing."""
 
-    Args:
-        initial_lanes: the number of lanes at the start of the run.
-        records_td_errors: whether the actor computes the TD errors of its rollouts.
-    """
-
+    initial_lanes: int
+    records_td_errors: bool
     replay = None
-
-    def __init__(self, initial_lanes: int, records_td_errors: bool):
-        self.initial_lanes, self.records_td_errors = initial_lanes, records_td_errors
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())

@@ -42,19 +42,6 @@ class Supervised:
     failed_starts: int = 0
 
 
-@dataclass(frozen=True)
-class Lost:
-    """The end of a process, in place of a reply.
-
-    Attributes:
-        reason: what has happened, to follow the name of the service in messages.
-        lost_calls: the number of calls that it has not replied to.
-    """
-
-    reason: str
-    lost_calls: int = 0
-
-
 class Supervisor:
     """A supervisor of services of one kind.
 
@@ -120,7 +107,7 @@ class Supervisor:
                 if isinstance(reply, Failure):
                     reply.raise_error()
                 raise EnvironmentStartError(
-                    f"{self.name(service.index)} {reply.reason} before the run started"
+                    f"{self.name(service.index)} {reply} before the run started"
                     + ('; a program that trains needs `if __name__ == "__main__":`' if self.host.shares_files else "")
                 )
         if self.n_open < needed:
@@ -151,9 +138,9 @@ class Supervisor:
             services: the services; None for all.
 
         Returns:
-            One result, or Failure, of each service that has replied; Lost for each that has ended, or has not replied
-            in time. The first reply of a process states that it is open, and is no result, unless its roles are other
-            ones than those of the services before it: this is a failure.
+            One result, or Failure, of each service that has replied; ServiceLost for each that has ended, or has not
+            replied in time. The first reply of a process states that it is open, and is no result, unless its roles are
+            other ones than those of the services before it: this is a failure.
         """
         polled, deadline = self.services if services is None else services, time.monotonic() + timeout
         events: list[tuple[Supervised, Any]] = []
@@ -165,8 +152,8 @@ class Supervisor:
             for each in by_ticket.values():
                 limit = min(limit for _, limit in each.calls)
                 if now - each.since > limit:
-                    reason = f"has not replied for {limit:g} s ({self.time_limit})"
-                    events.append((each, self._lose(each, reason)))
+                    lost = ServiceLost(f"has not replied for {limit:g} s ({self.time_limit})")
+                    events.append((each, self._lose(each, lost)))
             if not replied:
                 break
         return events
@@ -188,7 +175,7 @@ class Supervisor:
             replies |= {service.index: reply for service, reply in self.poll(min(left, STEP_SECONDS), gathered)}
         return dict(sorted(replies.items()))
 
-    def replace(self, service: Supervised, reason: str, consequence: str = "") -> None:
+    def replace(self, service: Supervised, reason: object, consequence: str = "") -> None:
         """Start another process of a service in place of one that was lost.
 
         Args:
@@ -227,20 +214,20 @@ class Supervisor:
         self.call(service, "open")
 
     @staticmethod
-    def _lose(service: Supervised, reason: str) -> Lost:
-        lost = Lost(reason, len(service.calls))
+    def _lose(service: Supervised, lost: ServiceLost) -> ServiceLost:
+        lost.calls = len(service.calls)
         service.calls.clear()
         return lost
 
     def _receive(self, service: Supervised) -> list[tuple[Supervised, Any]]:
-        """Return the result of the oldest call of a service, a Failure, or Lost; nothing for a process that is open."""
+        """Return the result of the oldest call of a service, a Failure or ServiceLost; nothing for one that is open."""
         ticket, _ = service.calls[0]
         try:
             reply = self.host.fetch(ticket)
         except ServiceLost as error:
             if error.__cause__:
                 LOG.info(f"{self.name(service.index)}: {error.__cause__}")
-            return [(service, self._lose(service, str(error)))]
+            return [(service, self._lose(service, error))]
         service.calls.popleft()
         service.since = time.monotonic()
         for level, text in reply.log:

@@ -43,9 +43,9 @@ from algorithm.parts.components_builder import ComponentsBuilder, Sharing
 from algorithm.parts.make_env import Environments
 from algorithm.parts.seeding import TRAINING, RunSeeds
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps
-from algorithm.processes.host import Failure, ProcessHost, ServiceSpec
+from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
 from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
-from algorithm.processes.supervisor import Lost, Supervised, Supervisor
+from algorithm.processes.supervisor import Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.actor import Actor
@@ -373,8 +373,8 @@ class WorkersFleet(Fleet):
         replies = self._supervisor.gather(inf)
         self._ready: list[Supervised] = []  # those that have built their components
         for service in self._supervisor.services:
-            if isinstance(reply := replies[service.index], Lost):
-                raise EnvironmentStartError(f"worker {service.index} {reply.reason} before the run started")
+            if isinstance(reply := replies[service.index], ServiceLost):
+                raise EnvironmentStartError(f"worker {service.index} {reply} before the run started")
             self._handle(service, reply)
         # Env steps and updates of each worker that were counted; env steps when its process was started.
         self._counted = np.zeros_like(memory.counts)
@@ -389,7 +389,7 @@ class WorkersFleet(Fleet):
         for index, reply in self._supervisor.gather(inf, self._ready).items():
             if isinstance(reply, Failure):
                 reply.raise_error()
-            if not isinstance(reply, Lost):  # the next call of a worker that is lost replaces it
+            if not isinstance(reply, ServiceLost):  # the next call of a worker that is lost replaces it
                 digests, saved[index] = reply
                 manifest.digests |= digests
         for role, components in self.training.by_role.items():
@@ -408,7 +408,7 @@ class WorkersFleet(Fleet):
             for service, reply in self._supervisor.poll(left, self._ready):
                 if isinstance(reply, Report):
                     self._count(service, reply)
-                elif isinstance(reply, Lost):
+                elif isinstance(reply, ServiceLost):
                     self._ready.remove(service)
         for service in [each for each in self._ready if each.calls]:
             self._supervisor.end(service)
@@ -462,13 +462,13 @@ class WorkersFleet(Fleet):
             self._count(service, reply)
         elif isinstance(reply, Failure):
             reply.raise_error()
-        elif isinstance(reply, Lost):
+        elif isinstance(reply, ServiceLost):
             if service in self._ready:
                 self._ready.remove(service)
             steps = self._memory.counts[service.index, 0]
             service.has_result = bool(steps > self._first_steps[service.index])
             self._first_steps[service.index] = steps
-            self._supervisor.replace(service, reply.reason, "another worker with an empty replay replaces it")
+            self._supervisor.replace(service, reply, "another worker with an empty replay replaces it")
             self._supervisor.call(service, "build", self.counters, None)
         else:  # it has built its components
             self._ready.append(service)

@@ -13,10 +13,10 @@ from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import resolve
 from algorithm.population import exchange
 from algorithm.population.exchange import (
-    CopyBest,
     DrawWeights,
     WeightDistribution,
     choose_parents,
+    plan_copies,
     rank_members,
     select_elites,
 )
@@ -119,17 +119,15 @@ class TestParents:
 
 
 class TestCopies:
-    EXCHANGE = CopyBest(RATE, make_config(exchange_fraction=0.25, perturb_factors=[1.2], resample_probability=0.25))
+    CONFIG = make_config(exchange_fraction=0.25, perturb_factors=[1.2], resample_probability=0.25)
 
     def test_the_worst_member_copies_checkpoint_and_perturbed_settings_of_the_best(self):
-        state = self.EXCHANGE.plan(make_rows(5.0, 1.0, 3.0, 4.0), make_rng())
+        rows = make_rows(5.0, 1.0, 3.0, 4.0)
+        state = plan_copies(RATE, self.CONFIG, rows, make_rng())
         assert list_parents(state) == [1, 1, 3, 4]
         assert [member.settings["rate"] for member in state.members] == [10.0, 12.0, 1000.0, 10000.0]
         assert state.elites == () and state.interval == 2 and not state.is_transferred
-
-    def test_the_same_generator_gives_the_same_plan(self):
-        rows = make_rows(5.0, 1.0, 3.0, 4.0)
-        assert self.EXCHANGE.plan(rows, make_rng()) == self.EXCHANGE.plan(rows, make_rng())
+        assert plan_copies(RATE, self.CONFIG, rows, make_rng()) == state  # with the same generator
 
 
 class TestDraws:

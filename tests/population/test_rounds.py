@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.population import runner
-from algorithm.population.exchange import CopyBest
+from algorithm.population.exchange import plan_copies
 from algorithm.population.members import (
     LineageRow,
     MemberFailed,
@@ -47,10 +48,6 @@ class FakeFleet:
             yield task, self.change(replace(task, mean_return=rate, goal_reached=reached, goal=self.goal))
 
 
-class Interrupted(Exception):
-    """The interruption of a population by a test."""
-
-
 def make_population(path, fleet, max_step: int = 300, lines=None, goal=None):
     folder = PopulationFolder(path, 4)
     if not folder.state_path.exists():
@@ -61,7 +58,7 @@ def make_population(path, fleet, max_step: int = 300, lines=None, goal=None):
     tree = {"base_config": {"max_step": max_step, "seed": 0}, "population_config": config}
     settings = resolve([("test", tree if goal is None else {**tree, "goal": {"return": goal}})])
     log = (lines if lines is not None else []).append
-    return Population(folder, settings, CopyBest(SPACES, settings.population), fleet.train, log)
+    return Population(folder, settings, partial(plan_copies, SPACES, settings.population), fleet.train, log)
 
 
 @pytest.fixture(autouse=True)
@@ -168,25 +165,25 @@ def test_a_goal_that_does_not_count_does_not_end_the_interval(tmp_path):
 def test_an_interrupted_population_continues_with_the_same_lineage(tmp_path, interrupted_at):
     def interrupt(row):
         if len(interrupted.tasks) > interrupted_at:
-            raise Interrupted
+            raise KeyboardInterrupt
         return row
 
     interrupted = FakeFleet(change=interrupt)
     make_population(tmp_path, FakeFleet()).run()
     expected = read_rows(tmp_path)
     (other := tmp_path / "other").mkdir()
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         make_population(other, interrupted).run()
     make_population(other, fleet := FakeFleet()).run()
     assert read_rows(other) == expected and len(fleet.tasks) == 12 - interrupted_at
 
 
 def test_an_interrupted_exchange_is_repeated(tmp_path, transfers, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(runner, "transfer_checkpoints", Mock(side_effect=Interrupted))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner, "transfer_checkpoints", Mock(side_effect=KeyboardInterrupt))
         make_population(tmp_path, FakeFleet()).run()
     population = make_population(tmp_path, FakeFleet(), max_step=200)
-    population.exchange.plan = None  # the plan is not made again, since it may depend on the time
+    population.plan = None  # the plan is not made again, since it may depend on the time
     population.run()
     assert [(state.interval, list_parents(state)) for state in transfers] == [(2, [4, 2, 3, 4])]
     assert population.folder.read_state().is_transferred
