@@ -16,7 +16,7 @@ from algorithm.agents.settings import AgentSettings
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.auxiliaries.settings import AuxiliarySettings
 from algorithm.distributions import CategoricalFamily
-from algorithm.exploration.explorers import Explorer
+from algorithm.exploration.explorer import Explorer
 from algorithm.losses import squared_error
 from algorithm.networks import ActorCritic, Blueprint, RunningMoments, TargetNetwork
 from algorithm.rollout import Decision, Rollout, Step

@@ -18,7 +18,7 @@ from algorithm.config.loader import Settings, check_teams
 from algorithm.config.registry import build_object, find_class
 from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
-from algorithm.exploration.explorers import Explorer
+from algorithm.exploration.explorer import Explorer
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.parts.network_record import record_network
 from algorithm.parts.provenance import measure_total_memory

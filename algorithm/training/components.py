@@ -11,7 +11,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.agents.agent import Agent, LossResult
-from algorithm.exploration.explorers import Explorer
+from algorithm.exploration.explorer import Explorer
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
 from algorithm.training.batch_scheduler import BatchScheduler
