@@ -22,7 +22,7 @@ from algorithm.parts.run_folder import RunFolder, find_changes
 from algorithm.records_io import NumberTable, OpenRecord, read_json, read_json_lines
 from algorithm.runs.results import Record, read_record
 from algorithm.specs import Role
-from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table_if_present
+from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table
 
 FAULTS_FILE, NETWORKS_FILE = "faults.log", "networks.json"
 LINEAGE_FILE = "lineage.jsonl"  # in the folder of a population
@@ -140,7 +140,7 @@ class RunData:
     @cached_property
     def table(self) -> NumberTable:
         """The content of metrics.csv, which is slow to read."""
-        return read_table_if_present(self.folder / TABLE_FILE)
+        return read_table(self.folder / TABLE_FILE)
 
     @cached_property
     def record(self) -> Record:
