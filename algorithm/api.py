@@ -11,7 +11,7 @@ from typing import Any
 
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_run_tool
-from algorithm.config.yaml_layers import Tree, merge, nest
+from algorithm.config.yaml_layers import Tree, make_tree, merge
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import locate_environment
@@ -189,7 +189,6 @@ def _make_request(
 
 def _expand(settings: Mapping[str, Any]) -> Tree:
     """Return the tree of settings that are given as sections, as paths, or as both."""
-    tree: Tree = {}
-    for path, value in settings.items():
-        tree = merge(tree, nest(path, _expand(value) if isinstance(value, Mapping) else value))
-    return tree
+    return make_tree(
+        {path: _expand(value) if isinstance(value, Mapping) else value for path, value in settings.items()}
+    )

@@ -157,7 +157,7 @@ def merge_layers(layers: Sequence[Layer]) -> Tree:
     known = list(iterate_paths(tree))
     for source, layer in layers:
         check_keys(source, layer, known)
-        tree = merge(tree, name_host(layer))
+    tree = merge(tree, *(name_host(layer) for _, layer in layers))
     if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
     for section in MAPPINGS:

@@ -66,10 +66,10 @@ def _read_defaults() -> Tree:
     return read_yaml(DEFAULTS_FILE)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Return `below` with the values of `above`; mappings are merged key by key."""
+def merge(below: Mapping[str, Any], *above: Mapping[str, Any]) -> Tree:
+    """Return `below` with the values of `above`, the last above all others; mappings are merged key by key."""
     merged = dict(below)
-    for key, value in above.items():
+    for key, value in (item for tree in above for item in tree.items()):
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if both else deepcopy(value)
     return merged
@@ -80,6 +80,11 @@ def nest(path: str, value: Any) -> Tree:
     for key in reversed(path.split(".")):
         value = {key: value}
     return value
+
+
+def make_tree(values: Mapping[str, Any]) -> Tree:
+    """Return the tree that sets only the settings of some paths, in this order."""
+    return merge({}, *(nest(path, value) for path, value in values.items()))
 
 
 def find_value(tree: Any, path: str) -> Any:
@@ -309,10 +314,7 @@ def read_variant(path: Path, variant: str) -> Tree:
             reason = "which inherits it" if parent in chain else "which does not exist"
             raise UserError(f"{path}: {chain[-1]!r} inherits {parent!r}, {reason}")
         chain.append(parent)
-    tree: Tree = {}
-    for name in reversed(chain):
-        tree = merge(tree, _drop_inherit(variants[name]))
-    return tree
+    return merge({}, *(_drop_inherit(variants[name]) for name in reversed(chain)))
 
 
 def read_own_variant(path: Path, variant: str) -> Tree:

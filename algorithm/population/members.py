@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from algorithm.config.yaml_layers import Tree, load_defaults, merge, nest
+from algorithm.config.yaml_layers import Tree, load_defaults, make_tree, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import POPULATION_FILE
 from algorithm.parts.lock import FolderLock, check_links
@@ -209,6 +209,4 @@ def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree
     own |= {section: load_defaults()[section] for section in ("population_config", "cluster_config")}
     if tree["base_config"]["runtime"].casefold() == "cluster":
         own = merge(own, {"base_config": {"runtime": "LOCAL"}})
-    for path, value in values.items():
-        own = merge(own, nest(path, value))
-    return own
+    return merge(own, make_tree(values))

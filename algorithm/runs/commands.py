@@ -163,7 +163,7 @@ def add_setting_options(parser: Any, *names: str) -> None:
 def collect_layers(options: argparse.Namespace) -> list[Layer]:
     """Return the settings of a command line, with the options that set them; flags override --set."""
     from algorithm.config.loader import read_assignments
-    from algorithm.config.yaml_layers import merge, nest
+    from algorithm.config.yaml_layers import make_tree
 
     given = {name: value for name, value in vars(options).items() if name in SETTINGS and value is not None}
     pairs = given.pop("env_args", None) or []
@@ -174,10 +174,7 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
         ("--env-args", read_assignments(pairs, "--env-args", "base_config.env_args.")),
     ]
     for name, value in given.items():
-        tree = nest(SETTINGS[name], value)
-        for path, implied in IMPLIED.get(name, {}).items():
-            tree = merge(tree, nest(path, implied))
-        layers.append((spell(name), tree))
+        layers.append((spell(name), make_tree({SETTINGS[name]: value, **IMPLIED.get(name, {})})))
     return layers
 
 

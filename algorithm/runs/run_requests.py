@@ -211,9 +211,7 @@ def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
     """Return the settings that the command init suggests for the environment of an id or a function."""
     from algorithm.parts.suggested_settings import suggest_settings  # imports torch
 
-    tree = named
-    for _, layer in request.layers:
-        tree = merge(tree, layer)
+    tree = merge(named, *(layer for _, layer in request.layers))
     try:
         suggested = suggest_settings(request.env, tree, request.make_env)
     except UnsupportedEnvironment as error:

@@ -311,10 +311,8 @@ ARGUMENTS = ("settings", "folder", "episodes", "greedy", "render", "ckpt", "n_en
 def read(words: str):
     """Return the options and the request of a command line, and the settings of its flags."""
     _, options = parse_arguments(["gym/cartpole", *words.split()])
-    tree: dict = {}
-    for _, layer in make_request(options).layers:
-        tree = merge(tree, layer)
-    return options, make_request(options), tree
+    request = make_request(options)
+    return options, request, merge({}, *(layer for _, layer in request.layers))
 
 
 @pytest.mark.parametrize("words", SET_BY_FLAGS)

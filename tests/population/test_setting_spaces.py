@@ -103,11 +103,7 @@ def resolve_params(random_params):
         ("replay_config.capacity", {"in": [100, 200]}, "the saved replay has this size"),
         ("sac_config.gamma", {}, "is for algorithm SAC, not for ACER"),
         ("base_config.seed", {}, "members cannot have different values of base_config.seed"),
-        (
-            "base_config.runtime",
-            {"in": ["LOCAL", "RAY"]},
-            "members cannot have different values of base_config.ru",
-        ),
+        ("base_config.runtime", {"in": ["LOCAL", "RAY"]}, "different values of base_config.runtime"),
         ("population_config.interval", {}, "members cannot have different values"),
         ("cluster_config.timeout", {}, "members cannot have different values of cluster_config.timeout"),
         ("goal.return", {}, "members cannot have different values"),

@@ -110,9 +110,8 @@ def check_installed(texts: list[str], command: str) -> str:
             note = f" ({VERSION_NOTES[name]})" if name in VERSION_NOTES else ""
             raise UserError(f"{name} {version} is not {requirement.specifier}{note}: {command}")
     for name in versions:
-        for module in _find_modules(name)[:1]:
-            if error := find_import_error(module):
-                raise UserError(f"{module} cannot be imported ({error}): pip install --force-reinstall {name}")
+        if (module := _find_module(name)) and (error := find_import_error(module)):
+            raise UserError(f"{module} cannot be imported ({error}): pip install --force-reinstall {name}")
     found = [f"{name} {version}" for name, version in versions.items()]
     return ", ".join(found) if len(found) <= MAX_LISTED else f"{len(found)} packages"
 
@@ -163,17 +162,17 @@ def _find_version(name: str) -> str | None:
         return None
 
 
-def _find_modules(name: str) -> list[str]:
-    """Return the modules of a package, the most likely first; empty if it has only types, or no list of files."""
-    found: dict[str, None] = {}
+def _find_module(name: str) -> str | None:
+    """Return the most likely module of a package; None if it has only types, or no list of files."""
+    found: list[str] = []
     for file in sorted(metadata.files(name) or (), key=lambda file: (len(file.parts), file.parts)):
         if file.name == "__init__.py":
-            found[".".join(file.parts[:-1])] = None
+            found.append(".".join(file.parts[:-1]))
         elif len(file.parts) == 1 and (module := inspect.getmodulename(file.name)):
-            found[module] = None
+            found.append(module)
     importable = [module for module in found if all(re.fullmatch(r"[A-Za-z]\w*", part) for part in module.split("."))]
     own = name.replace("-", "_").casefold()
-    return sorted(importable, key=lambda module: (module.casefold() != own, module.count(".")))
+    return min(importable, key=lambda module: (module.casefold() != own, module.count(".")), default=None)
 
 
 def list_adapter_checks() -> Iterator[Check]:

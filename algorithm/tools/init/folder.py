@@ -59,9 +59,7 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> tuple[l
             f"init {name}: {folder} exists already and was not changed; choose another name, "
             "or replace its config.yaml and nn.py with --force"
         )
-    given: Tree = {}
-    for _, layer in layers:
-        given = merge(given, layer)
+    given = merge({}, *(layer for _, layer in layers))
     base = resolve(layers).base  # raises UserError for an unknown setting
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name}}

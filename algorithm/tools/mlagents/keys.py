@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from algorithm.annotations import Range
 from algorithm.config.sections import describe_failure
-from algorithm.config.yaml_layers import Layer, Tree, find_source, merge
+from algorithm.config.yaml_layers import Layer, find_source, merge
 from algorithm.errors import UserError
 
 UNSET: Any = None
@@ -131,11 +131,8 @@ class Keys(BaseModel):
         Raises:
             UserError: For a file that ML-Agents would reject, with its name and the key.
         """
-        tree: Tree = {}
-        for _, layer in layers:
-            tree = merge(tree, layer)
         try:
-            return cls.model_validate(tree)
+            return cls.model_validate(merge({}, *(layer for _, layer in layers)))
         except ValidationError as error:
             raise UserError(f"{file}: {cls._describe_error(error.errors()[0], layers)}") from error
 

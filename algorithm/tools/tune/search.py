@@ -21,6 +21,7 @@ from algorithm.config.yaml_layers import (
     Tree,
     format_value,
     format_variant,
+    make_tree,
     merge,
     nest,
     read_own_variant,
@@ -137,14 +138,6 @@ class SearchSpace:
             if failure is None:
                 values[dimension.path] = dimension.sample(trial)
         return values
-
-
-def make_tree(values: Mapping[str, Any]) -> Tree:
-    """Return the settings of a trial as a tree."""
-    tree: Tree = {}
-    for path, value in values.items():
-        tree = merge(tree, nest(path, value))
-    return tree
 
 
 def _convert_limits(dimension: Dimension, typed: Sequence[Any]) -> Dimension:
@@ -400,9 +393,9 @@ class Search:
 
     def _write(self, best: TrialRecord, count: int) -> None:
         """Write a variant that trains as a trial did; log it if that is not possible."""
-        tree: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
-        for _, layer in self.request.layers:
-            tree = merge(tree, {key: value for key, value in layer.items() if key != SECTION})
+        parent: Tree = {} if self.request.variant == "default" else {"inherit": self.request.variant}
+        tree = merge(parent, *(layer for _, layer in self.request.layers))
+        tree.pop(SECTION, None)
         tree = merge(tree, make_tree(best.settings))
         result = f"{format_number(best.value)} {self.objective.unit}"
         comment = f"{result} in trial {best.number} of {count} of the study {self.folder.name} (tune)"

@@ -155,7 +155,7 @@ def test_extras_of_a_requirement_are_checked_too(shim):
 def test_the_module_of_a_package_is_found(name, module):
     if installation._find_version(name) is None:
         pytest.skip("not installed")
-    assert (installation._find_modules(name) or [None])[0] == module
+    assert installation._find_module(name) == module
 
 
 def test_without_packaging_the_report_is_one_line(monkeypatch):
