@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from algorithm.networks import Blueprint
 from algorithm.parts.env_folder import locate_environment
 from algorithm.parts.provenance import describe_provenance
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.torch_setup import preserve_working_directory
 from algorithm.records_io import write_json
 from algorithm.runs.build import train as train_in_folder
 from algorithm.runs.callbacks import Callback, ResultRecorder, RunResult
@@ -141,11 +141,11 @@ def run_training(
     exporter = make_exporter(settings, folder, log) if make_exporter else None
     if not folder.has_learned():
         write_origin(folder.path, describe_provenance(environment, settings.base, variant))
+    exports, directory = [exporter] if exporter else [], Path.cwd()
     try:
-        with preserve_working_directory():
-            exports = [exporter] if exporter else []
-            return train_in_folder(settings, folder, log, [*callbacks, *exports, recorder], pause_at)
+        return train_in_folder(settings, folder, log, [*callbacks, *exports, recorder], pause_at)
     finally:
+        os.chdir(directory)  # which an environment may have changed
         if recorder.result and folder.has_learned():
             origin = describe_provenance(environment, settings.base, variant)
             write_json(folder.path / RESULT_FILE, {**origin, **make_record(recorder.result)})

@@ -120,15 +120,13 @@ def read_csv(path: Path, key: str) -> NumberTable:
     """Read a table without its damaged lines. Its cells are numbers or empty, those of the column `key` are integers.
 
     An incomplete last line is left out and not counted as damaged. If the first line, which has the names of the
-    columns, is damaged, all lines count as damaged. A file that cannot be read counts as one damaged line.
-
-    Raises:
-        FileNotFoundError: the table does not exist.
+    columns, is damaged, all lines count as damaged. A file that cannot be read counts as one damaged line; one that
+    does not exist is a table without columns.
     """
     try:
         lines = path.read_bytes().decode("utf-8", errors="replace").rpartition("\n")[0].splitlines()
     except FileNotFoundError:
-        raise
+        return NumberTable([], [], 0)
     except OSError:
         return NumberTable([], [], 1)
     columns = _split_cells(lines[0]) if lines else []

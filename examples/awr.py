@@ -14,10 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from algorithm import RunResult, train
-from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, unroll
-from algorithm.agents.metrics import weighted_means
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, RewardTransform, unroll
+from algorithm.agents.metrics import mean_weights, td_error_stats, weighted_means
 from algorithm.agents.settings import AgentSettings
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, make_family
 from algorithm.networks import ActorCritic, Blueprint, StdHead

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, unroll
-from algorithm.agents.metrics import weighted_means
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, ParameterGroup, RewardTransform, unroll
+from algorithm.agents.metrics import mean_weights, td_error_stats, weighted_means
 from algorithm.agents.settings import AgentSettings
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs
 from algorithm.auxiliaries.settings import AuxiliarySettings

@@ -12,7 +12,7 @@ from algorithm import train
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser, parse_arguments
 from algorithm.config.loader import check_effects, resolve
-from algorithm.config.yaml_layers import iterate_leaves, load_defaults, read_own_variant, read_variant
+from algorithm.config.yaml_layers import iterate_settings, load_defaults, read_own_variant, read_variant
 from algorithm.parts.env_folder import is_id
 from tests.envs.folders import FOLDERS
 from tests.guides import DOCS, GUIDES, LINK, ROOT, anchors, blocks, commands, files, read
@@ -124,7 +124,7 @@ def test_names_that_are_the_same_in_advanced_sac_exist():
     rows = re.findall(r"^\| (`.+?`[^|]*) \| the same", read(MIGRATION), re.M)
     named = {name.lstrip("-") for row in rows for name in re.findall(r"`(-{0,2}[a-z_]+)`", row)}
     options = {action.dest for action in make_parser()._actions}
-    settings = {path.rpartition(".")[2] for path in iterate_leaves(load_defaults())}
+    settings = {path.rpartition(".")[2] for path in dict(iterate_settings(load_defaults()))}
     assert len(named) > 30 and named <= options | settings
 
 

@@ -2,23 +2,153 @@
 
 Under the local runtime it is A2C, the synchronous version: one update with the rollouts of all environments. Under
 workers it is A3C. A network with a memory is trained by back-propagation through the whole rollout.
+
+The network and the targets are those of all agents that learn state values from their own rollouts, as PPO does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import LossResult, select_statistics_rows, unroll
-from algorithm.agents.metrics import make_stream_metrics, summarize_update
-from algorithm.agents.rows import mean_weights, td_error_stats
-from algorithm.agents.settings import A2CSettings
-from algorithm.agents.state_value import StateValueAgent, normalize_advantages
+from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head
+from algorithm.agents.agent import (
+    Agent,
+    DataSchedule,
+    LossResult,
+    MergeMoments,
+    RewardTransform,
+    select_statistics_rows,
+    unroll,
+)
+from algorithm.agents.metrics import make_stream_metrics, mean_weights, summarize_update, td_error_stats
+from algorithm.agents.settings import A2CSettings, PpoSettings
+from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss
-from algorithm.networks import batch_statistics
-from algorithm.rollout import Rollout
+from algorithm.networks import ActorCritic, Blueprint, batch_statistics
+from algorithm.returns import (
+    EstimatorInputs,
+    RewardStream,
+    StreamEstimate,
+    TraceClipping,
+    add_advantages,
+    estimate_streams,
+)
+from algorithm.returns.estimators import estimate_n_step
+from algorithm.rollout import Array, Rollout
+from algorithm.specs import Role
+
+
+class StateValueAgent(Agent):
+    """An agent with a policy and a critic of state values on a common torso, which learns from its own rollouts.
+
+    A subclass defines the loss.
+
+    Args:
+        settings: The settings.
+        blueprint: The network.
+        role: The observations and actions.
+        rng: The generator of sampled actions.
+        streams: Rewards with a value output each, in addition to those of the environment, by name.
+    """
+
+    settings: A2CSettings | PpoSettings
+    policy: ActorCritic
+    family: DistributionFamily[ClosedFormDistribution]
+
+    def __init__(
+        self,
+        settings: A2CSettings | PpoSettings,
+        blueprint: Blueprint,
+        role: Role,
+        rng: np.random.Generator,
+        *,
+        streams: Mapping[str, RewardStream] = {},
+    ):
+        self.settings, self.rng = settings, rng
+        self.streams = dict(sorted(streams.items()))
+        self.family = make_policy_family(settings, role.action_spec)
+        std_head = make_std_head(settings, role.action_spec)
+        n_values = 1 + len(streams)
+        self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, n_values, std_head)
+        self.groups = {
+            "actor_critic": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)
+        }
+        self.schedule = DataSchedule(
+            rollout_length=settings.rollout_length,
+            uses_replay=settings.uses_replay,
+            epochs=settings.epochs,
+            minibatches=settings.minibatches,
+        )
+        self.reward_transform = RewardTransform.from_settings(settings)
+        self.merges_moments = settings.normalize_advantages
+
+    @classmethod
+    def supports_streams(cls, settings: Any) -> bool:
+        return True
+
+    def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the parts of the network's outputs, without gradient.
+
+        Returns:
+            The statistics [..., S], the values [...], and the values of each stream [...] by its name.
+        """
+        statistics, values = outputs.detach().split([self.family.statistics_size, 1 + len(self.streams)], -1)
+        v, *stream_values = values.unbind(-1)
+        return statistics, v, dict(zip(self.streams, stream_values, strict=True))
+
+    def estimate_returns(
+        self, rollout: Rollout, v: Tensor, stream_values: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, StreamEstimate]]:
+        """Return the value targets, the advantages of the policy, and the estimates of each stream by its name.
+
+        Targets are V_t + GAE(lambda) (Schulman et al. 2016, Eq. 16), n-step returns with lambda 1.
+
+        Args:
+            rollout: A rollout with T rows and the observation after them.
+            v: V(x_t) [T+1, B].
+            stream_values: V(x_t) [T+1, B] of each stream by its name.
+        """
+        ones = torch.ones_like(rollout.reward)  # the ratios of the actor's policy to itself
+        inputs = EstimatorInputs(
+            reward=rollout.reward,
+            discount=self.settings.gamma * rollout.alive,
+            valid=rollout.valid,
+            v=v,
+            q_taken=v[:-1],
+            rho=ones,
+            rho_per_dimension=ones,
+            prob_taken=lambda: ones,
+        )
+        clipping = TraceClipping(trace_clip=1.0, rho_clip=1.0, trace_lambda=self.settings.gae_lambda)
+        estimate = partial(estimate_n_step, clipping=clipping)
+        target = estimate(inputs).q_target
+        streams = estimate_streams(
+            self.streams, rollout.bonuses, rollout.first, rollout.alive, stream_values.values(), inputs, estimate
+        )
+        return target, add_advantages(target - v[:-1], self.streams, streams), streams
+
+
+def normalize_advantages(advantage: Tensor, valid: Array, merge_moments: MergeMoments | None = None) -> Tensor:
+    """Return advantages [T, B] with mean 0 and standard deviation 1 over valid rows, if there are at least two.
+
+    Args:
+        advantage: The advantages [T, B].
+        valid: The valid rows [T, B] bool.
+        merge_moments: Merges the moments with those of the batches of other learners; None for a single learner.
+    """
+    selected = advantage[valid]
+    count = len(selected)
+    std, mean = torch.std_mean(selected) if count > 1 else (advantage.new_zeros(()), selected.sum())
+    if merge_moments:
+        count, *merged = merge_moments(count, mean.item(), std.item())
+        mean, std = advantage.new_tensor(merged)
+    return (advantage - mean) / (std + 1e-8) if count > 1 else advantage
 
 
 class A2C(StateValueAgent):

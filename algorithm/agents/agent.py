@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.settings import ActorCriticSettings, CategoricalSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.networks import Policy, RunningMoments, TargetNetwork, Torso
 from algorithm.returns import RewardStream
@@ -72,6 +72,36 @@ class DataSchedule:
         if self.replay_ratio is not None:
             return self.replay_ratio
         return self.replays * rows / (self.batch_size * self.sequence_length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTransform:
+    """The transformation of rewards in a batch: clip to [-clip, clip], divide by a statistic of returns, times scale.
+
+    With `return_max`, the discounted sum of divided rewards up to any row so far is within [-return_bound,
+    return_bound]; `scale` multiplies this range too. Rewards that auxiliaries add are not counted.
+    """
+
+    scale: float
+    clip: float | None
+    reward_normalization: str | None  # return_std | return_max (see training/rewards.py)
+    gamma: float  # discount of the returns that are measured
+    return_bound: float | None = None  # return_max: largest magnitude of divided returns, before `scale`
+
+    @classmethod
+    def from_settings(cls, settings: ActorCriticSettings | CategoricalSettings) -> RewardTransform:
+        """Return the transformation that the settings of an algorithm describe.
+
+        Rewards without a scale are divided by the standard deviation of returns.
+        """
+        scale, normalization = settings.reward_scale, settings.reward_normalization
+        return cls(
+            scale=1.0 if scale is None else scale,
+            clip=settings.reward_clip,
+            reward_normalization="return_std" if scale is None else normalization,
+            gamma=settings.gamma,
+            return_bound=settings.return_bound,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The metrics of an update that agents share, as functions of the rows [T, B] of a batch."""
+"""The weights, TD errors and metrics of the rows [T, B] of a batch, which agents share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ import torch
 from torch import Tensor
 
 from algorithm.losses import squared_error
+
+
+def mean_weights(valid: Tensor, weight: Tensor) -> Tensor:
+    """Return weights [T, B] with which a sum over rows is the mean over valid rows.
+
+    Args:
+        valid: [T, B]; if no row is valid, all weights are 0.
+        weight: Importance of each column [B], by which its rows are scaled.
+    """
+    rows = valid.to(weight.dtype)
+    return rows * (weight / rows.sum().clamp(min=1))
+
+
+def td_error_stats(valid: Tensor, error: Tensor) -> Tensor:
+    """Return the largest and the mean |error| [2, B] of each column's valid rows, 0 if a column has none."""
+    magnitude = valid * error.abs()
+    return torch.stack((magnitude.amax(0), magnitude.sum(0) / valid.sum(0).clamp(min=1)))
 
 
 def weighted_means(weights: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,11 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from algorithm.agents.a2c import StateValueAgent, normalize_advantages
 from algorithm.agents.agent import LossResult, unroll
-from algorithm.agents.metrics import make_stream_metrics, summarize_update
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.metrics import make_stream_metrics, mean_weights, summarize_update, td_error_stats
 from algorithm.agents.settings import PpoSettings
-from algorithm.agents.state_value import StateValueAgent, normalize_advantages
 from algorithm.losses import clipped_error, clipped_importance, clipped_objective, squared_error, surrogate_loss
 from algorithm.networks import batch_statistics
 from algorithm.rollout import Rollout

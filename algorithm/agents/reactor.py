@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group, make_replay_schedule, make_support
-from algorithm.agents.agent import Agent, LossResult, select_statistics_rows
-from algorithm.agents.metrics import summarize_update
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import Agent, LossResult, RewardTransform, select_statistics_rows
+from algorithm.agents.metrics import mean_weights, summarize_update, td_error_stats
 from algorithm.agents.settings import ReactorSettings
 from algorithm.distributions import Categorical, CategoricalFamily, make_flattened_family
 from algorithm.distributions.categorical import find_combination

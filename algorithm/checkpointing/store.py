@@ -30,7 +30,7 @@ from algorithm.checkpointing.checkpoint import (
 )
 from algorithm.networks.flat_parameters import State
 from algorithm.records_io import write_json
-from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table_if_present
+from algorithm.training.metrics import TABLE_FILE, mean_evaluations, read_table
 from algorithm.training.progress import Counters
 
 NO_BEST = ("", float("-inf"))
@@ -124,7 +124,7 @@ class BestCheckpoint:
     def _list_evaluated(self, checkpoints: Iterable[Checkpoint]) -> list[tuple[str, float]]:
         """Return name and mean return of the checkpoints with readable weights and an evaluation in the metrics."""
         table = self.path.parent.parent / TABLE_FILE
-        means = {key: mean for key, mean in mean_evaluations(read_table_if_present(table)).items() if isfinite(mean)}
+        means = {key: mean for key, mean in mean_evaluations(read_table(table)).items() if isfinite(mean)}
         found = []
         for checkpoint in checkpoints:
             name = checkpoint.folder.name

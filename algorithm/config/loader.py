@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, OnlyIf, Spellings, Unless, get_annotations
-from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.registry import (
     AGENTS,
     check_name,
@@ -21,12 +20,14 @@ from algorithm.config.sections import (
     BaseConfig,
     ClusterConfig,
     Goal,
+    Parameter,
     PopulationConfig,
     ReplayConfig,
     ReportConfig,
     TrackerConfig,
     Tune,
     read_dataclass,
+    read_parameters,
     read_sections,
 )
 from algorithm.config.unknown_settings import check_keys
@@ -35,7 +36,6 @@ from algorithm.config.yaml_layers import (
     MAX_LEVELS,
     Layer,
     Tree,
-    iterate_leaves,
     iterate_paths,
     iterate_settings,
     load_defaults,
@@ -286,7 +286,7 @@ def check_effects(settings: Settings, layers: Sequence[Layer], roles: Mapping[st
             role_specs = [roles[name].action_spec] if roles and name in roles else None
             checked.append((settings.for_role(name), f"{source}: ma_config.{name}.", sections, role_specs))
         for own, prefix, own_tree, own_specs in checked:
-            for path in iterate_leaves(own_tree):
+            for path, _ in iterate_settings(own_tree):
                 if failure := find_failure(own, path, own_specs):
                     raise UserError(f"{prefix}{path} {failure}")
 

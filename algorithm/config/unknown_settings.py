@@ -47,10 +47,10 @@ def advise_flag(flag: str, flags: Mapping[str, str]) -> str | None:
     `flags` are those of this program by the setting that they set, which a command may lack; other settings follow
     --set.
     """
-    from algorithm.config.yaml_layers import iterate_leaves, load_defaults  # yaml is not needed for --help
+    from algorithm.config.yaml_layers import iterate_settings, load_defaults  # yaml is not needed for --help
 
     name = flag.lstrip("-").replace("-", "_")
-    settings = [path for path in iterate_leaves(load_defaults()) if path.rpartition(".")[2] == name]
+    settings = [path for path, _ in iterate_settings(load_defaults()) if path.rpartition(".")[2] == name]
     found = [] if flag in flags.values() else [*read_names_elsewhere().get(name, ()), *settings]
     if found and re.fullmatch(r"\w+(\.\w+)+", found[0]):
         return f"use {flags.get(found[0], f'--set {found[0]}=...')}"

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from re import Pattern, compile
@@ -30,7 +30,6 @@ MAX_LEVELS = 40  # levels of nested mappings and lists
 MAX_NODES = 20_000  # mappings, lists and scalars of a file, aliases expanded
 MAX_DIGITS = 300  # digits of an integer; larger integers do not fit into a float
 
-LINE_PATTERN = compile(r"^(?P<indent> *)(?P<key>\w+|<<):(?: +(?P<default>[^#\s][^#]*?))?(?: +# (?P<meaning>.*))?$")
 TAG = "tag:yaml.org,2002:"
 AMBIGUOUS_TAG = "!ambiguous"  # of words that YAML 1.1 reads as unexpected numbers, such as 010 (8) and 1:30 (90)
 _DECIMAL = r"(0|[1-9][0-9]*(_[0-9]+)*)"  # underscores may group the digits
@@ -97,12 +96,6 @@ def iterate_paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield path
         if isinstance(value, Mapping) and path not in OPEN_MAPPINGS:
             yield from iterate_paths(value, f"{path}.")
-
-
-def iterate_leaves(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of all settings in `tree`, as `iterate_settings` does."""
-    for path, _ in iterate_settings(tree):
-        yield path
 
 
 def iterate_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -279,27 +272,25 @@ class SettingEntry:
 
 
 def read_entries() -> list[SettingEntry]:
-    """Return all sections and settings in the order of the file. Raises ValueError for a line that is neither.
+    """Return all sections and settings in the order of default_config.yaml.
 
     The settings that a section inherits come first in it, with its own defaults and meanings if it has any.
     """
-    entries: dict[str, SettingEntry] = {}
-    parents: list[tuple[int, str]] = []  # indentation and key of the sections around a line
-    for number, line in enumerate(DEFAULTS_FILE.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = LINE_PATTERN.match(line)
-        if not match:
-            raise ValueError(f"{DEFAULTS_FILE.name}, line {number}: expected `key: default  # meaning`, found {line!r}")
-        indent = len(match["indent"])
-        parents = [(column, key) for column, key in parents if column < indent] + [(indent, match["key"])]
-        path = ".".join(key for _, key in parents)
-        if match["key"] == "<<":
-            section, inherited = path.removesuffix("<<"), f"{INHERITED}."
-            paths = {one: one.replace(inherited, section) for one in entries if one.startswith(inherited)}
-            entries |= {own: replace(entries[one], path=own) for one, own in paths.items()}
-        else:
-            entries[path] = SettingEntry(path, match["default"], match["meaning"] or "")
+    text = DEFAULTS_FILE.read_text(encoding="utf-8")
+    loader, lines = _Loader(text), text.splitlines()
+
+    def iterate_entries(section: yaml.MappingNode, above: str = "") -> Iterator[SettingEntry]:
+        loader.flatten_mapping(section)  # resolves `<<`
+        for key, value in section.value:
+            path, line = f"{above}{key.value}", lines[key.start_mark.line]
+            is_section = isinstance(value, yaml.MappingNode) and not value.flow_style
+            default = None if is_section else line[value.start_mark.column : value.end_mark.column]
+            end = key.end_mark.column if is_section else value.end_mark.column
+            yield SettingEntry(path, default, line[end:].partition("# ")[2])
+            if is_section:
+                yield from iterate_entries(value, f"{path}.")
+
+    entries = {entry.path: entry for entry in iterate_entries(loader.get_single_node())}
     return [entry for path, entry in entries.items() if path.partition(".")[0] != INHERITED]
 
 

@@ -12,16 +12,30 @@ A custom part is a function or class that takes the spec of an observation (enco
 the spec of an observation and returns a function of rows of this observation.
 """
 
-from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic, SeparateCritic
-from algorithm.networks.critic_ensemble import CriticEnsemble
-from algorithm.networks.encoders import Conv, ImpalaResNet, NatureCnn, OneHot, RandomShift, RunningMoments, Vector
+from algorithm.networks.actor_critic import (
+    ActorCritic,
+    BranchedActorCritic,
+    CriticEnsemble,
+    GreedyQPolicy,
+    SeparateCritic,
+)
+from algorithm.networks.encoders import (
+    Conv,
+    ImpalaResNet,
+    NatureCnn,
+    OneHot,
+    RandomShift,
+    RunningMoments,
+    Vector,
+    random_shift,
+)
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
 from algorithm.networks.layers import Chain, Mlp, Noise, NoisyMlp, Residual, UnitSphere, collect_noise
 from algorithm.networks.memories import Attention, FrameStack, Gru, Lstm
 from algorithm.networks.modules import Encoder, Layers, Memory
 from algorithm.networks.normalization import batch_statistics
-from algorithm.networks.policy import GreedyQPolicy, InferenceCopy, Policy
+from algorithm.networks.policy import InferenceCopy, Policy
 from algorithm.networks.torso import Blueprint, Torso
 
 __all__ = [
@@ -61,4 +75,5 @@ __all__ = [
     "Vector",
     "batch_statistics",
     "collect_noise",
+    "random_shift",
 ]

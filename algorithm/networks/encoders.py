@@ -373,7 +373,7 @@ class ImpalaResNet:
         check_sizes("ImpalaResNet", *channels, units)
         self.channels, self.units, self.spectral_norm = tuple(channels), units, spectral_norm
 
-    def __call__(self, spec: ObsSpec) -> ResNetEncoder:
+    def __call__(self, spec: ObsSpec) -> ConvEncoder:
         inputs, rows, columns = _image_shape(spec)
         parts: list[nn.Module] = []
         for outputs in self.channels:
@@ -382,7 +382,7 @@ class ImpalaResNet:
             convolution = _make_convolution(*shape) if parts else InputConvolution(spec.high, *shape)
             parts += [convolution, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(outputs), ResidualBlock(outputs)]
             inputs, rows, columns = outputs, (rows + 1) // 2, (columns + 1) // 2
-        encoder = ResNetEncoder([*parts, nn.ReLU()], inputs * rows * columns, self.units)
+        encoder = ConvEncoder([*parts, nn.ReLU()], inputs * rows * columns, self.units)
         if self.spectral_norm:
             for layer in encoder.modules():
                 if isinstance(layer, nn.Conv2d):
@@ -410,10 +410,10 @@ class InputConvolution(nn.Conv2d):
 
 
 class ConvEncoder(nn.Module):
-    """The encoder of a Conv: [rows, C, H, W] -> [rows, size].
+    """The encoder of a Conv or an ImpalaResNet: [rows, C, H, W] -> [rows, size].
 
     Args:
-        parts: Convolutions and activations.
+        parts: Convolutions and activations, or stages.
         flat_size: Size of all pixels after them.
         units: Units of a linear layer after the pixels; None: no linear layer.
         activation: The activation of this layer.
@@ -429,10 +429,6 @@ class ConvEncoder(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         features = self.layers(obs).permute(0, 2, 3, 1).flatten(1)  # [rows, H * W * C], in the order in memory
         return self.activate(self.linear(features)) if self.linear else features
-
-
-class ResNetEncoder(ConvEncoder):
-    """The encoder of an ImpalaResNet: [rows, C, H, W] -> [rows, size]."""
 
 
 class ResidualBlock(nn.Module):

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.distributions import MASKED_LOGIT, HybridFamily
+from algorithm.distributions import MASKED_LOGIT
 from algorithm.distributions.categorical import find_allowed_combinations, one_hot_combinations
-from algorithm.networks.critic_ensemble import CriticEnsemble
 from algorithm.networks.encoders import RunningMoments
 from algorithm.networks.flat_parameters import flatten_tensors, view_contiguous
 from algorithm.networks.layers import collect_noise
@@ -165,45 +164,3 @@ def _list_mutable_tensors(network: nn.Module) -> Iterator[list[Tensor]]:
     yield [buffer for module in moments for buffer in module.buffers()]
     yield [norm.running for norm in find_batch_norms([network])]
     yield collect_noise([network])
-
-
-class GreedyQPolicy(CombinationPolicy):
-    """An epsilon-greedy policy: the combination of discrete actions with the highest mean value over the critics.
-
-    Each branch takes its part of the best combination with probability 1 - epsilon, otherwise an allowed action at
-    random.
-
-    Args:
-        critics: Critics with a value of every combination.
-        family: The distributions of the discrete branches.
-        obs_specs: Observations by name; an action mask among them restricts the actions.
-        epsilon: Probability of a random action, from 0 to 1.
-    """
-
-    def __init__(self, critics: CriticEnsemble, family: HybridFamily, obs_specs: Mapping[str, ObsSpec], epsilon: float):
-        super().__init__(obs_specs, family.branches)
-        self.critics, self.torso, self.family, self.epsilon = critics, critics.torso, family, epsilon
-
-    def select_best(self, features: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-        """Return the best allowed combination as one-hot actions of all branches.
-
-        Args:
-            features: Features [n, ..., F].
-            obs: Observations {name: [m, ...]} with m >= n; the mask of the first n rows is used.
-
-        Returns:
-            One-hot actions [n, ..., sum of branches].
-        """
-        values = self.mask_logits(self.critics(features).mean(0), obs)
-        return self.combination_codes[values.argmax(-1)]
-
-    def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
-        features, memory = self.torso.step(obs, memory)
-        codes = self.select_best(features, obs)
-        mask = (obs[ACTION_MASK] > 0).float() if self.has_mask else torch.ones_like(codes)
-        probs = []
-        for code, allowed in zip(*(part.split(self.branches, -1) for part in (codes, mask)), strict=True):
-            # A branch with all actions forbidden counts as unmasked.
-            allowed = allowed + (1 - allowed.sum(-1, keepdim=True).clamp(max=1))
-            probs.append((1 - self.epsilon) * code + self.epsilon * allowed / allowed.sum(-1, keepdim=True))
-        return torch.cat(probs, -1).log().clamp(min=MASKED_LOGIT), memory

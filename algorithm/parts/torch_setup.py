@@ -1,12 +1,8 @@
-"""The devices of a run, and the settings of torch and of the process."""
+"""The devices of a run, and the settings of torch."""
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -121,13 +117,3 @@ def configure_torch() -> None:
     """
     torch.set_num_threads(1)
     torch.empty(31 * 2**20, dtype=torch.uint8)
-
-
-@contextmanager
-def preserve_working_directory() -> Iterator[None]:
-    """Return to the working directory at the end of the block, if an environment has changed it."""
-    directory = Path.cwd()
-    try:
-        yield
-    finally:
-        os.chdir(directory)

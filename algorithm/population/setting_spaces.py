@@ -12,7 +12,7 @@ import numpy as np
 from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, resolve
 from algorithm.config.search import iterate_dimensions
-from algorithm.config.yaml_layers import Tree, find_value, iterate_leaves, nest
+from algorithm.config.yaml_layers import Tree, find_value, iterate_settings, nest
 from algorithm.errors import UserError
 
 SPACE_KEYS = ("in", "truncated", "std")  # the keys of a space in `random_params`
@@ -170,7 +170,7 @@ def _accepts(settings: Settings, path: str, value: Any) -> bool:
 
 def _is_setting(path: str, tree: Tree) -> bool:
     """Return whether a path names a setting, or a value in a section with arbitrary keys."""
-    known = set(iterate_leaves(tree))
+    known = {leaf for leaf, _ in iterate_settings(tree)}
     parents = [path[:position] for position, letter in enumerate(path) if letter == "."]
     return path in known or (not known.isdisjoint(parents) and find_value(tree, path) is not None)
 

@@ -16,7 +16,7 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
 from algorithm.program import DEFAULT_ROLE, get_command, role_suffix
 from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, write_json
-from algorithm.training.metrics import TABLE_FILE, format_number, read_table_if_present
+from algorithm.training.metrics import TABLE_FILE, format_number, read_table
 
 if TYPE_CHECKING:  # results are listed without torch
     from algorithm.runs.callbacks import RunResult
@@ -108,7 +108,7 @@ def read_record(folder: Path, log: Callable[[str], None], table: NumberTable | N
         log: receives a line for each damaged file, whose readable part is used.
         table: the content of its metrics.csv, which is slow to read; None to read it.
     """
-    table = read_table_if_present(folder / TABLE_FILE) if table is None else table
+    table = read_table(folder / TABLE_FILE) if table is None else table
     if table.damaged:
         log(f"{folder / TABLE_FILE} is damaged: {table.damaged} of its lines cannot be read")
     progress = _make_progress(next((row for row in reversed(table.rows) if row.get("time/seconds")), {}))

@@ -76,10 +76,9 @@ def _check_suggested_runs(request: RunRequest) -> None:
     The suggestions may choose the algorithm, so that the section of each algorithm is checked alone.
     """
     base, _ = _read_base(request)
-    sections = {name: get_agent_section(name) for name in AGENTS}
-    named = [name for name, section in sections.items() if any(section in tree for _, tree in request.layers)]
-    for name in named:
-        resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
+    for name in AGENTS:
+        if any(get_agent_section(name) in tree for _, tree in request.layers):
+            resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
     config = resolve([base, *request.layers]).base
     _name_runs(request, config.name)
     given = "env.py" if request.make_env else request.env

@@ -39,14 +39,6 @@ def read_table(path: Path) -> NumberTable:
     return read_csv(path, STEPS_COLUMN)
 
 
-def read_table_if_present(path: Path) -> NumberTable:
-    """Read a metrics table without its damaged lines; one without columns if it does not exist."""
-    try:
-        return read_table(path)
-    except FileNotFoundError:
-        return NumberTable([], [], 0)
-
-
 def mean_evaluations(table: NumberTable) -> dict[int, float]:
     """Return {env steps: mean evaluation return over all roles}."""
     result = {}
@@ -91,18 +83,17 @@ class MetricsWriter:
         self.trackers.log(env_steps, values)
         row = {STEPS_COLUMN: env_steps, **values}
         if new := [name for name in row if name not in self.columns]:
-            rows = read_table_if_present(self.table).rows
+            rows = read_table(self.table).rows
             self.columns += new
             write_csv(self.table, self.columns, rows)
         append_csv(self.table, self.columns, [row])
 
     def _rewind(self, env_steps: int, log: Callable[[str], None]) -> None:
         """Rewrite the table without rows after `env_steps`, damaged lines, and an incomplete last line."""
-        try:
-            table = read_table(self.table)
-        except FileNotFoundError:
+        if not self.table.exists():
             log(f"{self.table} is missing: the metrics of this run start at {env_steps:,} env steps")
             return
+        table = read_table(self.table)
         if table.damaged:
             copy = copy_aside(self.table)
             log(f"{self.table} is damaged: {table.damaged} of its lines are dropped; {copy.name} is a copy as it was")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.agent import RewardTransform
 from algorithm.rollout import Array, Rollout
 
 

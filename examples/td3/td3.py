@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.actor_critic import make_parameter_group
-from algorithm.agents.agent import Agent, DataSchedule, LossResult, unroll
-from algorithm.agents.metrics import weighted_means
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import Agent, DataSchedule, LossResult, RewardTransform, unroll
+from algorithm.agents.metrics import mean_weights, td_error_stats, weighted_means
 from algorithm.agents.settings import OptimizerSettings
 from algorithm.annotations import Range
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, make_family

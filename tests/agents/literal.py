@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
-from algorithm.agents.state_value import StateValueAgent
+from algorithm.agents.a2c import StateValueAgent
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.rollout import Rollout

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from algorithm.agents.a2c import normalize_advantages
 from algorithm.agents.agent import DataSchedule
-from algorithm.agents.metrics import compute_explained_variance
-from algorithm.agents.rows import mean_weights
-from algorithm.agents.state_value import normalize_advantages
+from algorithm.agents.metrics import compute_explained_variance, mean_weights
 from algorithm.distributions import ClippedGaussianFamily, FixedStdGaussian, Gaussian, TanhGaussianFamily
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Residual, Vector
 from algorithm.specs import ActionSpec, ObsSpec, Role

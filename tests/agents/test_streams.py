@@ -10,7 +10,7 @@ import torch
 from torch.distributions import Categorical
 
 from algorithm.agents.agent import unroll
-from algorithm.agents.rows import mean_weights
+from algorithm.agents.metrics import mean_weights
 from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, TraceClipping, estimate_streams

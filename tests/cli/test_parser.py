@@ -21,7 +21,7 @@ from algorithm.cli.parser import (
     parse_arguments,
 )
 from algorithm.config.loader import resolve
-from algorithm.config.yaml_layers import iterate_leaves, load_defaults, merge
+from algorithm.config.yaml_layers import iterate_settings, load_defaults, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
@@ -249,7 +249,7 @@ def test_something_is_printed_before_torch_is_imported(tmp_path):
 
 
 def test_flags_name_settings_that_exist():
-    assert set(FLAGS) == set(SETTINGS.values()) <= set(iterate_leaves(load_defaults()))
+    assert set(FLAGS) == set(SETTINGS.values()) <= set(dict(iterate_settings(load_defaults())))
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "training")

@@ -13,7 +13,7 @@ import pytest
 
 from algorithm.cli import main
 from algorithm.cli.parser import make_parser
-from algorithm.config.yaml_layers import format_yaml, iterate_leaves, load_defaults, merge, nest
+from algorithm.config.yaml_layers import format_yaml, iterate_settings, load_defaults, merge, nest
 
 DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
 FOLDER = Path("envs/mine/task")
@@ -36,7 +36,7 @@ BASE = {
     },
     "wide": {"inherit": "sac", "nn_config": {"units": 8}},
 }
-PATHS = [path for path in iterate_leaves(load_defaults()) if path != "base_config.env_type"]
+PATHS = [path for path in dict(iterate_settings(load_defaults())) if path != "base_config.env_type"]
 NN = """from algorithm.networks import *
 
 

@@ -10,7 +10,7 @@ from algorithm.cli.parser import COMMANDS, FLAGS, load_command, make_command_par
 from algorithm.config.loader import resolve
 from algorithm.config.registry import SETTINGS, TABLES, find_class, find_settings, make_agent_defaults
 from algorithm.config.unknown_settings import advise_flag, read_names_elsewhere
-from algorithm.config.yaml_layers import iterate_leaves, iterate_paths, load_defaults, load_inherited_defaults, nest
+from algorithm.config.yaml_layers import iterate_paths, iterate_settings, load_defaults, load_inherited_defaults, nest
 from algorithm.errors import UserError
 
 NAMES = read_names_elsewhere()
@@ -80,7 +80,7 @@ def test_a_flag_of_another_program_or_with_the_name_of_a_setting_has_advice(flag
 
 
 def test_every_setting_is_found_as_a_flag():
-    for path in iterate_leaves(load_defaults()):
+    for path in dict(iterate_settings(load_defaults())):
         flag = f"--{path.rpartition('.')[2].replace('_', '-')}"
         assert flag in FLAGS.values() or advise_flag(flag, FLAGS), path
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.agents.reward_transform import RewardTransform
+from algorithm.agents.agent import RewardTransform
 from algorithm.training.rewards import ReturnMoments, RewardNormalizer
 from tests.builders import random_boundaries, random_rollout
 from tests.oracles import discounted_sums, returns_so_far

@@ -17,17 +17,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.acer.critics import ActionValues, Critic, CriticOutput, as_categorical, make_critic
+from algorithm.agents.acer.critics import (
+    ActionAdvantages,
+    ActionValues,
+    CriticOutput,
+    StochasticDueling,
+    as_categorical,
+    select_critic,
+)
 from algorithm.agents.actor_critic import (
     make_parameter_group,
     make_policy_family,
     make_replay_schedule,
     make_std_head,
 )
-from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterGroup, select_statistics_rows, unroll
-from algorithm.agents.metrics import make_stream_metrics, summarize_update
-from algorithm.agents.reward_transform import RewardTransform
-from algorithm.agents.rows import mean_weights, td_error_stats
+from algorithm.agents.agent import (
+    Agent,
+    Divergence,
+    LossResult,
+    ParameterGroup,
+    RewardTransform,
+    select_statistics_rows,
+    unroll,
+)
+from algorithm.agents.metrics import make_stream_metrics, mean_weights, summarize_update, td_error_stats
 from algorithm.agents.settings import AcerSettings
 from algorithm.distributions import ClosedFormDistribution, DistributionFamily
 from algorithm.losses import squared_error, surrogate_loss, truncated_importance, trust_region_multiplier
@@ -77,10 +90,14 @@ class Acer(Agent):
         if uses_probs and (spec.continuous or len(spec.branches) > 1):
             raise ValueError(f"trust_region_space probs needs a single discrete branch; for actions {spec} use logits")
         self.family = make_policy_family(settings, spec)
-        self.critic = make_critic(settings, self.family, len(streams))
+        self.critic = select_critic(settings, self.family, len(streams))
+        self.n_values = self.family.statistics_size if self.critic is ActionValues else 1 + len(streams)
+        # n of Eq. 13, and the size of an encoded action that the advantage head reads besides the features.
+        is_dueling = self.critic is StochasticDueling
+        self.n_samples, self.encoded_size = (settings.sdn_samples, self.family.encoded_size) if is_dueling else (0, 0)
         estimator = get_estimator(settings.estimator, has_probabilities=not spec.continuous)
         # Eq. 16: with sampled action values the policy learns from another estimator than the critic (Q^opc).
-        name_for_policy = estimator.sampled_critic_estimator if self.critic.n_samples else None
+        name_for_policy = estimator.sampled_critic_estimator if self.n_samples else None
         self.estimator, self.policy_estimator = estimator, ESTIMATORS[name_for_policy or settings.estimator]
         self.trace_clipping = TraceClipping(
             trace_clip=settings.trace_clip, rho_clip=settings.rho_clip, trace_lambda=settings.trace_lambda
@@ -88,7 +105,11 @@ class Acer(Agent):
         self.policy, average_policy = (self._make_policy(blueprint, role) for _ in range(2))
         self.average_policy = TargetNetwork(self.policy, average_policy)
         self.target_networks = {"average": self.average_policy}
-        self.separate_critic = _make_separate_critic(settings, blueprint, self.policy, self.critic)
+        self.separate_critic: SeparateCritic | None = None
+        if settings.trust_region == "full":
+            _check_full_trust_region(blueprint, self.policy)
+            # Its step would leave the trust region if it changed layers of the policy.
+            self.separate_critic = SeparateCritic(blueprint, self.policy.torso.size, self.n_values, self.encoded_size)
         self.groups = _make_groups(settings, self.policy, self.separate_critic)
         self.schedule = make_replay_schedule(
             settings,
@@ -104,8 +125,7 @@ class Acer(Agent):
         std_head, statistics_size = make_std_head(self.settings, role.action_spec), self.family.statistics_size
         if self.settings.trust_region == "full":
             return ActorCritic(blueprint, role.obs_specs, statistics_size, 0, std_head)
-        n_values, encoded_size = self.critic.n_values, self.critic.encoded_size
-        return ActorCritic(blueprint, role.obs_specs, statistics_size, n_values, std_head, encoded_size)
+        return ActorCritic(blueprint, role.obs_specs, statistics_size, self.n_values, std_head, self.encoded_size)
 
     @classmethod
     def supports_streams(cls, settings: Any) -> bool:
@@ -121,14 +141,12 @@ class Acer(Agent):
                 critic_features = features.detach()
                 outputs = torch.cat((outputs, self.separate_critic(critic_features)), -1)
         with_burn_in, rollout = rollout, rollout.drop_burn_in()
-        statistics, values = outputs.detach().split([self.family.statistics_size, self.critic.n_values], -1)
+        statistics, values = outputs.detach().split([self.family.statistics_size, self.n_values], -1)
         policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
         with batch_statistics(rows, commits=True):
-            action_advantages = self.critic.evaluate_actions(
-                critic_network, critic_features, policy, rollout.raw_action
-            )
+            action_advantages = self.evaluate_advantages(critic_network, critic_features, policy, rollout.raw_action)
         with torch.inference_mode():
-            output = self.critic.evaluate(values, policy, rollout.raw_action, action_advantages)
+            output = self.critic(values, policy, rollout.raw_action, action_advantages)
             average = self._compute_policy(self.average_policy.network, with_burn_in)
             ascent_direction, advantage_direction, report = self._compute_ascent_direction(rollout, average, output)
         report.features = features
@@ -139,11 +157,32 @@ class Acer(Agent):
             losses[critic_group] = losses[critic_group] + advantage_loss
         return losses, report
 
+    def evaluate_advantages(
+        self,
+        network: ActorCritic | SeparateCritic,
+        features: Tensor,
+        policy: ClosedFormDistribution,
+        raw_action: Tensor,
+    ) -> ActionAdvantages | None:
+        """Return the network's advantages of single actions, with gradient; None if it has no advantage head.
+
+        Args:
+            network: The network of the critic.
+            features: [T+1, B, F].
+            policy: The policy at the T+1 rows.
+            raw_action: The taken actions [T, B, size].
+        """
+        if not self.n_samples:
+            return None
+        policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
+        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
+        return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
+
     def _compute_losses(self, direction: Tensor, outputs: Tensor) -> dict[str, Tensor]:
         """Return the loss of each group; the gradient with respect to outputs [T, B, S + values] is -direction."""
         if not self.separate_critic:
             return {"acer": surrogate_loss(direction, outputs)}
-        sizes = [self.family.statistics_size, self.critic.n_values]
+        sizes = [self.family.statistics_size, self.n_values]
         pairs = zip(("policy", "critic"), direction.split(sizes, -1), outputs.split(sizes, -1), strict=True)
         return {group: surrogate_loss(*parts) for group, *parts in pairs}
 
@@ -257,10 +296,10 @@ class Acer(Agent):
         return torch.addcmul(direction, kl_multiplier, kl_gradient, value=-1), kl_multiplier
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
-        if self.critic.evaluate is not ActionValues:
+        if self.critic is not ActionValues:
             raise ValueError("ACER has values of actions only for a single discrete branch, with critic action_value")
         outputs = (self.separate_critic or self.policy.compute_outputs)(features)
-        return outputs[..., -self.critic.n_values :].gather(-1, raw_action.long()).squeeze(-1).unsqueeze(0)
+        return outputs[..., -self.n_values :].gather(-1, raw_action.long()).squeeze(-1).unsqueeze(0)
 
     def _compute_policy(self, network: ActorCritic, rollout: Rollout) -> ClosedFormDistribution:
         """Return the policy of a network, such as the average policy (section 3.3), at the T rows after the burn-in."""
@@ -274,18 +313,8 @@ class Acer(Agent):
         self.average_policy.polyak_update(1 - self.settings.average_policy_decay)
 
 
-def _make_separate_critic(
-    settings: AcerSettings, blueprint: Blueprint, policy: ActorCritic, critic: Critic
-) -> SeparateCritic | None:
-    """Return the critic of a policy in a full trust region; None if the policy's network has the critic's outputs.
-
-    The critic's step would leave the trust region if it changed layers of the policy.
-
-    Raises:
-        ValueError: The policy has noisy layers, batch norms or constraints of weights, or augments its observations.
-    """
-    if settings.trust_region != "full":
-        return None
+def _check_full_trust_region(blueprint: Blueprint, policy: ActorCritic) -> None:
+    """Raise ValueError for a policy that changes outside of the steps, or between the evaluations of a line search."""
     refusals = {
         "augmentations, since each evaluation of its line search would draw others; "
         "remove `augmentations` from the blueprint": bool(blueprint.augmentations),
@@ -298,7 +327,6 @@ def _make_separate_critic(
     for refusal, is_refused in refusals.items():
         if is_refused:
             raise ValueError(f"trust_region full does not support {refusal}, or use trust_region efficient")
-    return SeparateCritic(blueprint, policy.torso.size, critic.n_values, critic.encoded_size)
 
 
 def _make_groups(

@@ -17,7 +17,6 @@ from torch import Tensor
 from algorithm.agents.settings import AcerSettings
 from algorithm.distributions import Categorical, CategoricalFamily, ClosedFormDistribution, DistributionFamily
 from algorithm.losses import bias_correction, sampled_bias_correction
-from algorithm.networks import ActorCritic, SeparateCritic
 from algorithm.returns import Targets
 
 
@@ -36,7 +35,7 @@ class CriticOutput(ABC):
         values: The network's values [T+1, B, n_values].
         policy: The policy at the T+1 rows.
         raw_action: The taken actions [T, B, size].
-        action_advantages: The result of `Critic.evaluate_actions`.
+        action_advantages: Those of a stochastic dueling critic; None for any other critic.
     """
 
     policy: ClosedFormDistribution  # at the T rows
@@ -180,55 +179,19 @@ class StochasticDueling(CriticOutput):
         return [(self.raw_action, weight), (self.policy_sample, correction)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Critic:
-    """A kind of critic, and the columns of the network that are its values."""
-
-    evaluate: type[CriticOutput]  # returns the output for a batch
-    n_values: int  # columns of the network's output
-    family: DistributionFamily[ClosedFormDistribution]
-    n_samples: int = 0  # n of Eq. 13, the sampled actions with which action values are estimated
-
-    @property
-    def encoded_size(self) -> int:
-        """Numbers of an encoded action that the advantage head reads besides the features; 0 without this head."""
-        return self.family.encoded_size if self.n_samples else 0
-
-    def evaluate_actions(
-        self,
-        network: ActorCritic | SeparateCritic,
-        features: Tensor,
-        policy: ClosedFormDistribution,
-        raw_action: Tensor,
-    ) -> ActionAdvantages | None:
-        """Return the network's advantages of single actions, with gradient; None if the critic has no advantage head.
-
-        Args:
-            network: The network of the critic.
-            features: [T+1, B, F].
-            policy: The policy at the T+1 rows.
-            raw_action: The taken actions [T, B, size].
-        """
-        if not self.n_samples:
-            return None
-        policy_samples = policy.select_rows(slice(-1)).draw_samples(1 + self.n_samples)
-        actions = self.family.encode(torch.cat((raw_action.unsqueeze(0), policy_samples)))
-        return ActionAdvantages(network.advantage_head(features[:-1], actions), policy_samples[0])
-
-
-def make_critic(settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution], n_streams: int) -> Critic:
+def select_critic(
+    settings: AcerSettings, family: DistributionFamily[ClosedFormDistribution], n_streams: int
+) -> type[CriticOutput]:
     """Return the critic: Q of each action of a single discrete branch; stochastic dueling for all other actions.
 
     Raises:
         ValueError: There are reward streams, but no state values.
     """
     if settings.critic == "state_value":
-        return Critic(evaluate=StateValues, n_values=1 + n_streams, family=family)
+        return StateValues
     if n_streams:
         raise ValueError("critic action_value has no values of reward streams; use state_value")
-    if isinstance(family, CategoricalFamily):
-        return Critic(evaluate=ActionValues, n_values=family.statistics_size, family=family)
-    return Critic(evaluate=StochasticDueling, n_values=1, family=family, n_samples=settings.sdn_samples)
+    return ActionValues if isinstance(family, CategoricalFamily) else StochasticDueling
 
 
 def as_categorical(distribution: ClosedFormDistribution) -> Categorical:

@@ -27,11 +27,10 @@ from algorithm.distributions import MODE, SAMPLE, ExportedAction
 from algorithm.distributions.categorical import find_allowed_combinations, split_columns
 from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.errors import UserError, summarize_error
-from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic
+from algorithm.networks.actor_critic import ActorCritic, BranchedActorCritic, GreedyQPolicy
 from algorithm.networks.encoders import InputConvolution, Normalizer
 from algorithm.networks.heads import SeparateHeads
 from algorithm.networks.memories import AttentionMemory
-from algorithm.networks.policy import GreedyQPolicy
 from algorithm.specs import ACTION_MASK, Role
 from algorithm.tools.export.requirements import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from algorithm.adapters.curriculum import MultiRange, Uniform
 from algorithm.atomic_io import replace_text
-from algorithm.config.environment_parameters import Parameter, read_parameters
 from algorithm.config.loader import resolve
+from algorithm.config.sections import Parameter, read_parameters
 from algorithm.config.yaml_layers import (
     Layer,
     Tree,

@@ -46,8 +46,8 @@ def test_the_critic_is_that_of_the_actions_and_the_settings():
     for kind, spec in SPECS.items():
         role = make_role(spec=spec)
         expected = ActionValues if kind == "discrete" else StochasticDueling
-        assert make_acer(role, critic="action_value").critic.evaluate is expected
-        assert make_acer(role, critic="state_value", estimator="vtrace").critic.evaluate is StateValues
+        assert make_acer(role, critic="action_value").critic is expected
+        assert make_acer(role, critic="state_value", estimator="vtrace").critic is StateValues
 
 
 FOR_STATE_VALUES = "needs action values; with critic state_value use one of vtrace, n_step"

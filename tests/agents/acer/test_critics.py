@@ -68,8 +68,8 @@ def test_the_mean_of_q_over_the_policy_is_v(kind):
         statistics, values = agent.policy.compute_outputs(features).split([agent.family.statistics_size, 1], -1)
         policy = agent.family(statistics)
         sample = policy.select_rows(slice(-1)).draw_samples(1)[0]
-        advantages = agent.critic.evaluate_actions(agent.policy, features, policy, sample)
-        q, v = agent.critic.evaluate(values, policy, sample, advantages).q_taken[0], values[0, 0]
+        advantages = agent.evaluate_advantages(agent.policy, features, policy, sample)
+        q, v = agent.critic(values, policy, sample, advantages).q_taken[0], values[0, 0]
     assert abs(q.mean() - v).item() < 4 * q.std().item() / len(q) ** 0.5
 
 
@@ -77,7 +77,7 @@ def test_the_policy_has_no_gradient_through_the_samples():
     agent, rollout = make_case(SPECS["box"])
     statistics = torch.randn(ROWS + 1, COLUMNS, 4).double().requires_grad_()
     policy, features = agent.family(statistics.detach()), agent.features(rollout)
-    action_advantages = agent.critic.evaluate_actions(agent.policy, features, policy, rollout.raw_action)
+    action_advantages = agent.evaluate_advantages(agent.policy, features, policy, rollout.raw_action)
     assert action_advantages.advantages.requires_grad and not action_advantages.policy_sample.requires_grad
     assert torch.autograd.grad(action_advantages.advantages.sum(), statistics, allow_unused=True) == (None,)
 

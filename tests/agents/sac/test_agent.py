@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithm.agents.sac.agent import Sac
-from algorithm.agents.sac.policy_learners import PolicyOutput
+from algorithm.agents.sac.agent import PolicyOutput, Sac
 from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
 from algorithm.networks.passes import AutogradPass
 from algorithm.rollout import Rollout

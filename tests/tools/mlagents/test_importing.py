@@ -13,7 +13,7 @@ import yaml
 
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform
 from algorithm.config.loader import check_effects, resolve
-from algorithm.config.yaml_layers import find_value, iterate_leaves, nest, read_variant
+from algorithm.config.yaml_layers import find_value, iterate_settings, nest, read_variant
 from algorithm.parts.components_builder import make_agent
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
@@ -91,8 +91,8 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     whole = {"behaviors": {"A": behavior}, **OF_RUN}
     config, nn, lost = texts_and_lost(whole)
     assert not [key for key, why in lost.items() if "no such key" in why]
-    keys = [f"behaviors.A.{path}" for path in iterate_leaves(behavior) if path != "trainer_type"]
-    keys += iterate_leaves(OF_RUN)
+    keys = [f"behaviors.A.{path}" for path in dict(iterate_settings(behavior)) if path != "trainer_type"]
+    keys += dict(iterate_settings(OF_RUN))
     assert len(keys) > 100
     # Other notes report these keys: even_checkpoints covers the first, the shared memory the second.
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]

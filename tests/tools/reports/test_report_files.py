@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -273,13 +274,8 @@ def test_the_model_card_has_metadata_and_the_figures_of_the_result(run):
 
 def test_tables_of_the_model_card_have_equal_rows(run):
     lines = (run / "README.md").read_text(encoding="utf-8").splitlines()
-    tables = [[]]
-    for line in lines:
-        if line.startswith("|"):
-            tables[-1].append(line.count("|"))
-        elif tables[-1]:
-            tables.append([])
-    tables = [table for table in tables if table]
+    runs = groupby(lines, key=lambda line: line.startswith("|"))
+    tables = [[row.count("|") for row in rows] for is_table, rows in runs if is_table]
     assert len(tables) == 4 and all(len(set(table)) == 1 for table in tables)
 
 

@@ -15,7 +15,7 @@ from algorithm.parts.lock import FolderLock
 from algorithm.tools.reports.comparison import compare
 from algorithm.tools.reports.report_files import write_files
 from algorithm.tools.reports.run_data import make_metrics, read_run
-from algorithm.training.metrics import read_table_if_present
+from algorithm.training.metrics import read_table
 from tests.builders import make_role
 from tests.tools.reports.run_folders import RESULT, write_run
 
@@ -106,7 +106,7 @@ def test_a_run_is_read_without_torch(complete):
 
 def read_metrics(tmp_path, *lines: str, roles=("agent",)):
     (tmp_path / "metrics.csv").write_text("\n".join([*lines, ""]))
-    table = read_table_if_present(tmp_path / "metrics.csv")
+    table = read_table(tmp_path / "metrics.csv")
     return make_metrics(table, {name: make_role() for name in roles})
 
 
@@ -138,7 +138,7 @@ def test_damaged_lines_are_one_gap_at_the_env_steps_before_them(tmp_path, lines,
 def test_a_table_without_a_readable_row_has_no_columns(tmp_path):
     assert read_metrics(tmp_path, "env_steps,a", "x").columns == {}
     assert read_metrics(tmp_path, "what is this").columns == {}
-    assert make_metrics(read_table_if_present(tmp_path / "missing"), {}).columns == {}
+    assert make_metrics(read_table(tmp_path / "missing"), {}).columns == {}
 
 
 def test_metrics_are_divided_by_role(tmp_path):
