@@ -316,12 +316,9 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
         else:
             references[each.environment] = {"start": start, "goal": each.goal}
     normalized: dict[str, Scores] = {}
-    if obstacle is None:
-        scales = [(ends["start"], ends["goal"] - ends["start"]) for ends in references.values()]
-        normalized = {
-            label: [(task - low) / extent for task, (low, extent) in zip(tasks, scales, strict=True)]
-            for label, tasks in returns.items()
-        }
+    for label, tasks in returns.items() if obstacle is None else ():
+        pairs = zip(tasks, references.values(), strict=True)
+        normalized[label] = [(task - ends["start"]) / (ends["goal"] - ends["start"]) for task, ends in pairs]
     return OverallResult(
         references=references,
         groups=measure_groups(normalized),
