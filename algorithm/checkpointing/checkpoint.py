@@ -207,6 +207,7 @@ class Stateful(Protocol):
         """Restore what `state` returned."""
 
 
+@dataclass(eq=False)
 class Checkpoint:
     """A checkpoint of a run: its folder, and methods that read it.
 
@@ -220,9 +221,8 @@ class Checkpoint:
         worker: the worker, or the learner, whose experience is read.
     """
 
-    def __init__(self, folder: Path, worker: int = 0):
-        self.folder = folder
-        self.worker = worker
+    folder: Path
+    worker: int = 0
 
     @property
     def counters(self) -> Counters:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -264,6 +264,7 @@ class CheckpointStore:
         return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
 
 
+@dataclass(eq=False)
 class CheckpointWriter:
     """A writer of the checkpoints of a run.
 
@@ -276,18 +277,13 @@ class CheckpointWriter:
         on_checkpoint: receives each checkpoint that was written.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        write_parts: Callable[[Manifest], Mapping[str, Any]],
-        states: Mapping[str, Stateful],
-        log: Callable[[str], None],
-        on_checkpoint: Callable[[Checkpoint], object] = lambda checkpoint: None,
-    ):
-        self.store, self.write_parts, self.states = store, write_parts, states
-        self.log, self.on_checkpoint = log, on_checkpoint
-        self.failure: str | None = None  # of the last call
-        self._last_folder: Path | None = None  # of the last checkpoint that was written
+    store: CheckpointStore
+    write_parts: Callable[[Manifest], Mapping[str, Any]]
+    states: Mapping[str, Stateful]
+    log: Callable[[str], None]
+    on_checkpoint: Callable[[Checkpoint], object] = lambda checkpoint: None
+    failure: str | None = field(default=None, init=False)  # of the last call
+    _last_folder: Path | None = field(default=None, init=False)  # of the last checkpoint that was written
 
     def __call__(self, counters: Counters) -> Checkpoint | None:
         """Write a checkpoint, unless there was no env step yet. A failure is logged, and the next call tries again.

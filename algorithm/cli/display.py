@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -224,24 +225,23 @@ def compute_goal_fraction(role_progress: RoleProgress, goal: float) -> float:
     return (role_progress.mean - role_progress.first) / max(goal - role_progress.first, 1e-9)
 
 
+@dataclass
 class ProgressPanel:
     """A panel as wide as the console.
 
-    Args:
+    Attributes:
         progress: the progress of the run.
         trends: the course of the mean return of each role or team.
         title: the title.
         memory: the bytes of memory that this process uses; None if they are not known.
-
-    Attributes:
         height: the lines of its last drawing; 0 before the first.
     """
 
-    def __init__(
-        self, progress: Progress, trends: Mapping[str, Sequence[float]], title: str = "", memory: int | None = None
-    ):
-        self.progress, self.trends, self.title, self.memory = progress, trends, title, memory
-        self.height = 0
+    progress: Progress
+    trends: Mapping[str, Sequence[float]]
+    title: str = ""
+    memory: int | None = None
+    height: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - RIGHT_MARGIN)

@@ -250,14 +250,15 @@ class WeightDistribution:
 
     def draw(self, rng: np.random.Generator) -> dict[str, State]:
         """Return drawn weights by role, without target networks, which become copies of their sources."""
-        vector = torch.from_numpy(rng.normal(self.mean, self.std).astype(np.float32))
-        parts = iter(
-            vector.split([len(tensor) for state in self.template.values() for tensor in state[DRAWN].values()])
-        )
-        return {
-            role: {**state, DRAWN: {name: next(parts).clone() for name in state[DRAWN]}}
-            for role, state in self.template.items()
-        }
+        vector, start = torch.from_numpy(rng.normal(self.mean, self.std).astype(np.float32)), 0
+        drawn: dict[str, State] = {}
+        for role, state in self.template.items():
+            groups = {}
+            for name, tensor in state[DRAWN].items():
+                groups[name] = vector[start : start + len(tensor)].clone()
+                start += len(tensor)
+            drawn[role] = {**state, DRAWN: groups}
+        return drawn
 
     def save(self, path: Path, interval: int) -> None:
         """Write the distribution, and the number of the interval before which weights are drawn, to a file."""

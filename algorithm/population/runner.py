@@ -38,6 +38,8 @@ from algorithm.runs.run_requests import RunRequest
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder
 START = 0  # number of the interval before the first, for seeds
 Log = Callable[[str], None]
+# A function that returns the start of the next interval, given the rows of all members of this one, and a generator.
+Plan = Callable[[Sequence[LineageRow], np.random.Generator], PopulationState]
 
 
 @contextmanager
@@ -125,7 +127,7 @@ class Population:
     Args:
         folder: the folder of the population.
         settings: its settings.
-        plan: returns the start of the next interval, given the rows of this one and a generator.
+        plan: plans the next interval.
         train: trains members, as `MemberFleet.train`.
         log: receives lines for the user.
     """
@@ -134,7 +136,7 @@ class Population:
         self,
         folder: PopulationFolder,
         settings: Settings,
-        plan: Callable[[Sequence[LineageRow], np.random.Generator], PopulationState],
+        plan: Plan,
         train: Callable[[Sequence[LineageRow]], Iterator[tuple[LineageRow, LineageRow | MemberFailed]]],
         log: Log,
     ):
@@ -282,7 +284,7 @@ def train_population(
     folders = tuple(member.path for member in folder.members)
     members = Members(environment=environment, variant=variant, folders=folders, tree=settings.tree, train=train)
     spaces, config = make_spaces(settings), settings.population
-    plan = partial(plan_copies, spaces, config)
+    plan: Plan = partial(plan_copies, spaces, config)
     if config.evolver_enabled:
         draws = DrawWeights(spaces, config)
         draws.restore(folder.read_state().exchange)

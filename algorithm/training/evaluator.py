@@ -83,6 +83,7 @@ def get_mode_name(greedy: bool) -> str:
     return "greedy" if greedy else "sampled"
 
 
+@dataclass(eq=False)
 class Evaluator:
     """An evaluator, which plays episodes in a separate adapter.
 
@@ -96,17 +97,10 @@ class Evaluator:
         before_tick: called before each tick; what it raises ends the evaluation.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        get_agent: Callable[[str], Agent],
-        greedy: bool,
-        before_tick: Callable[[], object] = lambda: None,
-    ):
-        self.adapter = adapter
-        self.get_agent = get_agent
-        self.greedy = greedy
-        self.before_tick = before_tick
+    adapter: Adapter
+    get_agent: Callable[[str], Agent]
+    greedy: bool
+    before_tick: Callable[[], object] = lambda: None
 
     def play(self, episodes: int, seed: int, show: ShowEpisodes | None = None) -> dict[str, EvaluationResult]:
         """Play at least `episodes` episodes of each role that appears.

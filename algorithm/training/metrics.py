@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from math import floor, isfinite, isnan, log10
 from pathlib import Path
 from statistics import fmean
@@ -50,6 +50,7 @@ def mean_evaluations(table: NumberTable) -> dict[int, float]:
     return result
 
 
+@dataclass(eq=False)
 class MetricsWriter:
     """A writer of rows of named numbers, by env steps, to the table and to trackers.
 
@@ -63,15 +64,13 @@ class MetricsWriter:
         trackers: receive each row; the caller finishes them.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        env_steps: int = 0,
-        log: Callable[[str], None] = print,
-        trackers: Tracker | None = None,
-    ):
-        self.table = folder / TABLE_FILE
-        self.trackers = trackers or TrackerList({})
+    folder: Path
+    env_steps: InitVar[int] = 0
+    log: InitVar[Callable[[str], None]] = print
+    trackers: Tracker = field(default_factory=lambda: TrackerList({}))
+
+    def __post_init__(self, env_steps: int, log: Callable[[str], None]) -> None:
+        self.table = self.folder / TABLE_FILE
         self.columns: list[str] = []
         # Of the time before the run was resumed, as `mean_evaluations` returns them.
         self.earlier_evaluations: dict[int, float] = {}

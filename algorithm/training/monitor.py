@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal, Protocol
@@ -140,6 +140,7 @@ class StartedEvaluation:
     checkpoint: Any
 
 
+@dataclass(eq=False)
 class Monitor:
     """A monitor, which is called after each tick; it logs, evaluates and saves when that is due.
 
@@ -162,31 +163,28 @@ class Monitor:
         stopped: whether a callback has stopped the run.
     """
 
-    def __init__(
-        self,
-        history: History,
-        limits: Limits,
-        reporter: Reporter,
-        evaluations: Evaluations | None,
-        save: Callable[[Counters], Any],
-        best: BestRecord,
-        callbacks: RunCallbacks,
-    ):
-        self.history, self.limits, self.reporter = history, limits, reporter
+    history: History
+    limits: Limits
+    reporter: Reporter
+    evaluations: Evaluations | None
+    save: Callable[[Counters], Any]
+    best: BestRecord
+    callbacks: RunCallbacks
+
+    def __post_init__(self) -> None:
+        history, limits = self.history, self.limits
         self.training, self.counters, self.timer = history.training, history.counters, history.training.timer
-        self.save, self.best, self.callbacks = save, best, callbacks
         self.evaluation: Results | None = None
         self.confirmed_by: ConfirmedBy | None = None
         self.stopped = False
         self._goal = GoalCheck(history, limits.goal, limits.evaluation_episodes)
-        self._evaluations = evaluations
         self._started: StartedEvaluation | None = None
         self._due_confirmation: int | None = None  # of the evaluation that is due: its episodes that confirm the goal
         self._last_start = -1  # env steps at which the last evaluation started
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
         # Saving is last, so that a resumed run does not repeat the other actions.
         actions: list[tuple[int | None, Callable[[], object]]] = [
-            (limits.log_every, reporter.log_metrics),
+            (limits.log_every, self.reporter.log_metrics),
             (limits.evaluate_every, self._request_evaluation),
             (limits.save_every, self._save),
         ]
@@ -287,9 +285,9 @@ class Monitor:
         if self._goal.is_in_trial:
             if self._goal.confirm_by_trial():
                 self.confirmed_by = "training"
-                self._mark_best(_mean(self.history.collect_recent().values()))
+                self._mark_best(compute_mean([recent.mean for recent in self.history.collect_recent().values()]))
         elif self._is_goal_met():
-            if self._evaluations:
+            if self.evaluations:
                 self._request_evaluation(self._goal.confirmation_episodes)
             else:
                 self._goal.start_trial()
@@ -321,18 +319,18 @@ class Monitor:
     def _request_evaluation(self, confirmation_episodes: int = 0) -> None:
         """Evaluate the present weights, once at the same number of env steps, or confirm the goal with them."""
         self.history.evaluation_is_due = False
-        if self._evaluations and (confirmation_episodes or self.counters.env_steps != self._last_start):
+        if self.evaluations and (confirmation_episodes or self.counters.env_steps != self._last_start):
             self._due_confirmation = max(self._due_confirmation or 0, confirmation_episodes)
         self._advance_evaluations()
 
     def _advance_evaluations(self, timeout: float = 0.0) -> None:
         """Start the evaluation that is due, unless another one has not ended, and record the one that has ended."""
-        if not self._evaluations or not self._is_evaluating:
+        if not self.evaluations or not self._is_evaluating:
             return
         self.timer.lap("acting")
         try:
-            started = self._started or self._start_evaluation(self._evaluations)
-            outcome = self._evaluations.receive(timeout)
+            started = self._started or self._start_evaluation(self.evaluations)
+            outcome = self.evaluations.receive(timeout)
         except SimulatorError as error:
             self._stop_evaluating(error)
             return
@@ -340,7 +338,7 @@ class Monitor:
             self.timer.lap("evaluation")
         if outcome:
             self._started = self.best.candidate = None
-            self._record_evaluation(started, outcome, has_present_weights=not self._evaluations.is_concurrent)
+            self._record_evaluation(started, outcome, has_present_weights=not self.evaluations.is_concurrent)
 
     @property
     def _is_evaluating(self) -> bool:
@@ -361,7 +359,7 @@ class Monitor:
         self.evaluation = results
         is_confirmed = outcome.confirmation is not None and self._goal.confirm(outcome.confirmation)
         is_kept = has_present_weights or started.checkpoint is not None
-        mean = _mean(results.values())
+        mean = compute_mean([result.mean for result in results.values()])
         self._pending_best = None
         if is_kept and (mean >= self.best.mean or is_confirmed):  # of equally good weights the newest are the best
             self._mark_best(mean, started.checkpoint)
@@ -376,7 +374,7 @@ class Monitor:
     def _stop_evaluating(self, error: SimulatorError) -> None:
         """Continue the run without evaluations."""
         started, due_confirmation = self._started, self._due_confirmation
-        self._evaluations = self._started = self._due_confirmation = self.best.candidate = None
+        self.evaluations = self._started = self._due_confirmation = self.best.candidate = None
         self.reporter.report_evaluation_error(started.env_steps if started else self.counters.env_steps, error)
         if due_confirmation or (started and started.confirms):
             self._goal.start_trial()
@@ -404,8 +402,3 @@ class Monitor:
             self._pending_best = None
         self.timer.lap("saving")
         return checkpoint
-
-
-def _mean(episodes: Collection[EvaluationResult | RecentEpisodes]) -> float:
-    """Return the mean over roles of the mean return."""
-    return sum(each.mean for each in episodes) / len(episodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -31,6 +31,7 @@ DISPLAYED_METRICS = {  # the displayed metrics of a policy, and their displayed 
 LOSS_SUFFIX = "_loss"  # every metric with this ending is displayed
 
 
+@dataclass(eq=False)
 class Reporter:
     """A reporter of one run.
 
@@ -48,28 +49,23 @@ class Reporter:
         rows: the number of rows that were written.
     """
 
-    def __init__(
-        self,
-        history: History,
-        limits: Limits,
-        metrics: MetricsWriter,
-        log: Callable[[str], None],
-        on_progress: Callable[[Progress], object],
-        histograms: Collection[str] = (),
-        count_faults: Callable[[], int] = int,
-        collect_metrics: Callable[[], Mapping[str, float]] = dict,
-    ):
-        self.history, self.limits, self.metrics = history, limits, metrics
-        self.training, self.timer = history.training, history.training.timer
-        self.log, self.on_progress = log, on_progress
-        self.histograms, self.count_faults = histograms, count_faults
-        self._collect_others = collect_metrics
+    history: History
+    limits: Limits
+    metrics: MetricsWriter
+    log: Callable[[str], None]
+    on_progress: Callable[[Progress], object]
+    histograms: Collection[str] = ()
+    count_faults: Callable[[], int] = int
+    collect_metrics: Callable[[], Mapping[str, float]] = dict
+
+    def __post_init__(self) -> None:
+        self.training, self.timer = self.history.training, self.history.training.timer
         self._sampled: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # metrics of updates since the last row
         self._actions: dict[str, np.ndarray] = {}  # by role: raw actions of the last rollout, for histograms
         self._latest_metrics: dict[str, dict[str, float]] = {}  # by role: mean metrics of the last updates
         self._evaluation: EvaluatedMean | None = None
         self._best_evaluation: EvaluatedMean | None = None
-        for env_steps, mean in metrics.earlier_evaluations.items():
+        for env_steps, mean in self.metrics.earlier_evaluations.items():
             self._record_evaluation(env_steps, mean)
         self.rows = 0
         self._start = self._last_row = self._take_snapshot()
@@ -96,7 +92,7 @@ class Reporter:
             self._throughput = now.compute_throughput(self._last_row)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
             values = self._collect_times(now) | self._collect_metrics() | statistics
-            self.metrics.write(now.counters.env_steps, values | dict(self._collect_others()))
+            self.metrics.write(now.counters.env_steps, values | dict(self.collect_metrics()))
             if self.histograms:
                 self.metrics.trackers.log_histograms(now.counters.env_steps, self._collect_histograms())
             self._sampled.clear()

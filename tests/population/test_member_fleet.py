@@ -28,7 +28,7 @@ from algorithm.population.members import MemberFailed
 from algorithm.processes.host import ServiceLost
 from tests.population import members
 from tests.population.members import CONFIG, list_files, read_state, train_quickly
-from tests.processes.inline_host import InlineHost
+from tests.processes.inline_host import InlineHost, fail_once
 from tests.task_folder import NN, write_task
 
 SHORT = {"base_config": {"max_step": 60}}
@@ -147,19 +147,15 @@ def add_code(reply):
 )
 def test_files_that_are_not_accepted_are_requested_again(make_fleet, hosts, change, message, capsys):
     changes = iter([change] * 2)
-    fleet = make_fleet(change=lambda reply: next(changes, keep)(reply) if has_files(reply) else reply)
-    assert_equal_to_one_process(fleet)
+
+    def change_twice(reply):
+        has_checkpoints = isinstance(reply, MemberMessage) and reply.checkpoints
+        return changed(reply) if has_checkpoints and (changed := next(changes, None)) else reply
+
+    assert_equal_to_one_process(make_fleet(change=change_twice))
     assert len(hosts[0].killed) == 2
     assert message in capsys.readouterr().out
     assert all((RunFolder.find("mine/task", f"there-{k}").path / "nn.py").read_text() == NN for k in range(1, 5))
-
-
-def keep(reply):
-    return reply
-
-
-def has_files(reply) -> bool:
-    return isinstance(reply, MemberMessage) and bool(reply.checkpoints)
 
 
 def test_actors_that_cannot_start_end_the_population(make_fleet, hosts):
@@ -197,16 +193,9 @@ def test_members_are_stopped_when_one_reaches_the_goal(make_fleet, hosts, monkey
 
 
 def test_a_server_whose_disk_is_full(monkeypatch, make_fleet, capsys):
-    failures = iter([OSError("No space left on device")])
-
-    def write(folder, files, keep):
-        if failure := next(failures, None):
-            raise failure
-
-    original = member_fleet.write_member
-    monkeypatch.setattr(member_fleet, "write_member", lambda *args, **kw: (write(*args, **kw), original(*args, **kw)))
+    monkeypatch.setattr(member_fleet, "write_member", fail_once(member_fleet.write_member))
     assert_equal_to_one_process(make_fleet())
-    assert "OSError: No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
+    assert "No space left on device: it continues from its last checkpoint" in capsys.readouterr().out
 
 
 def test_members_in_services_with_the_run_folders_send_no_files(make_fleet, hosts):

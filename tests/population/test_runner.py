@@ -40,10 +40,9 @@ def task() -> Path:
     return write_task(CONFIG)
 
 
-def read_weights(member: str, env_steps: int | None = None) -> torch.Tensor:
-    """Return the weights in the checkpoint of a member, by default in the newest one."""
-    folder = RunFolder.find("mine/task", member)
-    checkpoint = folder.find_checkpoint(str(env_steps), print) if env_steps else folder.find_latest()
+def read_weights(member: str) -> torch.Tensor:
+    """Return the weights in the newest checkpoint of a member."""
+    checkpoint = RunFolder.find("mine/task", member).find_latest()
     return torch.cat(list(checkpoint.weights("agent")["parameters"].values()))
 
 
@@ -145,6 +144,13 @@ class TestDraws:
         resume("part")
         for member in (1, 2):
             assert read_weights(f"whole-{member}").equal(read_weights(f"part-{member}"))
+
+    def test_the_returns_since_the_last_draw_are_restored(self):
+        config = {"size": 2, **DRAWS, "evolver_cem_length": 5}
+        train_new(train=train_quickly, base_config={"max_step": 120}, population_config=config)
+        resume(train=train_quickly, base_config={"max_step": 180})
+        state = json.loads(Path("runs/mine/task/pop/population.json").read_text())
+        assert [len(returns) for returns in state["exchange"]["returns"]] == [2, 2]
 
     def test_target_networks_become_copies(self):
         config = {"size": 2, **DRAWS}

@@ -107,6 +107,19 @@ def fail_calls(monkeypatch, failure, is_failed):
     monkeypatch.setattr(InlineHost, "fetch", fetch_or_fail)
 
 
+def fail_once(write):
+    """Return a function that raises OSError in its first call."""
+    calls = []
+
+    def fail(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return write(*arguments, **options)
+
+    return fail
+
+
 @pytest.fixture
 def hosts(monkeypatch):
     """Let runs on a cluster use an InlineHost. Return the list of hosts."""

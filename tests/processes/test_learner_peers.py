@@ -19,6 +19,7 @@ from algorithm.processes.services import pack_weights
 from algorithm.runs import build
 from algorithm.training.metrics import read_table
 from tests.checkpointing.test_resume import SETTINGS, content, new_run
+from tests.processes.inline_host import fail_once
 from tests.processes.test_cluster_runtime import CHAIN, KINDS, on_ray, read_weights, train
 
 pytestmark = pytest.mark.timeout(120)
@@ -251,7 +252,6 @@ def test_a_run_with_an_exception_in_the_main_process_is_saved(hosts, tmp_path, m
         resume(folder, 400, 2)
     last = folder.find_latest()
     assert type(last)(last.folder, 1).has_experience
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -264,19 +264,6 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(rank, hosts, t
     lines = resume(folder, 400, 2)
     assert any("cannot be written" in line and "the next save tries again" in line for line in lines)
     assert folder.find_latest().counters.env_steps >= 400
-
-
-def fail_once(write):
-    """Return a function that raises OSError in its first call."""
-    calls = []
-
-    def fail(*arguments):
-        calls.append(arguments)
-        if len(calls) == 1:
-            raise OSError(28, "No space left on device")
-        return write(*arguments)
-
-    return fail
 
 
 class LearnerWithFullDisk(VisibleLearner):

@@ -80,9 +80,9 @@ class CompareCommand(Command):
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Compare the runs."""
-        from algorithm.tools.reports.comparison_output import compare_runs
+        from algorithm.tools.reports.comparison_output import NAME, compare_runs
 
-        compare_runs(options.runs, options.metric, output)
+        output.result = compare_runs(options.runs, options.metric, NAME, output)
 
 
 class GalleryCommand(Command):

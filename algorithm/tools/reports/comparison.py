@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.yaml_layers import load_defaults, merge
 from algorithm.errors import UserError, clean_text
 from algorithm.parts.env_folder import CONFIG_FILE, ORIGIN_FILE
@@ -72,10 +71,11 @@ class ComparedRun(RunData):
 
         A setting that is newer than the run has its default. Words are as they are, other values are JSON.
         """
-        others = {get_agent_section(name) for name in AGENTS} - {get_agent_section(self.algorithm)}
-        tree = merge(load_defaults(), self.settings)
-        sections = {name: values for name, values in tree.items() if name not in {*others, *WITHOUT_EFFECT}}
-        return {path: text for path, text in _flatten(sections) if path not in WITHOUT_EFFECT}
+        ignored = {*self.unused_sections, *WITHOUT_EFFECT}
+        sections = {
+            name: values for name, values in merge(load_defaults(), self.settings).items() if name not in ignored
+        }
+        return {path: text for path, text in _flatten(sections) if path not in ignored}
 
     def read_curve(self, metric: str) -> None:
         """Read a metric by env steps, the mean over roles; points without a finite value are left out."""
@@ -316,12 +316,9 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
         else:
             references[each.environment] = {"start": start, "goal": each.goal}
     normalized: dict[str, Scores] = {}
-    if obstacle is None:
-        scales = [(ends["start"], ends["goal"] - ends["start"]) for ends in references.values()]
-        normalized = {
-            label: [(task - low) / extent for task, (low, extent) in zip(tasks, scales, strict=True)]
-            for label, tasks in returns.items()
-        }
+    for label, tasks in returns.items() if obstacle is None else ():
+        pairs = zip(tasks, references.values(), strict=True)
+        normalized[label] = [(task - ends["start"]) / (ends["goal"] - ends["start"]) for task, ends in pairs]
     return OverallResult(
         references=references,
         groups=measure_groups(normalized),

@@ -32,6 +32,7 @@ NAME = "compare"  # of the page and of the picture, without their suffix
 MAX_FAINT_RUNS = 20  # a group with more runs shows their mean only
 CURVE_SIZE = (560.0, 320.0)  # pixels
 PROBABILITIES = (0.0, 1.02)  # range of an axis
+COLUMNS = ("runs", "mean [95%]", "IQM [95%]", "goal", "env steps to goal", "CPU s to goal")  # of the figures of groups
 IQM_WIDTH = 340.0  # pixels: this chart is beside the curves
 # The attributes of a Comparison that are not in its record: curves, and what the page alone shows.
 _UNRECORDED_RESULT: Any = {
@@ -41,9 +42,25 @@ _UNRECORDED_RESULT: Any = {
 UNRECORDED: Any = {"environments": {"__all__": _UNRECORDED_RESULT}, "overall": _UNRECORDED_RESULT}
 
 
-def compare_runs(runs: Sequence[str], metric: str | None, output: Output) -> None:
-    """Compare run folders, or those in folders and patterns: print tables, and write a page and a picture."""
-    output.result = _report(compare(runs, metric, output.log), NAME, output)
+def compare_runs(runs: Sequence[str], metric: str | None, name: str, output: Output) -> dict[str, Any]:
+    """Compare run folders, or those in folders and patterns: print tables, and write a page and a picture.
+
+    They are written alongside the first run folder, as <name>.html and <name>.svg. Returns the figures in JSON with
+    their paths; the interval of a single run and an unknown number are null.
+    """
+    comparison = compare(runs, metric, output.log)
+    _print_tables(comparison, output)
+    first = comparison.environments[0].groups[0].runs[0].folder
+    page, picture = write_files(comparison, (first if first.name else first.absolute()).parent, name)
+    output.log(f"page:    {page.as_posix()}")
+    output.log(f"picture: {picture.as_posix()}")
+    content = to_json(
+        comparison,
+        exclude=UNRECORDED,
+        inf_nan_mode="null",
+        fallback=lambda value: value.tolist() if isinstance(value, np.ndarray) else str(value),
+    )
+    return {**json.loads(content), "page": page.as_posix(), "picture": picture.as_posix()}
 
 
 def compare_repeats(runs: Sequence[str], output: Output) -> None:
@@ -53,44 +70,18 @@ def compare_repeats(runs: Sequence[str], output: Output) -> None:
     """
     name = Path(runs[0]).name.rpartition("-")[0]
     try:
-        output.result["comparison"] = _report(compare(runs, None, output.log), f"{name}-{NAME}", output)
+        output.result["comparison"] = compare_runs(runs, None, f"{name}-{NAME}", output)
     except Exception as error:  # the runs are complete
         reason = str(error) if isinstance(error, UserError) else summarize_error(error)
         output.log(f"the runs are not compared: {reason}")
 
 
-def _report(comparison: Comparison, name: str, output: Output) -> dict[str, Any]:
-    """Print the tables of a comparison, and write its page and its picture alongside the first run folder.
-
-    Returns its record with their paths.
-    """
-    _print_tables(comparison, output)
-    first = comparison.environments[0].groups[0].runs[0].folder
-    folder = (first if first.name else first.absolute()).parent
-    page, picture = write_page(comparison, folder, name), write_picture(comparison, folder, name)
-    output.log(f"page:    {page.as_posix()}")
-    output.log(f"picture: {picture.as_posix()}")
-    return {**make_record(comparison), "page": page.as_posix(), "picture": picture.as_posix()}
-
-
 def _print_tables(comparison: Comparison, output: Output) -> None:
     """Print the tables of each environment and of all together, or why their scores cannot be normalized."""
-    columns = ("runs", "mean [95%]", "IQM [95%]", "goal", "env steps to goal", "CPU s to goal")
     for result in comparison.environments:
-        rows = [
-            (
-                group.label,
-                str(len(group.runs)),
-                str(group.mean),
-                str(group.iqm),
-                format_reached(group),
-                format_median(group.env_steps_to_goal, ",.0f"),
-                format_median(group.cpu_seconds_to_goal, ",.1f"),
-            )
-            for group in result.groups
-        ]
+        rows = [(group.label, *list_figures(group)) for group in result.groups]
         title = f"{result.environment}: {comparison.metric} at {result.env_steps:,} env steps"
-        output.print_table(("group",), columns, rows, title)
+        output.print_table(("group",), COLUMNS, rows, title)
         _print_improvements(result.environment, result.improvements, output)
     if overall := comparison.overall:
         if overall.obstacle:
@@ -100,8 +91,7 @@ def _print_tables(comparison: Comparison, output: Output) -> None:
                 start, goal = format_number(ends["start"]), format_number(ends["goal"])
                 output.log(f"normalized scores of {environment}: 0 is {start}, 1 is {goal}")
             scores = [(group.label, str(group.mean), str(group.iqm)) for group in overall.groups]
-            title = "all environments: normalized scores"
-            output.print_table(("group",), ("mean [95%]", "IQM [95%]"), scores, title)
+            output.print_table(("group",), COLUMNS[1:3], scores, "all environments: normalized scores")
         _print_improvements("all environments", overall.improvements, output)
 
 
@@ -112,60 +102,46 @@ def _print_improvements(title: str, improvements: Sequence[Improvement], output:
         output.print_table(("a run of", "is above a run of"), ("probability [95%]",), rows, title)
 
 
-def make_record(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a comparison in JSON, with null for the interval of a single run and an unknown number."""
-    content = to_json(
-        comparison,
-        exclude=UNRECORDED,
-        inf_nan_mode="null",
-        fallback=lambda value: value.tolist() if isinstance(value, np.ndarray) else str(value),
-    )
-    return json.loads(content)
-
-
-def write_page(comparison: Comparison, folder: Path, name: str) -> Path:
-    """Write the page of a comparison as <name>.html into a folder and return its path."""
-    path = folder / f"{name}.html"
+def write_files(comparison: Comparison, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write the page <name>.html and the mean curves <name>.svg into a folder; return their paths."""
+    page, picture, charts = folder / f"{name}.html", folder / f"{name}.svg", ComparisonCharts(comparison)
     text = render(
         "compare.html",
         comparison=comparison,
-        charts=ComparisonCharts(comparison),
+        charts=charts,
+        columns=COLUMNS,
+        list_figures=list_figures,
         list_differing_settings=list_differing_settings,
-        format_reached=format_reached,
-        format_range=_format_median_and_range,
         describe_state=describe_state,
     )
-    replace_text(path, text)
-    return path
-
-
-def write_picture(comparison: Comparison, folder: Path, name: str) -> Path:
-    """Write the mean curves of all environments as <name>.svg into a folder and return its path."""
-    path, charts = folder / f"{name}.svg", ComparisonCharts(comparison)
+    replace_text(page, text)
     curves = [charts.draw_curves(result, result.environment) for result in comparison.environments]
-    replace_text(path, draw_picture(curves).to_svg_file())
-    return path
+    replace_text(picture, draw_picture(curves).to_svg_file())
+    return page, picture
 
 
-def format_reached(result: GroupResult) -> str:
-    """Return how many runs of a group reached their goal; a dash without a goal."""
-    return UNKNOWN if all(run.goal is None for run in result.runs) else f"{result.reached} of {len(result.runs)}"
+def list_figures(group: GroupResult) -> Sequence[str]:
+    """Return the figures of a group as text, in the order of `COLUMNS`; a dash for those of a goal without one."""
+    n_runs, has_goal = len(group.runs), any(run.goal is not None for run in group.runs)
+    return (
+        str(n_runs),
+        str(group.mean),
+        str(group.iqm),
+        f"{group.reached} of {n_runs}" if has_goal else UNKNOWN,
+        format_range(group.env_steps_to_goal, ",.0f"),
+        format_range(group.cpu_seconds_to_goal, ",.1f"),
+    )
 
 
-def format_median(values: Sequence[float] | None, form: str) -> str:
-    """Return the median of values to the goal; a dash if it is unknown, or if half of the runs did not reach it."""
+def format_range(values: Sequence[float] | None, form: str) -> str:
+    """Return the median and the range of values to the goal; a run that did not reach it is above all others.
+
+    A dash if the values are unknown, or if half of the runs did not reach it.
+    """
     if values is None or not isfinite(middle := median(values)):
         return UNKNOWN
-    return f"{middle:{form}}"
-
-
-def _format_median_and_range(values: Sequence[float] | None, form: str) -> str:
-    """Return the median and the range of values to the goal; a run that did not reach it is above all others."""
-    middle = format_median(values, form)
-    if values is None or middle == UNKNOWN:
-        return UNKNOWN
-    low, high = min(values), max(values)
-    return f"{middle} ({low:{form}} to {f'{high:{form}}' if isfinite(high) else 'not reached'})"
+    high = max(values)
+    return f"{middle:{form}} ({min(values):{form}} to {f'{high:{form}}' if isfinite(high) else 'not reached'})"
 
 
 class ComparisonCharts:
@@ -213,12 +189,10 @@ class ComparisonCharts:
 
     def draw_improvements(self, improvements: Sequence[Improvement]) -> Chart:
         """Return the chart of probabilities of improvement, with the chance of each that has no interval."""
-        rows, chances, note = [], [], ""
-        for each in improvements:
-            name = f"{each.label} > {each.other}"
-            rows.append(self._make_row(name, each.label, each))
-            if each.is_complete:
-                chances.append(f"{name} ({each.chance:.2g})")
+        rows = [self._make_row(f"{each.label} > {each.other}", each.label, each) for each in improvements]
+        named = zip(rows, improvements, strict=True)
+        chances = [f"{row.label} ({each.chance:.2g})" for row, each in named if each.is_complete]
+        note = ""
         if chances:
             note = (
                 "Where every run of a group is above every run of the other one, the bootstrap finds no interval. "

@@ -83,11 +83,9 @@ class Fact:
 def write_report(folder: Path, log: Log) -> None:
     """Write the files at the end of a run; an error is a line, and does not change the result of the run."""
     try:
-        report, _ = write_files(folder, log)
+        log(f"report: {write_files(folder, log)[0]}")
     except Exception as error:  # no error of a report may change the result of a run
         log(f"no report: {summarize_error(error)}")
-    else:
-        log(f"report: {report}")
 
 
 def write_files(folder: Path, log: Log) -> tuple[Path, Path | None]:
@@ -264,27 +262,24 @@ def list_evaluations(metrics: RunMetrics) -> dict[str, tuple[list[str], list[lis
 
 def list_spaces(roles: Mapping[str, Role]) -> dict[str, list[Sequence[str]]]:
     """Return the observations and actions of each role by its title: kind, name, shape, type and values of each."""
-    return {
-        f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}": [
-            *_list_spaces(role)
-        ]
-        for name, role in roles.items()
-    }
-
-
-def _list_spaces(role: Role) -> Iterator[Sequence[str]]:
-    for name, spec in role.obs_specs.items():
-        values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
-        if len(spec.shape) == 3:
-            values = f"0 to {spec.high:g}"
-        yield "observation", name, _join(spec.shape) or "scalar", spec.dtype, values
-    for part in role.action_spec.parts:
-        values = " x ".join(f"one of {count}" for count in part.n_values)
-        if not part.n_values:
-            values = f"{min(part.low):g} to {max(part.high):g}"
-        yield "action", "" if part.key is None else str(part.key), _join(part.shape) or "scalar", part.dtype, values
-    if not role.action_spec.parts:
-        yield "action", "", "", "", str(role.action_spec)
+    found: dict[str, list[Sequence[str]]] = {}
+    for name, role in roles.items():
+        title = f"{'' if name == DEFAULT_ROLE else f'{name}: '}{role.lanes:,} agent{'s' * (role.lanes != 1)}"
+        rows = found[title] = []
+        for key, spec in role.obs_specs.items():
+            values = f"one of {_join(spec.n_values)}, one-hot" if spec.n_values else ""
+            if len(spec.shape) == 3:
+                values = f"0 to {spec.high:g}"
+            rows.append(("observation", key, _join(spec.shape) or "scalar", spec.dtype, values))
+        for part in role.action_spec.parts:
+            values = " x ".join(f"one of {count}" for count in part.n_values)
+            if not part.n_values:
+                values = f"{min(part.low):g} to {max(part.high):g}"
+            part_name = "" if part.key is None else str(part.key)
+            rows.append(("action", part_name, _join(part.shape) or "scalar", part.dtype, values))
+        if not role.action_spec.parts:
+            rows.append(("action", "", "", "", str(role.action_spec)))
+    return found
 
 
 def _join(numbers: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -168,21 +168,24 @@ class RunData:
         return read_origin(self.folder) or self.record.get("environment") or self.folder.parent.name
 
     @cached_property
+    def unused_sections(self) -> Set[str]:
+        """The sections of the algorithms that neither the run nor one of its roles has."""
+        roles = self.get_setting("ma_config")
+        trees = [self.settings, *(roles.values() if isinstance(roles, Mapping) else ())]
+        used = {get_agent_section(str(find_value(tree, "base_config.algorithm"))) for tree in trees}
+        return set(map(get_agent_section, AGENTS)) - used
+
+    @cached_property
     def differences(self) -> Sequence[tuple[str, Any, Any]]:
         """Path, default and value of each setting that differs from its default and has an effect.
 
         The settings of other algorithms have none.
         """
-        if not self.settings:
-            return []
-        roles = self.get_setting("ma_config")
-        trees = [self.settings, *(roles.values() if isinstance(roles, Mapping) else ())]
-        used = {get_agent_section(str(find_value(tree, "base_config.algorithm"))) for tree in trees}
-        unused = set(map(get_agent_section, AGENTS)) - used
+        changes = find_changes(load_defaults(), self.settings) if self.settings else ()
         return [
-            change
-            for change in find_changes(load_defaults(), self.settings)
-            if not WITHOUT_EFFECT.fullmatch(change[0]) and change[0].partition(".")[0] not in unused
+            (path, *values)
+            for path, *values in changes
+            if not WITHOUT_EFFECT.fullmatch(path) and path.partition(".")[0] not in self.unused_sections
         ]
 
     @cached_property

@@ -20,7 +20,6 @@ from algorithm.training.student_t import compute_t_quantile
 
 Scores = Sequence[np.ndarray]  # of each task: [..., runs]
 RESAMPLES = 2000
-MAX_VALUES = 20_000_000  # scores of resamples that are in memory at once
 SEED = 0  # of the resamples, so that the same runs have the same intervals
 THRESHOLDS = 101  # of a performance profile
 TRIMMED = 0.25  # fraction of the runs that the interquartile mean leaves out at each end
@@ -166,18 +165,13 @@ def estimate(
         return Estimate(value=value, low=np.full_like(value, np.nan), high=np.full_like(value, np.nan))
     level = widen_level(counts) if level is None else level
     rng = np.random.default_rng(SEED)
-    n_values = resamples * sum(task.size for tasks in groups for task in tasks)
-    parts = np.array_split(np.arange(resamples), 1 + n_values // MAX_VALUES)
-    resampled = [
-        statistic(
-            *(
-                [task[..., rng.integers(task.shape[-1], size=(len(part), task.shape[-1]))] for task in tasks]
-                for tasks in groups
-            )
+    resampled = statistic(
+        *(
+            [task[..., rng.integers(task.shape[-1], size=(resamples, task.shape[-1]))] for task in tasks]
+            for tasks in groups
         )
-        for part in parts
-    ]
-    low, high = np.quantile(np.concatenate(resampled, -1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    )
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=-1)
     return Estimate(value=value, low=low, high=high)
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import write_page
+from algorithm.tools.reports.comparison_output import write_files as write_comparison
 from algorithm.tools.reports.report_files import write_files
 from tests.tools.reports.run_folders import write_curve, write_run
 
@@ -74,7 +74,7 @@ def comparison(tmp_path_factory) -> Path:
                     seed=seed,
                     settings={"acer_config": {"learning_rate": rate}},
                 )
-    return write_page(compare([str(runs)], None, pytest.fail), runs, "compare")
+    return write_comparison(compare([str(runs)], None, pytest.fail), runs, "compare")[0]
 
 
 def visit(page: Path, folder: Path, view: str = "light") -> dict[str, Any]:

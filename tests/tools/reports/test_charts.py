@@ -12,6 +12,7 @@ from PIL import Image, ImageColor
 from algorithm.tools.reports.charts import (
     CHARACTER_WIDTH,
     DASH,
+    DASH_GAP,
     MAX_POINTS,
     N_SERIES_COLORS,
     PNG_SCALE,
@@ -155,9 +156,10 @@ def test_intervals_are_rows_from_the_top_with_a_point_and_its_bounds():
     (dashes,) = read_paths(svg, "level", "1.2")
     (x,) = {x for dash in dashes for x in dash[:, 0]}
     assert x == pytest.approx((top[0, 0] + bottom[0, 0]) / 2, abs=0.01)
-    lengths = [end - start for (_, start), (_, end) in dashes]
-    assert lengths[:-1] == pytest.approx([DASH] * (len(dashes) - 1)) and 0 < lengths[-1] <= DASH
-    assert 0 == dashes[0][0, 1] < bottom[0, 1] < dashes[-1][-1, 1]
+    ends = np.array([dash[:, 1] for dash in dashes])
+    height = draw_rows(rows).figure.shapes[-1].size[1]
+    assert np.diff(ends[:-1]) == pytest.approx(DASH) and np.diff(ends[:, 0]) == pytest.approx(DASH + DASH_GAP)
+    assert ends[0, 0] == 0 and ends[-1, 1] == height
 
 
 def test_long_labels_of_intervals_are_in_lines_that_fit():

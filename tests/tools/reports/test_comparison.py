@@ -9,7 +9,7 @@ import pytest
 
 from algorithm.errors import UserError
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import format_median, write_picture
+from algorithm.tools.reports.comparison_output import format_range, write_files
 from tests.tools.reports.run_folders import write_curve
 
 LINE = {0: 0.0, 100: 100.0}
@@ -157,10 +157,11 @@ def test_steps_and_cpu_seconds_to_the_goal(runs):
     write_curve(runs / "c-0", LINE, reached=True, variant="c")
     groups = only_environment(runs)[1]
     assert groups["ACER"].reached == 2 and list(groups["ACER"].env_steps_to_goal) == [60, 80, np.inf]
-    assert format_median(groups["ACER"].env_steps_to_goal, ",.0f") == "80"
-    assert format_median(groups["ACER"].cpu_seconds_to_goal, ",.1f") == "8.0"
-    assert format_median(groups["ACER (b)"].env_steps_to_goal, ",.0f") == "-"  # half of the runs did not reach it
-    assert groups["ACER (c)"].cpu_seconds_to_goal is None and format_median(None, ",.0f") == "-"
+    assert format_range(groups["ACER"].env_steps_to_goal, ",.0f") == "80 (60 to not reached)"
+    assert format_range(groups["ACER"].cpu_seconds_to_goal, ",.1f") == "8.0 (6.0 to not reached)"
+    assert format_range(groups["ACER (b)"].env_steps_to_goal, ",.0f") == "-"  # half of the runs did not reach it
+    assert groups["ACER (c)"].cpu_seconds_to_goal is None and format_range(None, ",.0f") == "-"
+    assert format_range(groups["ACER (c)"].env_steps_to_goal, ",.0f") == "100 (100 to 100)"
 
 
 def test_damaged_lines_are_a_gap_in_the_mean_curve(runs):
@@ -285,7 +286,7 @@ def test_a_run_that_is_first_evaluated_a_little_after_the_end_of_another_one_is_
     assert comparison.metric == "eval/return" and scores == [10, 30]
     expected = "compared at 50,000 env steps; the first value of eval/return of a run at 50,001 counts"
     assert sum(expected in line for line in lines) == 1
-    assert write_picture(comparison, runs, "compare").is_file()
+    assert all(path.is_file() for path in write_files(comparison, runs, "compare"))
 
 
 def test_a_run_without_settings_is_left_out(runs):

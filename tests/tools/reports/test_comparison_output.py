@@ -11,7 +11,7 @@ import pytest
 
 from algorithm.cli.output import Output
 from algorithm.tools.reports.comparison import compare
-from algorithm.tools.reports.comparison_output import compare_repeats, write_page, write_picture
+from algorithm.tools.reports.comparison_output import compare_repeats, write_files
 from tests.task_folder import write_task
 from tests.tools.reports.run_folders import write_curve
 
@@ -36,9 +36,9 @@ def runs(tmp_path):
 def write(runs):
     """Return the comparison of the runs in a folder, and the text of its page."""
     comparison = compare([str(runs)], None, lambda line: None)
-    path = write_page(comparison, runs, "compare")
-    assert path == runs / "compare.html"
-    return comparison, path.read_text(encoding="utf-8")
+    page, picture = write_files(comparison, runs, "compare")
+    assert (page, picture) == (runs / "compare.html", runs / "compare.svg")
+    return comparison, page.read_text(encoding="utf-8")
 
 
 def read_rows(page):
@@ -84,9 +84,8 @@ def test_an_obstacle_is_on_the_page_instead_of_normalized_scores(runs):
 
 def test_the_picture_is_a_file_of_its_own_with_a_legend(runs):
     write_curve(runs / "y", {0: 1.0, 100: 2.0}, environment="mine/y")
-    path = write_picture(compare([str(runs)], None, lambda line: None), runs, "compare")
-    assert path == runs / "compare.svg"
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    write(runs)
+    root = ElementTree.parse(runs / "compare.svg").getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"mine/task", "mine/y", "ACER", "ACER (<b>$x$)", "ACER (single)"} <= set(texts)
     assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == 2

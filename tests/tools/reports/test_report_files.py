@@ -6,8 +6,8 @@ import csv
 import json
 import re
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from xml.etree import ElementTree
 
 import jinja2
 import numpy as np
@@ -18,7 +18,7 @@ from PIL import Image
 from algorithm.population.members import LineageRow, PopulationFolder
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
-from algorithm.tools.reports.charts import Figure
+from algorithm.tools.reports.charts import Text
 from algorithm.tools.reports.page import MAX_VALUE, format_count, format_duration, format_setting
 from algorithm.tools.reports.report_files import (
     BAD,
@@ -273,13 +273,8 @@ def test_the_model_card_has_metadata_and_the_figures_of_the_result(run):
 
 def test_tables_of_the_model_card_have_equal_rows(run):
     lines = (run / "README.md").read_text(encoding="utf-8").splitlines()
-    tables = [[]]
-    for line in lines:
-        if line.startswith("|"):
-            tables[-1].append(line.count("|"))
-        elif tables[-1]:
-            tables.append([])
-    tables = [table for table in tables if table]
+    runs = groupby(lines, key=lambda line: line.startswith("|"))
+    tables = [[row.count("|") for row in rows] for is_table, rows in runs if is_table]
     assert len(tables) == 4 and all(len(set(table)) == 1 for table in tables)
 
 
@@ -458,38 +453,27 @@ def test_long_values_are_cut_and_values_have_the_form_of_yaml():
     assert format_setting("x" * 290 + address) == "x" * 290 + "https://**" + " ..."
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The pictures that are drawn, as the texts in each."""
-    found = []
-    write = Figure.write_png
-
-    def record(figure, path):
-        write(figure, path)
-        found.append([text.text for text in ElementTree.fromstring(figure.to_svg()).iter("text")])
-
-    monkeypatch.setattr(Figure, "write_png", record)
-    return found
-
-
-def test_training_evaluation_and_goal_are_drawn(tmp_path, drawn):
+def test_training_evaluation_and_goal_are_drawn(tmp_path, monkeypatch):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return": 1.0, "time/seconds": 2})
     metrics.write(15, {"eval/return": 3.0, "eval/return_low": 2.5, "eval/return_high": 3.5})
     metrics.write(20, {"rollout/return": 4.0})
+    pictures, draw = [], report_files.draw_picture
+    monkeypatch.setattr(report_files, "draw_picture", lambda charts: pictures.append(draw(charts)) or pictures[-1])
     assert draw_curve(tmp_path, 5.0, pytest.fail) == tmp_path / CURVE_FILE
-    ((title, *texts),) = drawn
-    assert title == f"{tmp_path.name}: return (goal 5)" and texts[:2] == ["training", "evaluation"]
+    texts = [shape.text for shape in pictures[0].shapes if isinstance(shape, Text)]
+    assert texts == [f"{tmp_path.name}: return (goal 5)", "training", "evaluation"]
     with Image.open(tmp_path / CURVE_FILE) as image:
         assert image.format == "PNG" and image.width > 900 and len(image.getcolors(1 << 20)) > 50
 
 
-def test_each_role_has_its_own_lines(tmp_path, drawn):
+def test_each_role_has_its_own_lines(tmp_path):
     metrics = MetricsWriter(tmp_path)
     metrics.write(10, {"rollout/return/left": 1.0, "rollout/return/right": 2.0})
     metrics.write(15, {"eval/return/right": 3.0, "eval/return_low/right": 2.5, "eval/return_high/right": 3.5})
-    draw_curve(tmp_path, None, pytest.fail)
-    assert drawn[0][:4] == [f"{tmp_path.name}: return", "training, left", "training, right", "evaluation, right"]
+    lines = draw_returns(read_run(tmp_path).metrics, None).legend
+    assert [line.label for line in lines] == ["training, left", "training, right", "evaluation, right"]
+    assert [line.low is not None for line in lines] == [False, False, True]
 
 
 def test_a_run_without_a_return_has_an_empty_curve(tmp_path):

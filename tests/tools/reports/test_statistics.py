@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from algorithm.tools.reports import statistics
 from algorithm.tools.reports.statistics import (
     compute_improvement,
     compute_iqm,
@@ -82,55 +81,28 @@ def test_intervals_contain_the_value_and_follow_shift_and_scale(tasks, shift):
         assert getattr(moved, name) == pytest.approx(2 * getattr(plain, name) + shift, abs=1e-9)
 
 
-@pytest.mark.parametrize("statistic", [compute_mean, compute_iqm])
-def test_intervals_of_one_task_agree_with_scipy(statistic):
-    scores = np.random.default_rng(0).exponential(size=20)
-    ours = estimate(statistic, [scores], level=0.95, resamples=20_000)
-    reference = scipy_stats.bootstrap(
-        (scores,),
-        lambda x, axis: statistic([np.moveaxis(x, axis, -1)]),
-        confidence_level=0.95,
-        method="percentile",
-        n_resamples=20_000,
-        rng=np.random.default_rng(1),
-        vectorized=True,
-    )
-    low, high = reference.confidence_interval
+def check_with_scipy(statistic, samples, ours):
+    """Check an interval with that of scipy; `statistic` is a function of samples whose last axis are the runs."""
+    options = {"method": "percentile", "n_resamples": 20_000, "rng": np.random.default_rng(1)}
+    low, high = scipy_stats.bootstrap(
+        samples, lambda *arrays, axis: statistic(*arrays), vectorized=True, **options
+    ).confidence_interval
     tolerance = 0.03 * (high - low)  # several standard errors of these quantiles
     assert ours.low == pytest.approx(low, abs=tolerance) and ours.high == pytest.approx(high, abs=tolerance)
+
+
+@pytest.mark.parametrize("statistic", [compute_mean, compute_iqm])
+def test_intervals_of_one_task_agree_with_scipy(statistic):
+    scores = [np.random.default_rng(0).exponential(size=20)]
+    ours = estimate(statistic, scores, level=0.95, resamples=20_000)
+    check_with_scipy(lambda task: statistic([task]), scores, ours)
 
 
 def test_intervals_over_tasks_and_of_two_groups_agree_with_scipy():
     rng = np.random.default_rng(3)
     tasks, others = [rng.normal(size=9), rng.normal(5, 3, size=14)], [rng.normal(0.5, 1, 8), rng.normal(4, 1, 11)]
-    reference = scipy_stats.bootstrap(
-        (*tasks, *others),
-        lambda a, b, c, d, axis: compute_improvement([a, b], [c, d]),
-        method="percentile",
-        n_resamples=20_000,
-        rng=np.random.default_rng(1),
-        vectorized=True,
-    )
     ours = estimate(compute_improvement, tasks, others, level=0.95, resamples=20_000)
-    low, high = reference.confidence_interval
-    assert ours.low == pytest.approx(low, abs=0.01) and ours.high == pytest.approx(high, abs=0.01)
-
-
-def test_resamples_in_parts_are_complete(monkeypatch):
-    scores = [np.random.default_rng(0).normal(size=(3, 20))]
-    whole = estimate(compute_mean, scores, resamples=5000)
-    shapes = []
-
-    def record(tasks):
-        shapes.append(tasks[0].shape)
-        return compute_mean(tasks)
-
-    monkeypatch.setattr(statistics, "MAX_VALUES", 100_000)
-    parts = estimate(record, scores, resamples=5000)
-    assert shapes[0] == (3, 20) and sum(shape[1] for shape in shapes[1:]) == 5000
-    assert len(shapes) == 5 and max(np.prod(shape) for shape in shapes) <= 100_000
-    np.testing.assert_allclose(parts.low, whole.low, atol=0.05)
-    np.testing.assert_allclose(parts.high, whole.high, atol=0.05)
+    check_with_scipy(lambda a, b, c, d: compute_improvement([a, b], [c, d]), (*tasks, *others), ours)
 
 
 def test_curves_have_an_interval_at_each_point():
