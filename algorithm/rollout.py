@@ -143,10 +143,6 @@ class Rollout:
             return self
         return self._change(lambda value: value[self.burn_in :], burn_in=0)
 
-    def drop_last_observation(self) -> Rollout:
-        """Return a prepared rollout without the observation after its last row."""
-        return replace(self, obs={name: value[: len(self)] for name, value in self.obs.items()})
-
     def split_rows(self) -> Rollout:
         """Return a prepared rollout, of a network without memory, as T * B columns of one row each."""
         rows, columns = self.reward.shape

@@ -130,7 +130,9 @@ class Learner:
         batch = rollout.convert(self._upload)
         self._transform_rewards(batch)
         prepared = self.agent.prepare(batch).convert(lambda tensor: tensor.cpu().numpy())
-        return prepared if self.auxiliaries.modules else prepared.drop_last_observation()
+        if self.auxiliaries.modules:
+            return prepared
+        return replace(prepared, obs={name: value[: len(prepared)] for name, value in prepared.obs.items()})
 
     def compute_gradients(self, rollout: Rollout) -> LossResult:
         """Write the gradient of the losses of a batch to `parameters.gradient`; change nothing else.
