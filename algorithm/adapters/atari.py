@@ -70,8 +70,7 @@ def make_atari(config: EnvConfig) -> VectorEnv:
 class AtariAdapter(GymAdapter):
     """An adapter of Atari games."""
 
-    def __init__(self, config: EnvConfig):
-        super().__init__(config, make_atari)
+    make = staticmethod(make_atari)
 
 
 def _find_spec(env_name: str) -> EnvSpec:

@@ -52,8 +52,7 @@ def make_dm_control(config: EnvConfig) -> VectorEnv:
 class DmControlAdapter(GymAdapter):
     """An adapter of the DeepMind Control Suite."""
 
-    def __init__(self, config: EnvConfig):
-        super().__init__(config, make_dm_control)
+    make = staticmethod(make_dm_control)
 
 
 def _load_task(domain: str, task: str, /, render_mode: str | None = None, **env_args: Any) -> gymnasium.Env:

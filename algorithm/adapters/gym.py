@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, SimulatorError, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_crashes, convert_start_errors
@@ -19,7 +19,6 @@ from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
 Array = np.ndarray
-MakeVector = Callable[[EnvConfig], VectorEnv]
 Info = Mapping[str, Any]
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ class GymAdapter(Adapter):
 
     Args:
         config: The configuration of the adapter.
-        make: The maker of the vector environment, for families of environments other than Gymnasium's.
 
     Raises:
         UnsupportedEnvironment: The id is unknown, or a space is not supported.
@@ -51,10 +49,11 @@ class GymAdapter(Adapter):
     """
 
     supports_recording = True
+    make = staticmethod(make_vector)  # makes the vector environment; a subclass is for another family of environments
 
-    def __init__(self, config: EnvConfig, make: MakeVector = make_vector):
+    def __init__(self, config: EnvConfig):
         self._name, self._lanes = config.name, np.arange(config.n_envs)
-        self.env = make(config)
+        self.env = self.make(config)
         try:
             self._spaces = AgentSpaces(
                 self.env.single_observation_space,

@@ -98,15 +98,10 @@ def name_factory(factory: object) -> str:
     return getattr(factory, "__name__", type(factory).__name__)
 
 
-def make_numpy_form(module: Any) -> NumpyFunction | None:
-    """Return the numpy form of a module, which its method `numpy` makes; None if it has none."""
-    return module.numpy() if hasattr(module, "numpy") else None
-
-
 def make_numpy_chain(*modules: Any) -> NumpyFunction | None:
     """Return modules that follow each other in numpy; None if one has no numpy form. None and Identity are left out."""
     chained = [module for module in modules if module is not None and not isinstance(module, nn.Identity)]
-    forms = [form for module in chained if (form := make_numpy_form(module))]
+    forms = [form for module in chained if hasattr(module, "numpy") and (form := module.numpy())]
     if len(forms) < len(chained):
         return None
 

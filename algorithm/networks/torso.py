@@ -21,7 +21,6 @@ from algorithm.networks.modules import (
     MemoryFactory,
     build_module,
     make_numpy_chain,
-    make_numpy_form,
     name_factory,
 )
 from algorithm.networks.normalization import batch_statistics
@@ -253,7 +252,7 @@ class Torso(nn.Module):
 
     def numpy(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray] | None:
         """Return `step` without memory in numpy, on views of the parameters; None if a part has no numpy form."""
-        encoders = [make_numpy_form(encoder) for encoder in self.encoders]
+        encoders = [make_numpy_chain(encoder) for encoder in self.encoders]
         body = make_numpy_chain(self.body)
         if self.state_size or body is None or None in encoders:
             return None

@@ -39,10 +39,10 @@ def raising(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **env_args
     return vectorized(kind, mode, **{"culprit": SEED, **env_args})
 
 
-def restarting(max_restarts: int | None, *fields, make=make_vector, **others) -> RestartOnFailure:
+def restarting(max_restarts: int | None, *fields, adapter=GymAdapter, **others) -> RestartOnFailure:
     """Return environments that are restarted after a crash, and closed after the test."""
     env_config = config(*fields, **others)
-    return opened(RestartOnFailure(lambda: GymAdapter(env_config, make), max_restarts))
+    return opened(RestartOnFailure(lambda: adapter(env_config), max_restarts))
 
 
 TestRaisingNextStep, TestRaisingSameStep, TestRaisingDisabled = (
@@ -63,11 +63,13 @@ class Crashing(VectorWrapper):
         return super().step(actions)
 
 
-def make_crashing(env_config) -> Crashing:
-    return Crashing(make_vector(env_config))
+class CrashingAdapter(GymAdapter):
+    @staticmethod
+    def make(env_config) -> Crashing:
+        return Crashing(make_vector(env_config))
 
 
-TestRestartOnFailure = make_contract(lambda: restarting(None, NowAndThenRaising, 3, make=make_crashing))
+TestRestartOnFailure = make_contract(lambda: restarting(None, NowAndThenRaising, 3, adapter=CrashingAdapter))
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -190,7 +192,7 @@ def test_an_environment_that_never_started_is_not_restarted(kind, message):
 
 
 def test_restarts_of_environments_and_of_adapters_have_one_limit():
-    adapter = restarting(6, NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}, make=make_crashing)
+    adapter = restarting(6, NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}, adapter=CrashingAdapter)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
