@@ -68,10 +68,10 @@ def test_a_priority_is_that_of_the_errors_of_the_agent_on_the_rollout(make, name
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize(("burn_in", "state_size"), [(0, 0), (2, 0), (2, 4)])
-def test_priorities_are_those_of_the_valid_rows_after_burn_in(name, burn_in, state_size):
+@pytest.mark.parametrize(("length", "burn_in", "state_size"), [(4, 0, 0), (4, 2, 0), (4, 2, 4), (1, 0, 0)])
+def test_priorities_are_those_of_the_valid_rows_after_burn_in(name, length, burn_in, state_size):
     rng = np.random.default_rng(burn_in + state_size)
-    replay = replay_of(RECORDING[name], length=4, burn_in=burn_in, stored_state_size=state_size)
+    replay = replay_of(RECORDING[name], length=length, burn_in=burn_in, stored_state_size=state_size)
     rollout = None
     for number in range(9):  # more rows than fit
         rollout = make_rollout(rng, before=rollout)
@@ -83,7 +83,7 @@ def test_priorities_are_those_of_the_valid_rows_after_burn_in(name, burn_in, sta
         for start in range(start_range.oldest[lane], start_range.newest[lane] + 1):
             first = start * sequences.stride
             errors, valid = [], []
-            for row in range(first + burn_in, first + burn_in + 4):
+            for row in range(first + burn_in, first + burn_in + length):
                 errors.append(ring.arrays["records/td_error"][lane, row % ring.rows])
                 alive = ring.arrays["alive"][lane, row % ring.rows]
                 valid.append(not (ring.arrays["first"][lane, (row + 1) % ring.rows] and alive))

@@ -111,12 +111,11 @@ def test_sequences_of_one_batch_are_drawn_independently():
     assert abs(same - 4000 / legal) < 4 * np.sqrt(4000 / legal)
 
 
-@pytest.mark.parametrize("warmup_rows", [0, 3, 6])
-def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_are_stored(warmup_rows):
-    replay, lanes = (
-        replay_of(capacity=90, length=7, burn_in=warmup_rows, warmup_rows=warmup_rows, stored_state_size=2),
-        EncodedLanes(3, 5),
-    )
+@pytest.mark.parametrize(("warmup_rows", "chunk"), [(0, 5), (3, 5), (6, 5), (0, 1)])
+def test_sequences_start_warmup_rows_before_the_rows_whose_memory_and_version_are_stored(warmup_rows, chunk):
+    burn_in = {"burn_in": warmup_rows, "warmup_rows": warmup_rows}
+    replay = replay_of(capacity=90, length=7, chunk=chunk, stored_state_size=2, **burn_in)
+    lanes = EncodedLanes(3, chunk)
     write(replay, lanes, np.random.default_rng(5), 30, loss=0.1)
     batch = replay.sample(200)
     assert batch.weight.dtype == np.float32 and (batch.weight == 1).all()
@@ -143,6 +142,7 @@ def test_rows_counts_the_readable_rows_of_all_lanes():
     for _ in range(9):
         replay.add(lanes.rollout(0, 0, 2))
     assert replay.rows == 38  # one of the twenty rows of a full lane is reserved for the last successor
+    assert replay.fill == 38 / 57
 
 
 def test_the_age_of_a_sequence_is_that_of_its_first_learned_row_over_all_lanes():
